@@ -1,7 +1,7 @@
 //! A nightly report that is written once, whatever happens to the workers:
 //! `cargo run --example job`.
 //!
-//! A plain function under a `Guard`, without a tower stack. First, two workers try to write the
+//! A plain function under a `Runner`, without a tower stack. First, two workers try to write the
 //! report of the same night. Then a worker sleeps for too long, and the database rejects its write
 //! because its fencing token is outdated.
 
@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile::FencingToken;
+use campanile::IdempotencyConfig;
 use campanile::policy::{OnLocked, OnLost};
 use campanile::prelude::*;
 
@@ -37,7 +38,7 @@ impl Database {
 async fn report(
     database: &Database,
     night: &str,
-    lock: Option<Lock>,
+    lock: Option<LockHandle>,
     author: &'static str,
 ) -> Result<&'static str, BoxError> {
     // The lock is missing only if a policy lets requests through without one.
@@ -48,8 +49,8 @@ async fn report(
 /// While one worker runs the job, the other is refused; afterwards it gets a duplicate.
 async fn run_two_workers(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
     // Two processes that share a store: each has its own keeper.
-    let anna = Guard::new(store.clone(), "reports")?;
-    let bert = Guard::new(store.clone(), "reports")?;
+    let anna = Runner::new(store.clone(), "reports")?;
+    let bert = Runner::new(store.clone(), "reports")?;
     let again = async |lock| report(database, "monday", lock, "bert").await;
     let first = anna.run("monday", async |lock| {
         let refused = bert.run("monday", again).await.expect_err("anna has the lock");
@@ -67,14 +68,15 @@ async fn run_two_workers(store: &MemoryStore, database: &Database) -> Result<(),
 /// comes too late.
 async fn outlive_lock(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
     let short = Duration::from_millis(500);
-    // A guard gets the key at each run, so its layer needs no extractor.
-    let layer = IdempotencyLayer::new(store.clone(), "reports", ())?.with_lock_ttl(short)?;
+    let config = IdempotencyConfig::new("reports").with_lock_ttl(short).with_max_hold(short);
+    // A runner gets the key at each run, so its layer needs no extractor.
+    let layer = IdempotencyLayer::new(store.clone(), config, ())?;
     // By default, anna's job would be dropped when its lock is lost.
-    let anna = Guard::from(layer.with_max_hold(short)?.with_lost(OnLost::Notify));
+    let anna = Runner::from(layer.on_lost(OnLost::Notify));
     let layer = IdempotencyLayer::new(store.clone(), "reports", ())?;
-    let bert = Guard::from(layer.with_locked(OnLocked::Wait { at_most: short * 100 }));
+    let bert = Runner::from(layer.on_locked(OnLocked::Wait { at_most: short * 100 }));
 
-    let late = anna.run("tuesday", async |lock: Option<Lock>| {
+    let late = anna.run("tuesday", async |lock: Option<LockHandle>| {
         let lost = lock.as_ref().ok_or("there is no lock")?.lost().await;
         println!("  anna: {lost}; still asleep");
         let taken =
@@ -83,7 +85,7 @@ async fn outlive_lock(store: &MemoryStore, database: &Database) -> Result<(), Bo
         report(database, "tuesday", lock, "anna").await
     });
     let error = late.await.expect_err("anna is too late");
-    let Some(IdempotencyError::Failed(failed)) = IdempotencyError::find(&*error) else {
+    let Some(IdempotencyError::AttemptFailed(failed)) = IdempotencyError::find(&*error) else {
         return Err(error);
     };
     println!("  anna: {failed}: {}", failed.source);

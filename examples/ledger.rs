@@ -12,10 +12,11 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
+use campanile::IdempotencyConfig;
 use campanile::postgres::tokio_postgres::error::SqlState;
 use campanile::postgres::{Inbox, Transaction, TransactionError, migrate};
 use campanile::prelude::*;
-use campanile::{PgStore, error};
+use campanile::{Consumer, PgStore, Request, error};
 use campanile_examples::Environment;
 use campanile_test::PgServer;
 use rdkafka::ClientConfig;
@@ -65,10 +66,10 @@ fn refused(error: TransactionError) -> BoxError {
 async fn consume(postgres: &str, topic: &str, settings: &[String]) -> Result<(), BoxError> {
     migrate(postgres).await?;
     let inbox = Inbox::new(&PgStore::connect(postgres).await?)?;
+    // short, so that the example ends soon: records of a killed process wait that long
+    let config = IdempotencyConfig::new("transfers").with_lock_ttl(Duration::from_secs(1));
     let idempotency =
-        IdempotencyLayer::new(inbox.keeper(), "transfers", key::field(|t: &Transfer| &t.id))?
-            // short, so that the example ends soon: records of a killed process wait that long
-            .with_lock_ttl(Duration::from_secs(1))?;
+        IdempotencyLayer::new(inbox.keeper(), config, key::field(|t: &Transfer| &t.id))?;
     let service = ServiceBuilder::new()
         // records that fail to decode never acquire a lock
         .layer(DecodeLayer::json())

@@ -21,10 +21,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use campanile::policy::OnGivenUp;
+use campanile::IdempotencyConfig;
+use campanile::policy::OnExhausted;
 use campanile::prelude::*;
 use campanile::store::Store;
-use campanile::{Backoff, LockKeeper, ToRecord, WaitForLock};
+use campanile::{Backoff, LockKeeper, Request, WaitForLock, record::ToRecord};
 use campanile_examples::{Environment, EventLog};
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,7 @@ struct Payment {
 
 /// The handler: charges a payment.
 async fn charge(request: Request<Payment>, log: EventLog<Payment>) -> Result<(), BoxError> {
-    let attempt = request.lock().map_or(0, Lock::attempt);
+    let attempt = request.lock_handle().map_or(0, LockHandle::attempt);
     let payment = request.into_body();
     // The terminal sometimes does not answer, and one card never works.
     if payment.cents % 10 == 7 && attempt == 1 || payment.cents == 13 {
@@ -56,15 +57,16 @@ fn stack(
     keeper: &LockKeeper,
     log: EventLog<Payment>,
 ) -> Result<impl Service<Record, Response = Outcome<()>, Error = BoxError>, BoxError> {
-    let layer = IdempotencyLayer::new(keeper, "payments", key::field(|p: &Payment| &p.id))?
+    // short, so that the example ends soon
+    let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(20))?;
+    let config = IdempotencyConfig::new("payments").with_backoff(backoff);
+    let layer = IdempotencyLayer::new(keeper, config, key::field(|p: &Payment| &p.id))?
         // without a driver, nothing publishes dead letters: the key is FAILED at once
-        .with_given_up(OnGivenUp::Reject)
-        // short, so that the example ends soon
-        .with_backoff(Backoff::new(Duration::from_millis(1), Duration::from_millis(20))?);
+        .on_exhausted(OnExhausted::GiveUp);
     Ok(ServiceBuilder::new()
         // +1: waits for the lock of another owner, and for the backoff after a failure. The wait
         //     must be shorter than `max.poll.interval.ms`, because the loop does not poll meanwhile
-        .retry(WaitForLock::new(Duration::from_secs(60)).and_failures())
+        .retry(WaitForLock::new(Duration::from_secs(60)).retrying_failures())
         // +2: records that fail to decode never acquire a lock
         .layer(DecodeLayer::json())
         // +3: one lock for each payment
@@ -80,7 +82,7 @@ async fn consume(
     mut stack: impl Service<Record, Response = Outcome<()>, Error = BoxError>,
     messages: usize,
 ) -> Result<(u32, u32), BoxError> {
-    let (mut duplicates, mut parked) = (0, 0);
+    let (mut duplicates, mut given_up) = (0, 0);
     for n in 1..=messages {
         let message = consumer.recv().await?;
         // +5: converts the message into a record. Before:
@@ -97,14 +99,14 @@ async fn consume(
         match outcome {
             Outcome::Duplicate(_) => duplicates += 1,
             // Given up for good; the key's entry has the reason.
-            Outcome::Parked(_) => parked += 1,
+            Outcome::GivenUp(_) => given_up += 1,
             _ => {}
         }
         // +8: commit only after `Ok`, by hand. The last commit, and thus all of them, is waited for
         let mode = if n == messages { CommitMode::Sync } else { CommitMode::Async };
         consumer.commit_message(&message, mode)?;
     }
-    Ok((duplicates, parked))
+    Ok((duplicates, given_up))
 }
 
 /// Reacts to an error of the stack. Returns `Ok` if the loop should try the record again. Returns
@@ -125,8 +127,8 @@ async fn handle_error(error: BoxError) -> Result<(), BoxError> {
         }
         // There is no key, or the key was used for another payload; the payload does not decode;
         // the handler requests a stop; or the keeper is shutting down. No attempt would fix that.
-        // With `OnGivenUp::HandOver`, keys without attempts left also end up here: call
-        // `take_lock()`, publish the record, wait for the acknowledgment, `reject` the lock, and
+        // With `OnExhausted::ReturnLock`, keys without attempts left also end up here: call
+        // `take_lock()`, publish the record, wait for the acknowledgment, `give_up` the lock, and
         // continue.
         _ => Err(error),
     }
@@ -163,8 +165,8 @@ async fn main() -> Result<(), BoxError> {
     // The second loop continues where the first stopped.
     for messages in [half, sent.len() - half] {
         let stack = stack(&keeper, log.clone())?;
-        let (duplicates, parked) = consume(&consumer(&environment)?, stack, messages).await?;
-        totals = (totals.0 + duplicates, totals.1 + parked);
+        let (duplicates, given_up) = consume(&consumer(&environment)?, stack, messages).await?;
+        totals = (totals.0 + duplicates, totals.1 + given_up);
     }
 
     let mut charges: HashMap<String, u32> = HashMap::new();

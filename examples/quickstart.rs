@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use campanile::prelude::*;
 use campanile::store::Store;
-use campanile::{LockKeeper, Summary};
+use campanile::{Consumer, LockKeeper, Request, consumer::Summary};
 use campanile_examples::{Environment, EventLog};
 use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceBuilder};
@@ -51,7 +51,7 @@ fn stack(
 /// The handler: charges a payment.
 async fn charge(request: Request<Payment>, log: EventLog<Event>) -> Result<(), BoxError> {
     let Payment { id, cents } = request.body().clone();
-    let attempt = request.lock().map_or(0, Lock::attempt);
+    let attempt = request.lock_handle().map_or(0, LockHandle::attempt);
     log.push(Event::Begun(id.clone(), attempt));
     // Some payments fail on their first attempt.
     if cents % 50 == 7 && attempt == 1 {

@@ -41,7 +41,7 @@ async fn main() -> Result<(), BoxError> {
     let postgres = PgServer::start()?;
     postgres.psql(TABLES)?;
     migrate(postgres.url()).await?;
-    let payouts = Guard::new(PgStore::connect(postgres.url()).await?, "payouts")?;
+    let payouts = Runner::new(PgStore::connect(postgres.url()).await?, "payouts")?;
     let database = PgPool::connect(&postgres.url()).await?;
 
     println!("the payout is paid, and the handler fails before the completion is recorded");

@@ -11,7 +11,7 @@
 local retention, BEFORE_OWNER = ARGV[1], 1
 
 local PROCESSING, RETRYING = 1, 2
-local BURIAL, DOOMED, RELEASED = 8, 16, 32
+local GIVING_UP, PERMANENT_FAILURE, RELEASED = 8, 16, 32
 
 local sub, byte, max = string.sub, string.byte, math.max
 local pack = struct.pack
@@ -34,16 +34,16 @@ for i, key in ipairs(KEYS) do
   local entry = redis.pcall('GET', key)
   local state, flags = state_of(entry)
   if state == PROCESSING and sub(entry, 17, 24) == ARGV[BEFORE_OWNER + i] then
-    -- A client that cancels never saw a token, so its handler did not run. A burial lock counts no
-    -- attempt, and this burial did not crash its process.
-    local attempt, interrupts, burials = struct.unpack('>I2BB', entry, 3)
-    if bit.band(flags, BURIAL) > 0 then
-      burials = max(burials - 1, 0)
+    -- A client that cancels never saw a token, so its handler did not run. A give-up lock counts no
+    -- attempt, and this give-up did not crash its process.
+    local attempt, interrupts, give_ups = struct.unpack('>I2BB', entry, 3)
+    if bit.band(flags, GIVING_UP) > 0 then
+      give_ups = max(give_ups - 1, 0)
     else
       attempt = max(attempt - 1, 0)
     end
-    local bits = RETRYING + RELEASED + bit.band(flags, DOOMED)
-    entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, burials) .. sub(entry, 7, 36) .. now
+    local bits = RETRYING + RELEASED + bit.band(flags, PERMANENT_FAILURE)
+    entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, give_ups) .. sub(entry, 7, 36) .. now
       .. sub(entry, 45)
     redis.call('SET', key, entry, 'PX', retention)
   else

@@ -13,7 +13,7 @@
 local retention, BEFORE_FAILED = ARGV[1], 1
 
 local PROCESSING, RETRYING = 1, 2
-local BURIAL, DOOMED = 8, 16
+local GIVING_UP, PERMANENT_FAILURE = 8, 16
 local ERROR = '\1' -- the kind of tail
 
 local sub, byte, char, max = string.sub, string.byte, string.char, math.max
@@ -38,16 +38,16 @@ for i, key in ipairs(KEYS) do
   local entry = redis.pcall('GET', key)
   local state, flags = state_of(entry)
   if state == PROCESSING and sub(entry, 9, 24) == sub(failed, 1, 16) then
-    local bits = RETRYING + bit.band(bit.bor(flags, byte(failed, 25)), DOOMED)
-    -- A burial that is given up in order did not crash its process, so it is not counted.
-    local burials = byte(entry, 6)
-    if bit.band(flags, BURIAL) > 0 then burials = max(burials - 1, 0) end
+    local bits = RETRYING + bit.band(bit.bor(flags, byte(failed, 25)), PERMANENT_FAILURE)
+    -- A give-up that is given up in order did not crash its process, so it is not counted.
+    local give_ups = byte(entry, 6)
+    if bit.band(flags, GIVING_UP) > 0 then give_ups = max(give_ups - 1, 0) end
     local at = pack('>I8', now + struct.unpack('>I8', failed, 17))
     local kind, tail = ERROR, sub(failed, 26)
     if tail == '' then
       kind, tail = sub(entry, 7, 7), sub(entry, 45)
     end
-    entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 5) .. char(burials) .. kind
+    entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 5) .. char(give_ups) .. kind
       .. sub(entry, 8, 36) .. at .. tail
     redis.call('SET', key, entry, 'PX', retention)
   else

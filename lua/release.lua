@@ -12,7 +12,7 @@
 local retention, BEFORE_RELEASED = ARGV[1], 1
 
 local PROCESSING, RETRYING = 1, 2
-local BURIAL, DOOMED, RELEASED = 8, 16, 32
+local GIVING_UP, PERMANENT_FAILURE, RELEASED = 8, 16, 32
 local MAX_INTERRUPTS = 8
 
 local sub, byte, max = string.sub, string.byte, math.max
@@ -37,18 +37,18 @@ for i, key in ipairs(KEYS) do
   local entry = redis.pcall('GET', key)
   local state, flags = state_of(entry)
   if state == PROCESSING and sub(entry, 9, 24) == sub(released, 1, 16) then
-    local attempt, interrupts, burials = struct.unpack('>I2BB', entry, 3)
+    local attempt, interrupts, give_ups = struct.unpack('>I2BB', entry, 3)
     local ran = byte(released, 17) == 1
-    if bit.band(flags, BURIAL) > 0 then
-      -- A burial lock counts no attempt, and this burial did not crash its process.
-      burials = max(burials - 1, 0)
+    if bit.band(flags, GIVING_UP) > 0 then
+      -- A give-up lock counts no attempt, and this give-up did not crash its process.
+      give_ups = max(give_ups - 1, 0)
     elseif not ran or interrupts < MAX_INTERRUPTS then
       -- The limit ends a record that crashes the process on every run.
       attempt = max(attempt - 1, 0)
       if ran then interrupts = interrupts + 1 end
     end
-    local bits = RETRYING + RELEASED + bit.band(flags, DOOMED)
-    entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, burials) .. sub(entry, 7, 36) .. now
+    local bits = RETRYING + RELEASED + bit.band(flags, PERMANENT_FAILURE)
+    entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, give_ups) .. sub(entry, 7, 36) .. now
       .. sub(entry, 45)
     redis.call('SET', key, entry, 'PX', retention)
   else

@@ -45,10 +45,10 @@ CREATE TABLE campanile.entry (
     expires_at   timestamptz        NOT NULL,              -- from then on the entry counts as absent
     attempt      campanile.attempts NOT NULL,
     interrupts   campanile.tally    NOT NULL DEFAULT 0,
-    burials      campanile.tally    NOT NULL DEFAULT 0,
+    give_ups      campanile.tally    NOT NULL DEFAULT 0,
     state        campanile.state    NOT NULL,
-    burial       boolean            NOT NULL DEFAULT false,
-    doomed       boolean            NOT NULL DEFAULT false,
+    giving_up       boolean            NOT NULL DEFAULT false,
+    permanent_failure       boolean            NOT NULL DEFAULT false,
     released     boolean            NOT NULL DEFAULT false,
     key          campanile.digest   NOT NULL,              -- the first 16 bytes of BLAKE3(the user's key)
     namespace    text               COLLATE "C" NOT NULL,
@@ -56,7 +56,7 @@ CREATE TABLE campanile.entry (
     reply        bytea,
     PRIMARY KEY (namespace, key),
     CONSTRAINT each_in_its_state CHECK (
-        (state = 'P' OR NOT burial) AND (state = 'R' OR NOT released) AND (state = 'C' OR reply IS NULL)
+        (state = 'P' OR NOT giving_up) AND (state = 'R' OR NOT released) AND (state = 'C' OR reply IS NULL)
     )
 );
 
@@ -69,9 +69,9 @@ COMMENT ON COLUMN campanile.entry.at IS 'P: when the lock expires, R: the next a
 COMMENT ON COLUMN campanile.entry.expires_at IS 'from then on the entry counts as absent and may be swept';
 COMMENT ON COLUMN campanile.entry.attempt IS 'the number of counted attempts, including a running one';
 COMMENT ON COLUMN campanile.entry.interrupts IS 'the number of attempts handed back after they had begun, at a shutdown or rebalance; after 8 they count';
-COMMENT ON COLUMN campanile.entry.burials IS 'the number of locks granted for its dead letter and not handed back';
-COMMENT ON COLUMN campanile.entry.burial IS 'P: the lock is for the dead letter and not for an attempt';
-COMMENT ON COLUMN campanile.entry.doomed IS 'the key gets no further attempt, however few it had';
+COMMENT ON COLUMN campanile.entry.give_ups IS 'the number of locks granted for its dead letter and not handed back';
+COMMENT ON COLUMN campanile.entry.giving_up IS 'P: the lock is for the dead letter and not for an attempt';
+COMMENT ON COLUMN campanile.entry.permanent_failure IS 'the key gets no further attempt, however few it had';
 COMMENT ON COLUMN campanile.entry.released IS 'R: the attempt was handed back and did not fail';
 COMMENT ON COLUMN campanile.entry.error IS 'the error of the last failed attempt, in UTF-8';
 
@@ -87,10 +87,10 @@ CREATE TYPE campanile.told AS (
     at           timestamptz,
     attempt      integer,
     interrupts   smallint,
-    burials      smallint,
+    give_ups      smallint,
     state        "char",
-    burial       boolean,
-    doomed       boolean,
+    giving_up       boolean,
+    permanent_failure       boolean,
     released     boolean,
     error        bytea,
     reply        bytea
@@ -130,7 +130,7 @@ AS $$
 BEGIN
     RETURN ROW (
         place::integer, now, e.token, e.owner, e.fingerprint, e.created, e.at, e.attempt, e.interrupts,
-        e.burials, e.state, e.burial, e.doomed, e.released, e.error, e.reply
+        e.give_ups, e.state, e.giving_up, e.permanent_failure, e.released, e.error, e.reply
     )::campanile.told;
 END
 $$;
@@ -183,7 +183,7 @@ $$;
 -- acquire: acquires the lock of each key and counts an attempt.
 --
 -- ttl and retention are in microseconds. Once max_attempts are counted (0: unlimited), the grant is
--- a burial lock. floors are the largest tokens that the client has seen. The ordinary outcome:
+-- a give-up lock. floors are the largest tokens that the client has seen. The ordinary outcome:
 -- there was no entry.
 
 CREATE FUNCTION campanile.acquire(
@@ -265,8 +265,8 @@ BEGIN
             END IF;
             e.attempt := 0;
             e.interrupts := 0;
-            e.burials := 0;
-            e.doomed := false;
+            e.give_ups := 0;
+            e.permanent_failure := false;
             e.fingerprint := NULL;
             e.error := NULL;
             e.created := instant;
@@ -289,9 +289,9 @@ BEGIN
         END IF;
 
         IF is_granted THEN
-            e.burial := e.doomed OR (max_attempts > 0 AND e.attempt >= max_attempts);
-            IF e.burial THEN
-                e.burials := least(e.burials + 1, 255);
+            e.giving_up := e.permanent_failure OR (max_attempts > 0 AND e.attempt >= max_attempts);
+            IF e.giving_up THEN
+                e.give_ups := least(e.give_ups + 1, 255);
             ELSE
                 e.attempt := least(e.attempt + 1, 65535);
             END IF;
@@ -305,8 +305,8 @@ BEGIN
         END IF;
         IF e IS DISTINCT FROM before THEN
             UPDATE campanile.entry x
-            SET state = e.state, attempt = e.attempt, interrupts = e.interrupts, burials = e.burials,
-                burial = e.burial, doomed = e.doomed, released = e.released, token = e.token,
+            SET state = e.state, attempt = e.attempt, interrupts = e.interrupts, give_ups = e.give_ups,
+                giving_up = e.giving_up, permanent_failure = e.permanent_failure, released = e.released, token = e.token,
                 owner = e.owner, fingerprint = e.fingerprint, created = e.created, at = e.at,
                 expires_at = campanile.after(instant, retention), error = e.error, reply = e.reply
             WHERE x.namespace = space AND x.key = asked.key;
@@ -359,7 +359,7 @@ DECLARE
 BEGIN
     UPDATE campanile.entry e
     SET state = 'C', at = instant, expires_at = campanile.after(instant, retention),
-        burial = false, doomed = false, error = NULL,
+        giving_up = false, permanent_failure = false, error = NULL,
         reply = replies[array_position(keys, e.key)]
     WHERE e.ctid = ANY (held);
     RETURN QUERY SELECT * FROM campanile.tell_all(
@@ -421,8 +421,8 @@ BEGIN
         instant := clock_timestamp();
         IF e.expires_at <= instant THEN
             UPDATE campanile.entry x
-            SET state = 'C', attempt = asked.attempt, interrupts = 0, burials = 0, burial = false,
-                doomed = false, released = false, token = asked.token, owner = asked.owner,
+            SET state = 'C', attempt = asked.attempt, interrupts = 0, give_ups = 0, giving_up = false,
+                permanent_failure = false, released = false, token = asked.token, owner = asked.owner,
                 fingerprint = asked.fingerprint, created = instant, at = instant,
                 expires_at = campanile.after(instant, retention), error = NULL, reply = asked.reply
             WHERE x.namespace = space AND x.key = asked.key
@@ -435,7 +435,7 @@ $$;
 
 -- ---------------------------------------------------------------------------------------------------
 -- fail: records the failed attempt of each key's grant. delays are in microseconds. lasts says
--- whether the entry is doomed, so that its next grant is a burial lock. A null error keeps the
+-- whether the entry has failed permanently, so that its next grant is a give-up lock. A null error keeps the
 -- previous one.
 
 CREATE FUNCTION campanile.fail(
@@ -454,8 +454,8 @@ BEGIN
     UPDATE campanile.entry e
     SET state = 'R', at = campanile.after(instant, delays[array_position(keys, e.key)]),
         expires_at = campanile.after(instant, retention),
-        burials = greatest(e.burials - e.burial::integer, 0), burial = false,
-        doomed = e.doomed OR lasts[array_position(keys, e.key)],
+        give_ups = greatest(e.give_ups - e.giving_up::integer, 0), giving_up = false,
+        permanent_failure = e.permanent_failure OR lasts[array_position(keys, e.key)],
         error = coalesce(errors[array_position(keys, e.key)], e.error)
     WHERE e.ctid = ANY (held);
     RETURN QUERY SELECT * FROM campanile.tell_all(
@@ -465,8 +465,8 @@ $$;
 
 -- ---------------------------------------------------------------------------------------------------
 -- release: releases the lock of each key and hands its attempt back. If the handler has begun
--- (ran), the attempt is handed back at most eight times. Releasing a burial lock hands back the
--- burial instead.
+-- (ran), the attempt is handed back at most eight times. Releasing a give-up lock hands back the
+-- give-up instead.
 
 CREATE FUNCTION campanile.release(
     space text, keys bytea[], tokens bigint[], owners bigint[], ran boolean, retention bigint
@@ -482,9 +482,9 @@ DECLARE
 BEGIN
     UPDATE campanile.entry e
     SET state = 'R', at = instant, expires_at = campanile.after(instant, retention),
-        attempt = greatest(e.attempt - (NOT e.burial AND (NOT ran OR e.interrupts < 8))::integer, 0),
-        interrupts = e.interrupts + (NOT e.burial AND ran AND e.interrupts < 8)::integer,
-        burials = greatest(e.burials - e.burial::integer, 0), burial = false, released = true
+        attempt = greatest(e.attempt - (NOT e.giving_up AND (NOT ran OR e.interrupts < 8))::integer, 0),
+        interrupts = e.interrupts + (NOT e.giving_up AND ran AND e.interrupts < 8)::integer,
+        give_ups = greatest(e.give_ups - e.giving_up::integer, 0), giving_up = false, released = true
     WHERE e.ctid = ANY (held);
     RETURN QUERY SELECT * FROM campanile.tell_all(
         space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
@@ -502,9 +502,9 @@ SET search_path = pg_catalog, pg_temp
 AS 'SELECT * FROM campanile.release(space, keys, NULL, owners, false, retention)';
 
 -- ---------------------------------------------------------------------------------------------------
--- reject: makes each key FAILED for good. A null reason keeps the last error.
+-- give_up: makes each key FAILED for good. A null reason keeps the last error.
 
-CREATE FUNCTION campanile.reject(
+CREATE FUNCTION campanile.give_up(
     space text, keys bytea[], tokens bigint[], owners bigint[], reasons bytea[], retention bigint
 ) RETURNS SETOF campanile.told
 LANGUAGE plpgsql SECURITY DEFINER
@@ -517,7 +517,7 @@ DECLARE
     instant timestamptz := clock_timestamp();
 BEGIN
     UPDATE campanile.entry e
-    SET state = 'F', at = instant, expires_at = campanile.after(instant, retention), burial = false,
+    SET state = 'F', at = instant, expires_at = campanile.after(instant, retention), giving_up = false,
         error = coalesce(reasons[array_position(keys, e.key)], e.error)
     WHERE e.ctid = ANY (held);
     RETURN QUERY SELECT * FROM campanile.tell_all(
@@ -554,8 +554,8 @@ BEGIN
     ) closed;
     instant := clock_timestamp();
     UPDATE campanile.entry e
-    SET state = 'R', at = instant, expires_at = campanile.after(instant, retention), doomed = false,
-        released = false, attempt = 0, interrupts = 0, burials = 0, owner = NULL, fingerprint = NULL,
+    SET state = 'R', at = instant, expires_at = campanile.after(instant, retention), permanent_failure = false,
+        released = false, attempt = 0, interrupts = 0, give_ups = 0, owner = NULL, fingerprint = NULL,
         reply = NULL
     WHERE e.ctid = ANY (reopened);
     RETURN QUERY SELECT * FROM campanile.tell_all(

@@ -36,7 +36,7 @@ BEGIN
     UPDATE campanile.entry e
     SET state = 'C', at = clock_timestamp(),
         expires_at = campanile.after(clock_timestamp(), retention),
-        burial = false, doomed = false, error = NULL, reply = its_reply
+        giving_up = false, permanent_failure = false, error = NULL, reply = its_reply
     WHERE e.namespace = space AND e.key = asked AND e.token = its_token AND e.owner = its_owner
         AND e.state = 'P' AND e.expires_at > clock_timestamp()
     RETURNING e.at INTO instant;

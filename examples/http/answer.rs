@@ -8,7 +8,7 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use campanile::prelude::{BoxError, IdempotencyError, Outcome};
-use campanile::{ReplyCodec, error};
+use campanile::{error, reply::ReplyCodec};
 use tower::timeout::error::Elapsed;
 
 /// Turns a response that says that nothing was carried out into an error, so that it is not
@@ -67,7 +67,7 @@ impl ReplyCodec<Response<Bytes>> for AnswerCodec {
 
 /// The response of this run, or the recorded one.
 pub(crate) fn into_response(outcome: Outcome<Response<Bytes>>) -> Response {
-    let is_parked = matches!(outcome, Outcome::Parked(_));
+    let is_parked = matches!(outcome, Outcome::GivenUp(_));
     match outcome.into_reply() {
         Some(answer) => answer.map(Body::from),
         None if is_parked => (StatusCode::INTERNAL_SERVER_ERROR, "given up").into_response(),
@@ -97,7 +97,7 @@ pub(crate) async fn error_response(error: BoxError) -> Response {
         }
         // the handler panicked, or its response could not be read; a timeout is handled by the next
         // arm
-        Some(IdempotencyError::Failed(failed)) if !failed.source.is::<Elapsed>() => {
+        Some(IdempotencyError::AttemptFailed(failed)) if !failed.source.is::<Elapsed>() => {
             (StatusCode::INTERNAL_SERVER_ERROR, failed.retry_after)
         }
         // the handler was too slow or failed before, or the store is unavailable: the client may

@@ -10,8 +10,8 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use campanile::policy::OnGivenUp;
-use campanile::prelude::{BoxError, IdempotencyLayer, Lock, key};
+use campanile::policy::OnExhausted;
+use campanile::prelude::{BoxError, IdempotencyConfig, IdempotencyLayer, LockHandle, key};
 use campanile::store::BoxStore;
 use campanile::{Disposition, classify};
 use serde::Deserialize;
@@ -33,21 +33,24 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
     });
     let by_header_and_body =
         by_header.fingerprint_by(|request: &Request<Bytes>, parts| parts.update(request.body()));
-    let idempotency = IdempotencyLayer::new(store, "payments", by_header_and_body)?
-        // a repeated request gets the first response
-        .with_reply(AnswerCodec)
-        .with_max_reply_bytes(MAX_BODY)
-        // a client error frees the key at once and hands its attempt back, but not forever; a
-        // server error is a failed attempt
-        .with_classifier(classify::on(|ErrorResponse(answer): &ErrorResponse| {
-            if answer.status().is_client_error() {
-                Disposition::Release
-            } else {
-                Disposition::Retry { after: None }
-            }
-        }))
-        // nothing collects dead letters here
-        .with_given_up(OnGivenUp::Reject);
+    let idempotency = IdempotencyLayer::new(
+        store,
+        IdempotencyConfig::new("payments").with_max_reply_bytes(MAX_BODY),
+        by_header_and_body,
+    )?
+    // a repeated request gets the first response
+    .with_reply(AnswerCodec)
+    // a client error frees the key at once and hands its attempt back, but not forever; a
+    // server error is a failed attempt
+    .with_classifier(classify::on(|ErrorResponse(answer): &ErrorResponse| {
+        if answer.status().is_client_error() {
+            Disposition::Release
+        } else {
+            Disposition::Retry { after: None }
+        }
+    }))
+    // nothing collects dead letters here
+    .on_exhausted(OnExhausted::GiveUp);
 
     let layers = ServiceBuilder::new()
         // a client that disconnects does not interrupt a payment
@@ -70,7 +73,7 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
 
 /// Runs the request in a task, because the server drops the handler when its client disconnects.
 ///
-/// Without this layer, a client that disconnects costs a failed attempt. `OnAbandoned::Release`
+/// Without this layer, a client that disconnects costs a failed attempt. `OnDropped::Release`
 /// hands such an attempt back, for handlers that may be interrupted at any point. To wait for these
 /// tasks at a shutdown, keep them in a `TaskTracker` of tokio-util.
 async fn spawn_request(request: Request, next: Next) -> Response {
@@ -93,7 +96,7 @@ struct Payment {
 /// The handler: charges a payment. The lock is an extension of the request.
 async fn charge(
     State(terminal): State<Terminal>,
-    Extension(lock): Extension<Lock>,
+    Extension(lock): Extension<LockHandle>,
     Json(Payment { cents }): Json<Payment>,
 ) -> Result<impl IntoResponse, (StatusCode, &'static str)> {
     let permit = terminal.begin_payment(cents).await;

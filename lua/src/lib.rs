@@ -31,7 +31,7 @@ pub const RELEASE: &str = include_str!("../release.lua");
 pub const CANCEL: &str = include_str!("../cancel.lua");
 
 /// Makes each key permanently FAILED.
-pub const REJECT: &str = include_str!("../reject.lua");
+pub const GIVE_UP: &str = include_str!("../give_up.lua");
 
 /// Reopens each FAILED key for an operator.
 pub const REDRIVE: &str = include_str!("../redrive.lua");

@@ -47,10 +47,10 @@ mod tests {
     fn each_feature_is_built_alone_and_with_all_others() {
         assert_eq!(joined_combinations(&[]), ["--no-default-features"]);
         assert_eq!(
-            joined_combinations(&["ssl", "zstd"]),
+            joined_combinations(&["tls", "zstd"]),
             [
                 "--no-default-features",
-                "--no-default-features --features ssl",
+                "--no-default-features --features tls",
                 "--no-default-features --features zstd",
                 "",
                 "--all-features",

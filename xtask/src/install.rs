@@ -18,7 +18,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// Debian installs these programs outside of `PATH`.
 const POSTGRES: (&str, &str) = ("postgres", "postgresql");
 
-/// The headers for the feature `ssl`, which come without a program.
+/// The headers for the feature `kafka-tls`, which come without a program.
 const OPENSSL: &str = "libssl-dev";
 
 /// Needed only to fetch the jars.

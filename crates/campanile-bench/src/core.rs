@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use campanile::{BoxError, Clock, IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile::{BoxError, IdempotencyLayer, LockKeeper, MemoryStore, lock::Clock};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::guarded::{Noop, guarded, key, process};
+use crate::handlers::{Noop, key, process, with_layer};
 use crate::report::{Goal, Report, Row};
 
 const ROUNDS: usize = 5;
@@ -17,9 +17,9 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         bare.push(nanos_per_record(runtime.block_on(process(Noop, 0..RECORDS, 256))?));
         let layer = IdempotencyLayer::new(MemoryStore::new(), "bench", key)?;
-        let tenth = runtime.block_on(process(guarded(&layer), 0..RECORDS / 10, 1))?;
+        let tenth = runtime.block_on(process(with_layer(&layer), 0..RECORDS / 10, 1))?;
         alone.push(nanos_per_record(tenth * 10));
-        let handler = guarded(&layer);
+        let handler = with_layer(&layer);
         many.push(nanos_per_record(runtime.block_on(process(
             handler,
             RECORDS..2 * RECORDS,
@@ -60,7 +60,7 @@ fn run_on_one_thread() -> Result<SingleThreadRun, BoxError> {
     let layer = IdempotencyLayer::new(&keeper, "bench", key)?;
     let mut time = Ok(Duration::ZERO);
     let counted = allocation_counter::measure(|| {
-        time = runtime.block_on(process(guarded(&layer), 0..RECORDS, 256));
+        time = runtime.block_on(process(with_layer(&layer), 0..RECORDS, 256));
     });
     Ok(SingleThreadRun { allocations: counted.count_total, time: time? })
 }

@@ -7,7 +7,7 @@
 
 mod core;
 mod driver;
-mod guarded;
+mod handlers;
 mod postgres;
 mod redis;
 mod report;

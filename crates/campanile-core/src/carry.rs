@@ -4,24 +4,24 @@ use std::ops::{Deref, DerefMut};
 
 use http::Extensions;
 
-use crate::{Interrupt, Lock, Request};
+use crate::{Interrupt, LockHandle, Request};
 
 /// A request that can hold the lock that the idempotency layer acquires for it.
 ///
-/// Implemented by [`Request`], [`http::Request`] and [`Guarded`]. Implement it for your own request
-/// types; wrap foreign types in [`Guarded`] with tower's `map_request`.
+/// Implemented by [`Request`], [`http::Request`] and [`WithLock`]. Implement it for your own request
+/// types; wrap foreign types in [`WithLock`] with tower's `map_request`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no room for a lock",
     note = "for a `Record`: put a `DecodeLayer` outside the `IdempotencyLayer`",
     note = "for a type of your own: implement `CarryLock`; for a foreign one: \
-            `.map_request(Guarded::new)` outside the layer"
+            `.map_request(WithLock::new)` outside the layer"
 )]
 pub trait CarryLock {
     /// Stores the lock in the request. Called before the inner service.
-    fn set_lock(&mut self, lock: Lock);
+    fn set_lock(&mut self, lock: LockHandle);
 
     /// Returns the lock, if one was set.
-    fn lock(&self) -> Option<&Lock>;
+    fn lock_handle(&self) -> Option<&LockHandle>;
 
     /// Returns the handle through which the driver marks a drop as an interruption and not a
     /// failure.
@@ -32,12 +32,12 @@ pub trait CarryLock {
 }
 
 impl<B> CarryLock for Request<B> {
-    fn set_lock(&mut self, lock: Lock) {
+    fn set_lock(&mut self, lock: LockHandle) {
         Request::set_lock(self, lock);
     }
 
-    fn lock(&self) -> Option<&Lock> {
-        Request::lock(self)
+    fn lock_handle(&self) -> Option<&LockHandle> {
+        Request::lock_handle(self)
     }
 
     fn interrupt(&self) -> Option<Interrupt> {
@@ -46,11 +46,11 @@ impl<B> CarryLock for Request<B> {
 }
 
 impl<B> CarryLock for http::Request<B> {
-    fn set_lock(&mut self, lock: Lock) {
+    fn set_lock(&mut self, lock: LockHandle) {
         self.extensions_mut().insert(lock);
     }
 
-    fn lock(&self) -> Option<&Lock> {
+    fn lock_handle(&self) -> Option<&LockHandle> {
         self.extensions().get()
     }
 }
@@ -58,20 +58,20 @@ impl<B> CarryLock for http::Request<B> {
 /// A wrapper that adds a lock and extensions to a request of any type.
 ///
 /// ```
-/// use campanile_core::Guarded;
+/// use campanile_core::WithLock;
 ///
-/// let job = Guarded::new(String::from("job-1"));
+/// let job = WithLock::new(String::from("job-1"));
 /// assert_eq!(job.len(), 5); // derefs to the inner request
 /// assert_eq!(job.into_inner(), "job-1");
 /// ```
 #[derive(Clone, Debug)]
-pub struct Guarded<T> {
+pub struct WithLock<T> {
     inner: T,
-    lock: Option<Lock>,
+    lock: Option<LockHandle>,
     extensions: Extensions,
 }
 
-impl<T> Guarded<T> {
+impl<T> WithLock<T> {
     /// Wraps a request.
     pub fn new(inner: T) -> Self {
         Self { inner, lock: None, extensions: Extensions::new() }
@@ -95,7 +95,7 @@ impl<T> Guarded<T> {
     }
 }
 
-impl<T> Deref for Guarded<T> {
+impl<T> Deref for WithLock<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -103,18 +103,18 @@ impl<T> Deref for Guarded<T> {
     }
 }
 
-impl<T> DerefMut for Guarded<T> {
+impl<T> DerefMut for WithLock<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.inner
     }
 }
 
-impl<T> CarryLock for Guarded<T> {
-    fn set_lock(&mut self, lock: Lock) {
+impl<T> CarryLock for WithLock<T> {
+    fn set_lock(&mut self, lock: LockHandle) {
         self.lock = Some(lock);
     }
 
-    fn lock(&self) -> Option<&Lock> {
+    fn lock_handle(&self) -> Option<&LockHandle> {
         self.lock.as_ref()
     }
 }

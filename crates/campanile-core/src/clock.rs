@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A monotonic clock, read as the time since an arbitrary origin.
 ///
-/// Lock deadlines are measured with it. On Linux it is `CLOCK_BOOTTIME`: `CLOCK_MONOTONIC`, and
+/// LockHandle deadlines are measured with it. On Linux it is `CLOCK_BOOTTIME`: `CLOCK_MONOTONIC`, and
 /// therefore `std::time::Instant`, stops while the machine is suspended, but the store's clock does
 /// not. Tests with paused time provide their own clock with [`Clock::from_fn`].
 #[derive(Clone)]

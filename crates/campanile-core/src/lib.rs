@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //!
-//! * [`Record`] is a record from Kafka. [`Request`] carries it, its body and its [`Lock`] through a
+//! * [`Record`] is a record from Kafka. [`Request`] carries it, its body and its [`LockHandle`] through a
 //!   tower stack; [`DecodeLayer`] turns a record into a request.
 //! * [`key`] contains the extractors that find a request's [`IdempotencyKey`].
 //! * [`step`] is the state machine of the protocol, a pure function over an [`Entry`] and an
@@ -40,7 +40,7 @@ mod store_key;
 mod token;
 mod wakers;
 
-pub use self::carry::{CarryLock, Guarded};
+pub use self::carry::{CarryLock, WithLock};
 pub use self::classify::Classify;
 pub use self::clock::Clock;
 pub use self::decode::{AsyncDecode, AsyncDecodeLayer, Decode, DecodeError, DecodeLayer};
@@ -51,14 +51,14 @@ pub use self::fingerprint::{Fingerprint, FingerprintHasher};
 pub use self::key::{IdempotencyKey, IntoKey, KeyExtractor};
 #[doc(hidden)]
 pub use self::lock::{Completion, LockControl};
-pub use self::lock::{Lock, Lost};
+pub use self::lock::{LockHandle, LostFuture};
 pub use self::namespace::Namespace;
 pub use self::operation::{Command, Operation, Retention};
-pub use self::outcome::{Duplicate, Outcome, Parked, Unguarded};
+pub use self::outcome::{Duplicate, GivenUp, Outcome, WithoutLock};
 pub use self::output::Output;
 pub use self::record::{Coordinates, Headers, Record, RecordBuilder, Timestamp};
 #[doc(hidden)]
-pub use self::record::{Interrupt, LetGo, Turn};
+pub use self::record::{Interrupt, LockReleased, Turn};
 pub use self::reply::{Answer, Reply};
 pub use self::request::{IntoParts, Parts, Request};
 pub use self::step::{reply, step};

@@ -20,7 +20,7 @@ pub enum Operation {
         /// How long the lock lives without a renewal. Limited to
         /// [`limits::MAX_LOCK_TTL`](crate::limits::MAX_LOCK_TTL).
         ttl: Duration,
-        /// The number of counted attempts from which the grant is a burial lock. Zero means
+        /// The number of counted attempts from which the grant is a give-up lock. Zero means
         /// unlimited.
         max_attempts: u16,
         /// The fingerprint of the payload. `None` disables the comparison.
@@ -53,7 +53,7 @@ pub enum Operation {
         /// The delay before the next acquire is granted. Limited to
         /// [`limits::MAX_BACKOFF`](crate::limits::MAX_BACKOFF).
         delay: Duration,
-        /// Whether the entry is doomed: the next grant is a burial lock, however many attempts are
+        /// Whether the entry has failed permanently: the next grant is a give-up lock, however many attempts are
         /// left.
         last: bool,
         /// The error text. An empty text keeps the previous error.
@@ -73,7 +73,7 @@ pub enum Operation {
         owner: Owner,
     },
     /// Moves the entry to FAILED.
-    Reject {
+    GiveUp {
         /// The grant to settle.
         grant: Grant,
         /// The reason. An empty text keeps the last error.
@@ -84,7 +84,7 @@ pub enum Operation {
         /// The current token of the entry. The operation has no effect if the entry has a different
         /// token, because another operation came first.
         token: FencingToken,
-        /// Also reopens an entry that is COMPLETED, doomed or exhausted.
+        /// Also reopens an entry that is COMPLETED, permanently failed or exhausted.
         force: bool,
     },
 }
@@ -99,7 +99,7 @@ impl Operation {
             Self::Fail { .. } => "fail",
             Self::Release { .. } => "release",
             Self::Cancel { .. } => "cancel",
-            Self::Reject { .. } => "reject",
+            Self::GiveUp { .. } => "give_up",
             Self::Redrive { .. } => "redrive",
         }
     }

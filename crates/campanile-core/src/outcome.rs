@@ -15,18 +15,18 @@ pub enum Outcome<T> {
     /// The key is COMPLETED; the inner service did not run.
     Duplicate(Duplicate<T>),
     /// The key is FAILED; the inner service did not run.
-    Parked(Parked),
+    GivenUp(GivenUp),
     /// The inner service ran without a lock, because a policy allowed it.
-    Unguarded(T, Unguarded),
+    WithoutLock(T, WithoutLock),
 }
 
 impl<T> Outcome<T> {
     /// Returns the reply of the inner service: of this run, or the stored reply of the first run.
     pub fn into_reply(self) -> Option<T> {
         match self {
-            Self::Processed(reply) | Self::Unguarded(reply, _) => Some(reply),
+            Self::Processed(reply) | Self::WithoutLock(reply, _) => Some(reply),
             Self::Duplicate(duplicate) => duplicate.reply,
-            Self::Parked(_) => None,
+            Self::GivenUp(_) => None,
         }
     }
 
@@ -58,15 +58,15 @@ impl<T> Duplicate<T> {
 /// What the entry records about a FAILED key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Parked {
+pub struct GivenUp {
     /// The number of attempts.
     pub attempts: u32,
     /// The reason for giving up, or the last error.
     pub error: Option<Box<str>>,
 }
 
-impl Parked {
-    /// Creates a `Parked`. For the layer, and for tests of code that inspects outcomes.
+impl GivenUp {
+    /// Creates a `GivenUp`. For the layer, and for tests of code that inspects outcomes.
     pub fn new(attempts: u32, error: Option<Box<str>>) -> Self {
         Self { attempts, error }
     }
@@ -75,9 +75,9 @@ impl Parked {
 /// The reason why a request was processed without a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unguarded {
+pub enum WithoutLock {
     /// The request has no key, and the policy passes such requests through.
     MissingKey,
     /// The store was unavailable, and the user's predicate let the request through.
-    StoreDown,
+    StoreUnavailable,
 }

@@ -34,15 +34,15 @@ pub enum Reply {
         /// The number of this attempt, starting at 1.
         attempt: u16,
     },
-    /// No attempt is left. The caller holds a burial lock, under which it publishes the dead
+    /// No attempt is left. The caller holds a give-up lock, under which it publishes the dead
     /// letter; the handler must not run.
     Exhausted {
         /// The fencing token of the grant.
         token: FencingToken,
         /// The number of attempts.
         attempt: u16,
-        /// The number of burial locks granted so far, including this one.
-        burials: u8,
+        /// The number of give-up locks granted so far, including this one.
+        give_ups: u8,
         /// The last error recorded by an attempt.
         last_error: Option<Box<str>>,
     },
@@ -68,7 +68,7 @@ pub enum Reply {
         completed_at: SystemTime,
     },
     /// The key is FAILED.
-    Parked {
+    AlreadyGivenUp {
         /// The number of attempts.
         attempt: u16,
         /// The reason for giving up.
@@ -85,7 +85,7 @@ pub enum Reply {
     /// The lock is released, and the attempt is not counted.
     Released,
     /// The entry is FAILED by this grant.
-    Rejected,
+    GivenUp,
     /// The entry can be acquired again.
     Reopened,
     /// No change: this grant had already ended with the entry in this state.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::Extensions;
 
-use crate::{Lock, Record};
+use crate::{LockHandle, Record};
 
 /// A record with its decoded body, its lock once acquired, and extensions.
 ///
@@ -12,7 +12,7 @@ use crate::{Lock, Record};
 ///
 /// let request = Request::new(Record::builder("t", 0, 1).build(), "body").map(str::len);
 /// assert_eq!(*request.body(), 4);
-/// assert!(request.lock().is_none());
+/// assert!(request.lock_handle().is_none());
 /// ```
 #[derive(Clone, Debug)]
 pub struct Request<B = Option<Bytes>> {
@@ -26,7 +26,7 @@ pub struct Parts {
     /// The Kafka record.
     pub record: Record,
     /// The lock under which the request is processed.
-    pub lock: Option<Lock>,
+    pub lock: Option<LockHandle>,
     /// Extensions set by layers.
     pub extensions: Extensions,
 }
@@ -61,12 +61,12 @@ impl<B> Request<B> {
     /// whether it is still held.
     ///
     /// `None` outside the idempotency layer, and if a policy let the record through without a lock.
-    pub fn lock(&self) -> Option<&Lock> {
+    pub fn lock_handle(&self) -> Option<&LockHandle> {
         self.parts.lock.as_ref()
     }
 
     /// Sets the lock. Called by the idempotency layer.
-    pub fn set_lock(&mut self, lock: Lock) {
+    pub fn set_lock(&mut self, lock: LockHandle) {
         self.parts.lock = Some(lock);
     }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Disposition, IdempotencyKey, LockLost, error};
 
-use crate::keeper::{HeldLock, Settled};
+use crate::keeper::{HeldLock, SettledFuture};
 use crate::store::StoreError;
 
-/// All errors of the idempotency layer. The handler's own error is the source of [`Failed`].
+/// All errors of the idempotency layer. The handler's own error is the source of [`AttemptFailed`].
 ///
 /// The layer boxes it into the error type of the stack; [`IdempotencyError::find`] finds it again
 /// at any level.
@@ -30,7 +30,7 @@ pub enum IdempotencyError {
         retry_after: Duration,
         /// Resolves when the owner's attempt ends, if the owner uses the same keeper in this
         /// process.
-        settled: Option<Settled>,
+        settled: Option<SettledFuture>,
     },
     /// The last attempt failed, and the next one is not due yet.
     BackingOff {
@@ -46,10 +46,10 @@ pub enum IdempotencyError {
         /// The key.
         key: IdempotencyKey,
     },
-    /// No attempt is left. Contains a burial lock.
+    /// No attempt is left. Contains a give-up lock.
     Exhausted(Exhausted),
     /// The handler failed. Contains its error, and the lock if there will be no further attempt.
-    Failed(Failed),
+    AttemptFailed(AttemptFailed),
     /// The lock was lost while the handler was running. Its result, if any, is not recorded.
     LockLost(LockLost),
     /// The store did not reply. The error says nothing about the record: retry.
@@ -70,7 +70,7 @@ impl IdempotencyError {
             Self::Locked { retry_after, .. } | Self::BackingOff { retry_after, .. } => {
                 Some(*retry_after)
             }
-            Self::Failed(failed) => failed.retry_after,
+            Self::AttemptFailed(failed) => failed.retry_after,
             _ => None,
         }
     }
@@ -97,7 +97,7 @@ impl fmt::Display for IdempotencyError {
                 f.write_str("the key was already used for a different payload")
             }
             Self::Exhausted(exhausted) => exhausted.fmt(f),
-            Self::Failed(failed) => failed.fmt(f),
+            Self::AttemptFailed(failed) => failed.fmt(f),
             Self::LockLost(_) => f.write_str("the lock was lost while the handler was running"),
             Self::Store(_) => f.write_str("failed to access the key's entry"),
             Self::ShuttingDown => f.write_str("the lock keeper is shutting down"),
@@ -109,8 +109,8 @@ impl Error for IdempotencyError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::InvalidKey(error) => Some(&**error),
-            // `Failed` displays as itself, so the next source is the handler's error.
-            Self::Failed(failed) => Some(&*failed.source),
+            // `AttemptFailed` displays as itself, so the next source is the handler's error.
+            Self::AttemptFailed(failed) => Some(&*failed.source),
             Self::LockLost(lost) => Some(lost),
             Self::Store(error) => Some(error),
             _ => None,
@@ -121,7 +121,7 @@ impl Error for IdempotencyError {
 /// A failed attempt of the handler.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Failed {
+pub struct AttemptFailed {
     /// The key of the attempt.
     pub key: IdempotencyKey,
     /// The number of the attempt, starting at 1.
@@ -132,12 +132,12 @@ pub struct Failed {
     pub retry_after: Option<Duration>,
     /// The handler's error.
     pub source: BoxError,
-    pub(crate) lock: Handover,
+    pub(crate) lock: ErrorLock,
 }
 
-impl Failed {
+impl AttemptFailed {
     /// Takes the lock, under which the caller publishes the dead letter and then calls
-    /// [`reject`](HeldLock::reject).
+    /// [`give_up`](HeldLock::give_up).
     ///
     /// Returns the lock only if no attempt is left, and only once. If the lock is not taken, this
     /// attempt is recorded as failed.
@@ -146,13 +146,13 @@ impl Failed {
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for AttemptFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "attempt {} failed", self.attempt)
     }
 }
 
-/// A key that has no attempts left and was neither completed nor rejected.
+/// A key that has no attempts left and was neither completed nor given up.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Exhausted {
@@ -160,17 +160,17 @@ pub struct Exhausted {
     pub key: IdempotencyKey,
     /// The number of attempts.
     pub attempts: u32,
-    /// The number of burial locks granted for the key, including this one. The process of each
+    /// The number of give-up locks granted for the key, including this one. The process of each
     /// earlier one crashed or failed to publish the dead letter.
-    pub burials: u32,
+    pub give_ups: u32,
     /// The last error recorded by an attempt. `None` if every attempt crashed.
     pub last_error: Option<Box<str>>,
-    pub(crate) lock: Handover,
+    pub(crate) lock: ErrorLock,
 }
 
 impl Exhausted {
-    /// Takes the burial lock, under which the caller publishes the dead letter and then calls
-    /// [`reject`](HeldLock::reject). Returns the lock only once.
+    /// Takes the give-up lock, under which the caller publishes the dead letter and then calls
+    /// [`give_up`](HeldLock::give_up). Returns the lock only once.
     ///
     /// If the lock is not taken, it is released, and the next acquire is exhausted again.
     pub fn take_lock(&self) -> Option<HeldLock> {
@@ -188,7 +188,7 @@ impl fmt::Display for Exhausted {
     }
 }
 
-/// The handler panicked, in its call or in its future. The source of a [`Failed`]. By default, it
+/// The handler panicked, in its call or in its future. The source of a [`AttemptFailed`]. By default, it
 /// is retried like any other failure.
 ///
 /// If a panic aborts the process, it is a crash, which counts as an attempt as well.
@@ -218,7 +218,7 @@ impl fmt::Display for Panicked {
 impl Error for Panicked {}
 
 /// A reply exceeds the size limit, and the policy is
-/// [`OnLargeReply::Fail`](crate::policy::OnLargeReply::Fail). The source of a [`Failed`].
+/// [`OnLargeReply::Fail`](crate::policy::OnLargeReply::Fail). The source of a [`AttemptFailed`].
 ///
 /// The handler **has run**; only its reply cannot be kept. By default, this error is permanent,
 /// because the next attempt would run the handler again with the same result.
@@ -228,16 +228,16 @@ pub struct ReplyTooLarge {
     /// The size of the reply, in bytes after encoding and encryption.
     pub size: usize,
     /// The size limit.
-    pub most: usize,
+    pub limit: usize,
 }
 
 impl fmt::Display for ReplyTooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { size, most } = self;
+        let Self { size, limit } = self;
         write!(
             f,
-            "the reply of {size} bytes exceeds the limit of {most}; raise \
-             `IdempotencyLayer::with_max_reply_bytes`"
+            "the reply of {size} bytes exceeds the limit of {limit}; raise \
+             `IdempotencyConfig::with_max_reply_bytes`"
         )
     }
 }
@@ -246,9 +246,9 @@ impl Error for ReplyTooLarge {}
 
 /// A lock inside an error. A mutex, because `source()` returns only shared references.
 #[derive(Debug)]
-pub(crate) struct Handover(Mutex<Option<HeldLock>>);
+pub(crate) struct ErrorLock(Mutex<Option<HeldLock>>);
 
-impl Handover {
+impl ErrorLock {
     pub(crate) fn new(lock: Option<HeldLock>) -> Self {
         Self(Mutex::new(lock))
     }

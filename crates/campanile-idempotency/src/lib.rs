@@ -36,7 +36,7 @@
 //! # Layout
 //!
 //! * [`IdempotencyLayer`] creates an [`IdempotencyService`] with a [`ResponseFuture`]. [`policy`]
-//!   and [`reply`] contain its options, and [`IdempotencyError`] is its error. [`Guard`] is the
+//!   and [`reply`] contain its options, and [`IdempotencyError`] is its error. [`Runner`] is the
 //!   layer around a plain function.
 //! * [`BatchLayer`] is for handlers that process many requests at a time.
 //! * [`LockKeeper`] sends all operations to the store: it batches commands, renews locks, and
@@ -45,15 +45,16 @@
 
 mod backoff;
 mod batch;
+mod config;
 mod defaults;
 mod error;
 mod future;
-mod guard;
 mod keeper;
 mod layer;
 mod memory;
 pub mod policy;
 pub mod reply;
+mod runner;
 mod service;
 pub mod store;
 mod transactional;
@@ -61,14 +62,15 @@ mod wait_for_lock;
 
 pub use self::backoff::Backoff;
 pub use self::batch::{BatchError, BatchFuture, BatchLayer, BatchService};
+pub use self::config::IdempotencyConfig;
 pub use self::defaults::Defaults;
-pub use self::error::{Exhausted, Failed, IdempotencyError, Panicked, ReplyTooLarge};
+pub use self::error::{AttemptFailed, Exhausted, IdempotencyError, Panicked, ReplyTooLarge};
 pub use self::future::ResponseFuture;
-pub use self::guard::Guard;
-pub use self::keeper::{HeldLock, IntoKeeper, LockKeeper, Report, Settled, Settling};
+pub use self::keeper::{HeldLock, IntoKeeper, LockKeeper, SettledFuture, Settling, ShutdownReport};
 pub use self::layer::IdempotencyLayer;
 pub use self::memory::MemoryStore;
 pub use self::reply::{ReplyCipher, ReplyCodec};
+pub use self::runner::Runner;
 pub use self::service::{CloneableService, IdempotencyService};
 pub use self::store::{BoxStore, Cached, EntryStore, Stepped, Store, StoreError, StoreErrorKind};
 pub use self::wait_for_lock::WaitForLock;

@@ -39,7 +39,7 @@ pub enum OnLost {
     #[default]
     Cancel,
     /// Lets the inner future run, and notifies it through
-    /// [`Lock::lost`](campanile_core::Lock::lost). Its result is recorded if no other owner was
+    /// [`LockHandle::lost`](campanile_core::LockHandle::lost). Its result is recorded if no other owner was
     /// granted the key in the meantime.
     ///
     /// If the handler fails with this lock's [`LockLost`](campanile_core::LockLost), directly or as
@@ -53,7 +53,7 @@ pub enum OnLost {
 /// counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OnAbandoned {
+pub enum OnDropped {
     /// Records a failed attempt. The default, so that a poison record behind a timeout runs out of
     /// attempts.
     #[default]
@@ -82,12 +82,12 @@ pub enum OnLargeReply {
 /// permanent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OnGivenUp {
+pub enum OnExhausted {
     /// Returns the lock in the error, so that the dead letter can be published under it. The
     /// default, because only an acknowledged dead letter preserves the record.
     #[default]
-    HandOver,
+    ReturnLock,
     /// Moves the entry to FAILED immediately, without a dead letter. The outcome is
-    /// [`Parked`](campanile_core::Outcome::Parked). For stacks without a driver.
-    Reject,
+    /// [`Parked`](campanile_core::Outcome::GivenUp). For stacks without a driver.
+    GiveUp,
 }

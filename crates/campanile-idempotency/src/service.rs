@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
 
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Fingerprint, KeyExtractor, Outcome, StoreKey, Unguarded,
+    BoxError, BoxableError, CarryLock, Fingerprint, KeyExtractor, Outcome, StoreKey, WithoutLock,
 };
 use tower_service::Service;
 
@@ -71,7 +71,7 @@ where
             Ok(None) => match layer.policies.missing_key {
                 OnMissingKey::Reject => ResponseFuture::refuse(layer, IdempotencyError::MissingKey),
                 OnMissingKey::PassThrough => {
-                    ResponseFuture::unguarded(layer, ready, request, Unguarded::MissingKey)
+                    ResponseFuture::unguarded(layer, ready, request, WithoutLock::MissingKey)
                 }
             },
             Err(error) => ResponseFuture::refuse(layer, IdempotencyError::InvalidKey(error)),

@@ -1,9 +1,9 @@
 //! Support for stores that complete an entry in one transaction with the handler's effect.
 //!
-//! The layer provides the command that completes the entry. If the [`Lock`] then reports that the
+//! The layer provides the command that completes the entry. If the [`LockHandle`] then reports that the
 //! entry was completed, the layer has nothing left to record.
 
-use campanile_core::{BoxError, Command, Lock, LockControl, Operation, Record, StoreKey};
+use campanile_core::{BoxError, Command, LockControl, LockHandle, Operation, Record, StoreKey};
 
 use crate::future::encode_reply;
 use crate::keeper::LockKeeper;
@@ -13,7 +13,7 @@ use crate::reply::ReplyCodec;
 impl<E, C> IdempotencyLayer<E, C> {
     /// Returns whether the layer's locks belong to this keeper.
     #[doc(hidden)]
-    pub fn is_kept_by(&self, keeper: &LockKeeper) -> bool {
+    pub fn is_stored_by(&self, keeper: &LockKeeper) -> bool {
         self.policies.keeper.is_same(keeper)
     }
 
@@ -24,7 +24,7 @@ impl<E, C> IdempotencyLayer<E, C> {
     #[doc(hidden)]
     pub fn completion<T>(
         &self,
-        lock: &Lock,
+        lock: &LockHandle,
         record: Option<&Record>,
         reply: &T,
     ) -> Result<Command, BoxError>
@@ -40,24 +40,24 @@ impl<E, C> IdempotencyLayer<E, C> {
 
     /// Returns a renewal of this lock. The reply to it shows the state of the entry.
     #[doc(hidden)]
-    pub fn renewal(&self, lock: &Lock) -> Command {
+    pub fn renewal(&self, lock: &LockHandle) -> Command {
         self.command(lock, Operation::Renew { grant: lock.grant(), ttl: self.settings.ttl })
     }
 
-    fn command(&self, lock: &Lock, operation: Operation) -> Command {
+    fn command(&self, lock: &LockHandle, operation: Operation) -> Command {
         Command { key: self.store_key(lock), operation, retention: self.settings.retention }
     }
 
     /// Returns the control of this lock while the layer holds it. For stores that have completed
     /// the entry together with the handler's effect, or found that it belongs to another grant.
     #[doc(hidden)]
-    pub fn control(&self, lock: &Lock) -> Option<LockControl> {
+    pub fn control(&self, lock: &LockHandle) -> Option<LockControl> {
         self.policies.keeper.control(&self.store_key(lock), lock)
     }
 
     /// Returns the key under which the store keeps the entry of this lock.
     #[doc(hidden)]
-    pub fn store_key(&self, lock: &Lock) -> StoreKey {
+    pub fn store_key(&self, lock: &LockHandle) -> StoreKey {
         StoreKey::new(self.policies.namespace.clone(), lock.key().clone())
     }
 }

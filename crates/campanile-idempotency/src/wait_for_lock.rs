@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use tower::retry::Policy;
 
 use crate::keeper::wait_at_most;
-use crate::{IdempotencyError, Settled};
+use crate::{IdempotencyError, SettledFuture};
 
 /// A policy for tower's `Retry` *around* the idempotency layer. It waits while another owner holds
 /// the key or the key's backoff runs, and retries. Each retry acquires the key again.
@@ -40,7 +40,7 @@ pub struct WaitForLock {
     /// The beginning of the first wait.
     started_at: Option<Instant>,
     /// The signal of the last wait. Kept for the next try, which may be answered from it.
-    waited: Option<Settled>,
+    waited: Option<SettledFuture>,
 }
 
 impl WaitForLock {
@@ -50,14 +50,14 @@ impl WaitForLock {
     }
 
     /// Also waits for the backoff after a failed attempt, while attempts are left.
-    pub fn and_failures(self) -> Self {
+    pub fn retrying_failures(self) -> Self {
         Self { retries_failures: true, ..self }
     }
 
     fn wait(&mut self, error: &BoxError) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         let error = IdempotencyError::find(&**error)?;
         let should_wait = match error {
-            IdempotencyError::Failed(_) => self.retries_failures,
+            IdempotencyError::AttemptFailed(_) => self.retries_failures,
             error => error.is_contention(),
         };
         let after = error.retry_after().filter(|_| should_wait)?;

@@ -14,10 +14,10 @@ use crate::driver::{
     self, Amount, Control, DriverControl, DriverStatus, RecordSpans, Services, Usage,
 };
 use crate::error::ConsumerError;
-use crate::flood::FloodGuard;
-use crate::given_up::{GivenUp, GivenUpAction};
+use crate::flood_limit::FloodLimit;
+use crate::give_up::{GiveUpAction, OnGiveUp};
 use crate::kafka::{self};
-use crate::order::Order;
+use crate::order::ProcessingOrder;
 use crate::policies::{Classifiers, Policies};
 use crate::retention::RetentionCheck;
 use crate::retry_topics::{RetryPublisher, RetryTopics, SourceTopics};
@@ -33,16 +33,16 @@ const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 /// Feeds records into a tower service, and commits the offsets of finished records.
 ///
 /// By default, the records of one partition are processed in order, one at a time, and partitions
-/// concurrently; [`Order`] has alternatives. See the [crate's documentation](crate) for an example.
+/// concurrently; [`ProcessingOrder`] has alternatives. See the [crate's documentation](crate) for an example.
 pub struct Consumer {
     config: CheckedConfig,
     topics: Vec<String>,
     budget: Amount,
     drain_timeout: Duration,
     start_timeout: Duration,
-    given_up: GivenUp,
+    given_up: OnGiveUp,
     retry_topics: Option<RetryTopics>,
-    order: Order,
+    order: ProcessingOrder,
     max_in_flight: usize,
     stall_warning: Duration,
     span_level: Level,
@@ -64,9 +64,9 @@ impl Consumer {
             budget: Amount { records: 20_000, bytes: 32 * 1024 * 1024 },
             drain_timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(30),
-            given_up: GivenUp::default(),
+            given_up: OnGiveUp::default(),
             retry_topics: None,
-            order: Order::default(),
+            order: ProcessingOrder::default(),
             max_in_flight: 256,
             stall_warning: Duration::from_secs(60),
             span_level: Level::DEBUG,
@@ -87,19 +87,19 @@ impl Consumer {
         self
     }
 
-    /// Sets which records are processed one after the other. Default: [`Order::by_partition`].
+    /// Sets which records are processed one after the other. Default: [`ProcessingOrder::by_partition`].
     ///
     /// A record's handler starts when the record before it is processed. With an idempotency layer, the
     /// service is called slightly earlier: the record's lock is acquired while the store records the
     /// outcome of the record before it. Middleware in front of the layer sees that call.
-    pub fn with_order(mut self, order: Order) -> Self {
+    pub fn with_order(mut self, order: ProcessingOrder) -> Self {
         self.order = order;
         self
     }
 
     /// Sets how many records may be in flight at the same time, over all partitions; at least 1.
     ///
-    /// With [`Order::by_partition`], each of them belongs to another partition. Otherwise, if there are
+    /// With [`ProcessingOrder::by_partition`], each of them belongs to another partition. Otherwise, if there are
     /// several partitions, each has at most half of the records in flight, so that a partition with slow
     /// handlers does not hold up the others.
     ///
@@ -202,8 +202,8 @@ impl Consumer {
     }
 
     /// Sets what happens to a record that has used up its attempts, or cannot be processed at all: a
-    /// [`DeadLetter`](crate::DeadLetter) topic, or another [`GivenUp`]. Default: [`GivenUp::Stop`].
-    pub fn with_given_up(mut self, policy: impl Into<GivenUp>) -> Self {
+    /// [`DeadLetter`](crate::DeadLetter) topic, or another [`OnGiveUp`]. Default: [`OnGiveUp::Stop`].
+    pub fn on_give_up(mut self, policy: impl Into<OnGiveUp>) -> Self {
         self.given_up = policy.into();
         self
     }
@@ -292,9 +292,9 @@ impl Consumer {
             );
         }
         let group = self.config.group;
-        let flood_guard = match &self.given_up {
-            GivenUp::DeadLetter(policy) => policy.flood_guard,
-            _ => FloodGuard::off(),
+        let flood_limit = match &self.given_up {
+            OnGiveUp::DeadLetter(policy) => policy.flood_limit,
+            _ => FloodLimit::disabled(),
         };
         let retention_check = match self.checks_retention {
             true => RetentionCheck::new(&self.config.client),
@@ -320,9 +320,9 @@ impl Consumer {
             dead_letter_targets.add_retry_topic(topic);
         }
         let given_up = match self.given_up {
-            GivenUp::Stop => GivenUpAction::Stop,
-            GivenUp::Skip => GivenUpAction::Skip,
-            GivenUp::DeadLetter(policy) => {
+            OnGiveUp::Stop => GiveUpAction::Stop,
+            OnGiveUp::Skip => GiveUpAction::Skip,
+            OnGiveUp::DeadLetter(policy) => {
                 let letters = DeadLetters::new(policy, &self.config.client, &group);
                 let letters = Arc::new(letters.map_err(ConsumerError::Config)?);
                 // The topics of a regular expression are known only when they are assigned.
@@ -330,7 +330,7 @@ impl Consumer {
                     let added = dead_letter_targets.add(&letters, &topic.as_str().into());
                     added.map_err(ConsumerError::Config)?;
                 }
-                GivenUpAction::DeadLetter(letters)
+                GiveUpAction::DeadLetter(letters)
             }
         };
         topics.extend(retry_topics.names().map(|topic| topic.to_string()));
@@ -353,7 +353,7 @@ impl Consumer {
             stall_warning: self.stall_warning,
             retention_check,
             given_up,
-            flood_guard,
+            flood_limit,
             retry_publisher,
             source_topics: SourceTopics::new(&topics),
             classifiers: self.classifiers,

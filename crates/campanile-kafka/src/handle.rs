@@ -22,7 +22,7 @@ use crate::status::Status;
 /// # let service = tower::service_fn(|_: Record| async { Ok::<_, BoxError>(()) });
 /// let serve = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
 ///     .subscribe(["payments"])
-///     .with_given_up(DeadLetter::topic("payments.dead"))
+///     .on_give_up(DeadLetter::topic("payments.dead"))
 ///     .serve(service);
 /// let handle = serve.handle();
 /// // for a route such as `/resume`, which calls `admin.resume()`
@@ -59,7 +59,7 @@ const NO_PAUSE: u64 = u64::MAX;
 ///     match why {
 ///         // The operator who paused the consumer knows.
 ///         Paused::ByHandle => None,
-///         Paused::Flood { most, .. } => Some(format!("more than {most} dead letters at a time")),
+///         Paused::Flood { limit, .. } => Some(format!("more than {limit} dead letters at a time")),
 ///         other => Some(other.to_string()),
 ///     }
 /// }
@@ -69,14 +69,14 @@ const NO_PAUSE: u64 = u64::MAX;
 pub enum Paused {
     /// Paused by [`Handle::pause`].
     ByHandle,
-    /// Paused by the [`FloodGuard`](crate::FloodGuard): one more dead letter would have been more than
-    /// `most` among the last `of_last` finished records.
+    /// Paused by the [`FloodLimit`](crate::FloodLimit): one more dead letter would have been more than
+    /// `limit` among the last `window` finished records.
     #[non_exhaustive]
     Flood {
         /// The maximum number of dead letters.
-        most: usize,
+        limit: usize,
         /// The number of finished records that are considered.
-        of_last: usize,
+        window: usize,
     },
 }
 
@@ -84,10 +84,10 @@ impl fmt::Display for Paused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ByHandle => f.write_str("paused by a handle"),
-            Self::Flood { most, of_last } => write!(
+            Self::Flood { limit, window } => write!(
                 f,
-                "paused by the flood guard: one more would be more than {most} dead letters among \
-                 the last {of_last} finished records"
+                "paused by the flood limit: one more would be more than {limit} dead letters among \
+                 the last {window} finished records"
             ),
         }
     }
@@ -104,7 +104,7 @@ impl Handle {
         self.control.pause(Paused::ByHandle);
     }
 
-    /// Resumes the consumer, regardless of the reason for the pause. The flood guard starts counting from
+    /// Resumes the consumer, regardless of the reason for the pause. The flood limit starts counting from
     /// zero. The records that it has held back are retried at once, and their failed attempt is not
     /// counted. A record that had used up its attempts before, for example by crashes, is not retried but
     /// becomes a dead letter.
@@ -281,7 +281,7 @@ mod tests {
         let driver_control = driver_control();
         let admin = Handle::new(driver_control.shared().clone());
         admin.pause();
-        let flood = Paused::Flood { most: 50, of_last: 100 };
+        let flood = Paused::Flood { limit: 50, window: 100 };
         driver_control.pause_for_flood(flood.clone());
         assert_eq!(admin.paused(), Some(flood.clone()));
         admin.pause();

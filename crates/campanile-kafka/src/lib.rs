@@ -50,7 +50,7 @@
 //! # Guarantees
 //!
 //! * **Order.** The records of a partition are processed in order, one at a time. A record that is to be
-//!   retried holds up its own partition only. Partitions are processed concurrently. With [`Order`], only
+//!   retried holds up its own partition only. Partitions are processed concurrently. With [`ProcessingOrder`], only
 //!   the records of one key are processed in order, or all records concurrently. With [`RetryTopics`],
 //!   records to retry wait in a topic of their own and hold up no other record, at the cost of ordering.
 //! * **Commits.** An offset is committed only once every record below it is finished: the service
@@ -60,7 +60,7 @@
 //!   a record with a locked key, or a key in backoff, is retried when the wait is over, and an
 //!   unavailable store stops the dispatch. One record at a time is then dispatched as a probe, until the
 //!   store has answered a probe and the dispatch resumes; a probe with a handler that runs for more than
-//!   6 s counts as answered. None of this counts as an attempt. [`GivenUp`] determines what happens to
+//!   6 s counts as answered. None of this counts as an attempt. [`OnGiveUp`] determines what happens to
 //!   records that are given up: by default the consumer stops. Other errors are classified; see
 //!   [`with_classifier`](Consumer::with_classifier).
 //! * **Outputs.** A handler's messages to other topics can be [committed in one
@@ -69,7 +69,7 @@
 //!   topic. Once the brokers have acknowledged a dead letter, the key's entry becomes FAILED; then the
 //!   offset is committed. So no record is lost, but a dead letter may be published twice. While a dead
 //!   letter cannot be published, its partition waits. When too many records fail, the consumer pauses:
-//!   see [`FloodGuard`] and [`Handle`].
+//!   see [`FloodLimit`] and [`Handle`].
 //! * **Panics.** A panic in a handler counts as a retryable error. A panic in `poll_ready` ends serving.
 //! * **Rebalances.** Records in flight may finish after their partition is revoked, within
 //!   [a timeout](Consumer::with_drain_timeout), and are committed before the partition is released.
@@ -93,7 +93,7 @@
 //! dead letters, failed commits, an unavailable store, and a [stalled
 //! partition](Consumer::with_stall_warning) with the reason why it waits. Events at level ERROR require
 //! action, among others: a dead letter that cannot be published (once per record, then at WARN) or whose
-//! publications were all interrupted, a pause by the flood guard, a panic in a classifier or an order
+//! publications were all interrupted, a pause by the flood limit, a panic in a classifier or an order
 //! extractor, a producer that cannot be replaced, errors in librdkafka's own log, and data that Redis has
 //! lost.
 //!
@@ -125,8 +125,8 @@ mod consumer;
 mod dead_letter;
 mod driver;
 mod error;
-mod flood;
-mod given_up;
+mod flood_limit;
+mod give_up;
 mod handle;
 mod health;
 mod kafka;
@@ -148,17 +148,20 @@ pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;
 pub use self::dead_letter::{DeadLetter, HeaderStyle};
 pub use self::error::ConsumerError;
-pub use self::flood::FloodGuard;
-pub use self::given_up::GivenUp;
+pub use self::flood_limit::FloodLimit;
+pub use self::give_up::OnGiveUp;
 pub use self::handle::{Handle, Paused};
 pub use self::health::{Health, HealthService, Unhealthy};
 pub use self::kafka::ToRecord;
-pub use self::order::Order;
-pub use self::publish::{Publisher, PublisherConfig, Refused};
+pub use self::order::ProcessingOrder;
+pub use self::publish::{PublishError, Publisher, PublisherConfig};
 pub use self::retry_topics::RetryTopics;
 pub use self::routes::{NoRoute, Routes};
 pub use self::serve::Serve;
-pub use self::status::{PartitionStatus, Stage, Status};
+pub use self::status::{ConsumerStage, PartitionStatus, Status};
 pub use self::summary::Summary;
-pub use self::transaction::{IntoOutputs, Outputs, OutputsReply, Transactions};
+pub use self::transaction::{IntoOutputs, Outputs, OutputsCodec, Transactions};
+#[doc(no_inline)]
+pub use {rdkafka, tracing};
+
 pub use campanile_core::Output;

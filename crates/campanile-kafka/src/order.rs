@@ -14,13 +14,13 @@ use crate::error::panic_text;
 ///
 /// ```
 /// use campanile_core::{ConfigError, Record, key};
-/// use campanile_kafka::{Consumer, ConsumerConfig, Order};
+/// use campanile_kafka::{Consumer, ConsumerConfig, ProcessingOrder};
 ///
 /// # fn main() -> Result<(), ConfigError> {
 /// let config = ConsumerConfig::new("localhost:9092", "billing");
 /// let consumer = Consumer::new(config)?.subscribe(["payments"]);
 /// // in each partition, the records of an account are processed in order
-/// let consumer = consumer.with_order(Order::by(key::header("account")));
+/// let consumer = consumer.with_order(ProcessingOrder::by(key::header("account")));
 /// # let _ = consumer;
 /// # Ok(())
 /// # }
@@ -45,7 +45,7 @@ use crate::error::panic_text;
 /// behind one that takes long or waits: as many as the [budget](crate::Consumer::with_budget) has
 /// records, counted from that one. Then its partition waits for it. At most that many records are
 /// read again after a crash, and answered as duplicates.
-pub struct Order(Kind);
+pub struct ProcessingOrder(Kind);
 
 enum Kind {
     Partition,
@@ -65,11 +65,11 @@ pub(crate) const SHARED_KEY: OrderKey = 0;
 pub(crate) enum OrderKeySource {
     /// The order key is known. `None`: the record is processed concurrently with all others.
     Key(Option<OrderKey>),
-    /// [`Order::extract`] finds the order key. It runs user code.
+    /// [`ProcessingOrder::extract`] finds the order key. It runs user code.
     Extract,
 }
 
-impl Order {
+impl ProcessingOrder {
     /// Processes all records of a partition in order: each starts when the previous one is
     /// finished. The default, because it is what Kafka promises.
     ///
@@ -136,19 +136,19 @@ impl Order {
 }
 
 /// The default order is [`by_partition`](Self::by_partition).
-impl Default for Order {
+impl Default for ProcessingOrder {
     fn default() -> Self {
         Self::by_partition()
     }
 }
 
-impl fmt::Debug for Order {
+impl fmt::Debug for ProcessingOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Kind::Partition => "Order::by_partition",
-            Kind::Key(_) => "Order::by_key",
-            Kind::By(_) => "Order::by",
-            Kind::None => "Order::none",
+            Kind::Partition => "ProcessingOrder::by_partition",
+            Kind::Key(_) => "ProcessingOrder::by_key",
+            Kind::By(_) => "ProcessingOrder::by",
+            Kind::None => "ProcessingOrder::none",
         })
     }
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     /// Returns the record's order key, however it is found.
-    fn order_key(order: &Order, record: &Record) -> Option<OrderKey> {
+    fn order_key(order: &ProcessingOrder, record: &Record) -> Option<OrderKey> {
         match order.key_source(record) {
             OrderKeySource::Key(key) => key,
             OrderKeySource::Extract => Some(order.extract(record)),
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn by_key_orders_equal_keys_and_missing_keys() {
-        let order = Order::by_key();
+        let order = ProcessingOrder::by_key();
         let key = |key| order_key(&order, &record(key, "a"));
         assert_eq!(key(Some("k")), key(Some("k")));
         assert_ne!(key(Some("k")), key(Some("l")));
@@ -186,19 +186,23 @@ mod tests {
 
     #[test]
     fn by_extractor_orders_equal_extracted_keys() {
-        let order = Order::by(key::header("account"));
+        let order = ProcessingOrder::by(key::header("account"));
         let key_of = |key, account| order_key(&order, &record(key, account));
         assert_eq!(key_of(Some("k"), "a"), key_of(Some("l"), "a"));
         assert_ne!(key_of(None, "a"), key_of(None, "b"));
-        let refuses = Order::by(|_: &Record| Err::<String, _>("no"));
+        let refuses = ProcessingOrder::by(|_: &Record| Err::<String, _>("no"));
         assert_eq!(order_key(&refuses, &record(None, "a")), Some(SHARED_KEY));
-        let panics = Order::by(|_: &Record| -> Option<String> { panic!("injected panic") });
+        let panics =
+            ProcessingOrder::by(|_: &Record| -> Option<String> { panic!("injected panic") });
         assert_eq!(order_key(&panics, &record(None, "a")), Some(SHARED_KEY));
     }
 
     #[test]
     fn none_orders_nothing_and_by_partition_orders_all() {
-        assert_eq!(order_key(&Order::none(), &record(Some("k"), "a")), None);
-        assert_eq!(order_key(&Order::default(), &record(Some("k"), "a")), Some(SHARED_KEY));
+        assert_eq!(order_key(&ProcessingOrder::none(), &record(Some("k"), "a")), None);
+        assert_eq!(
+            order_key(&ProcessingOrder::default(), &record(Some("k"), "a")),
+            Some(SHARED_KEY)
+        );
     }
 }

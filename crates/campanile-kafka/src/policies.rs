@@ -7,22 +7,22 @@ use std::time::Duration;
 use campanile_core::{Classify, Disposition};
 
 use crate::dead_letter::DeadLetterTargets;
-use crate::flood::FloodGuard;
-use crate::given_up::GivenUpAction;
-use crate::order::Order;
+use crate::flood_limit::FloodLimit;
+use crate::give_up::GiveUpAction;
+use crate::order::ProcessingOrder;
 use crate::retention::RetentionCheck;
 use crate::retry_topics::{RetryPublisher, SourceTopics};
 
 /// The settings of the scheduler.
 pub(crate) struct Policies {
-    pub(crate) order: Arc<Order>,
+    pub(crate) order: Arc<ProcessingOrder>,
     /// How far ahead of a partition's oldest unfinished record other records may be started.
     pub(crate) max_ahead: u64,
     /// Whether a partition's first offset is committed before any of its records is finished.
     pub(crate) commits_start_offset: bool,
     pub(crate) max_in_flight: usize,
-    pub(crate) given_up: GivenUpAction,
-    pub(crate) flood_guard: FloodGuard,
+    pub(crate) given_up: GiveUpAction,
+    pub(crate) flood_limit: FloodLimit,
     pub(crate) stall_warning: Duration,
     pub(crate) retention_check: RetentionCheck,
     pub(crate) dead_letter_targets: DeadLetterTargets,

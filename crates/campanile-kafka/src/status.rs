@@ -9,7 +9,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct Status {
     /// The current stage.
-    pub stage: Stage,
+    pub stage: ConsumerStage,
     /// The assigned partitions, sorted by topic and number. Empty before the first rebalance and
     /// after the end.
     pub partitions: Vec<PartitionStatus>,
@@ -19,7 +19,7 @@ pub struct Status {
 /// skip some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Stage {
+pub enum ConsumerStage {
     /// The consumer is not awaited yet, or waits for its brokers and topics.
     Starting,
     /// The consumer has subscribed, and serves the partitions that are assigned.
@@ -32,7 +32,7 @@ pub enum Stage {
     Ended,
 }
 
-impl Stage {
+impl ConsumerStage {
     pub(crate) const ALL: [Self; 5] =
         [Self::Starting, Self::Serving, Self::Draining, Self::Closing, Self::Ended];
 }

@@ -9,10 +9,10 @@ pub struct Summary {
     /// Records for which the service returned `Ok`, so that the offset is committed or was about to
     /// be. Includes duplicates and keys that are given up for good, because the driver ignores the
     /// response. Also includes records that a handler inside the layer skips: the layer makes the
-    /// entry FAILED and returns `Ok` with [`Outcome::Parked`](campanile_core::Outcome::Parked). Use
+    /// entry FAILED and returns `Ok` with [`Outcome::GivenUp`](campanile_core::Outcome::GivenUp). Use
     /// tower's `map_response` around the layer to count those.
     pub processed: u64,
-    /// Records that were given up and committed, by [`GivenUp::Skip`](crate::GivenUp::Skip) or by
+    /// Records that were given up and committed, by [`OnGiveUp::Skip`](crate::OnGiveUp::Skip) or by
     /// an error that asks for this and does not come through the layer.
     pub skipped: u64,
     /// Records that were given up, published to a dead-letter topic, and committed.

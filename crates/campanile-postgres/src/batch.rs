@@ -71,7 +71,7 @@ impl<'a> Batch<'a> {
         let lease = match lease {
             Ok(lease) => lease,
             Err(error) => {
-                self.fail(indices, &if is_second { error.but_sent_before() } else { error });
+                self.fail(indices, &if is_second { error.possibly_sent() } else { error });
                 return None;
             }
         };

@@ -30,7 +30,7 @@ enum Parameters {
     Fail,
     Release { ran: bool },
     Cancel,
-    Reject,
+    GiveUp,
     Redrive { force: bool },
 }
 
@@ -140,7 +140,7 @@ impl<'a> Call<'a> {
             }
             Parameters::Release { ran } => arguments.push(Box::new(ran)),
             Parameters::Cancel => {}
-            Parameters::Reject => arguments.push(self.column(error_text)),
+            Parameters::GiveUp => arguments.push(self.column(error_text)),
             Parameters::Redrive { force } => arguments.push(Box::new(force)),
         }
         arguments.push(Box::new(self.retention));
@@ -186,7 +186,7 @@ impl Parameters {
             Self::Fail => "SELECT * FROM campanile.fail($1, $2, $3, $4, $5, $6, $7, $8)",
             Self::Release { .. } => "SELECT * FROM campanile.release($1, $2, $3, $4, $5, $6)",
             Self::Cancel => "SELECT * FROM campanile.cancel($1, $2, $3, $4)",
-            Self::Reject => "SELECT * FROM campanile.reject($1, $2, $3, $4, $5, $6)",
+            Self::GiveUp => "SELECT * FROM campanile.give_up($1, $2, $3, $4, $5, $6)",
             Self::Redrive { .. } => "SELECT * FROM campanile.redrive($1, $2, $3, $4, $5)",
         }
     }
@@ -219,7 +219,7 @@ fn parameters(command: &Command) -> Option<(Parameters, i64)> {
         Operation::Fail { .. } => (Parameters::Fail, retention.attempts),
         Operation::Release { ran, .. } => (Parameters::Release { ran }, retention.attempts),
         Operation::Cancel { .. } => (Parameters::Cancel, retention.attempts),
-        Operation::Reject { .. } => (Parameters::Reject, retention.failed),
+        Operation::GiveUp { .. } => (Parameters::GiveUp, retention.failed),
         Operation::Redrive { force, .. } => (Parameters::Redrive { force }, retention.attempts),
         _ => return None,
     };
@@ -253,7 +253,7 @@ fn ordinary_reply(operation: &Operation, now: SystemTime) -> Reply {
         Operation::Complete { .. } => Reply::Completed,
         Operation::Fail { .. } => Reply::Retrying,
         Operation::Release { .. } | Operation::Cancel { .. } => Reply::Released,
-        Operation::Reject { .. } => Reply::Rejected,
+        Operation::GiveUp { .. } => Reply::GivenUp,
         _ => Reply::Reopened,
     }
 }
@@ -264,7 +264,7 @@ fn grant(operation: &Operation) -> Option<Grant> {
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }
         | Operation::Release { grant, .. }
-        | Operation::Reject { grant, .. } => Some(*grant),
+        | Operation::GiveUp { grant, .. } => Some(*grant),
         _ => None,
     }
 }
@@ -332,7 +332,7 @@ fn last(operation: &Operation) -> Option<bool> {
 /// The part of an error's text that is stored; `None` if the text is empty.
 fn error_text(operation: &Operation) -> Option<&[u8]> {
     match operation {
-        Operation::Fail { error: text, .. } | Operation::Reject { reason: text, .. } => {
+        Operation::Fail { error: text, .. } | Operation::GiveUp { reason: text, .. } => {
             Some(Entry::kept_error(text).as_bytes()).filter(|text| !text.is_empty())
         }
         _ => None,

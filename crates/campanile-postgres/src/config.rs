@@ -25,7 +25,7 @@ const ISOLATION: &str = "SET default_transaction_isolation = 'read committed'";
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = PgConfig::new("postgres://app:secret@db1.internal,db2.internal/app")
-///     .with_command_timeout(Duration::from_millis(500))?;
+///     .with_command_timeout(Duration::from_millis(500));
 /// assert!(!format!("{config:?}").contains("secret"));
 /// # Ok(())
 /// # }
@@ -44,11 +44,13 @@ const ISOLATION: &str = "SET default_transaction_isolation = 'read committed'";
 /// The second statement covers only functions that already exist, so run it again after each
 /// migration.
 #[derive(Clone)]
+#[must_use]
 pub struct PgConfig {
     url: Box<str>,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     connections: usize,
+    inbox_connections: usize,
     pub(crate) sweep_interval: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
@@ -74,6 +76,7 @@ impl PgConfig {
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(1),
             connections: 8,
+            inbox_connections: 16,
             sweep_interval: Some(Duration::from_secs(10 * 60)),
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
@@ -86,12 +89,9 @@ impl PgConfig {
     /// seconds to come up.
     ///
     /// If a call times out while its connection is being opened, the connection is still completed.
-    ///
-    /// # Errors
-    /// Fails if `timeout` is zero.
-    pub fn with_connect_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        self.connect_timeout = non_zero("connect_timeout", timeout)?;
-        Ok(self)
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
     }
 
     /// Sets the time limit of a batch of commands, from the call to the last answer, including the
@@ -103,36 +103,33 @@ impl PgConfig {
     /// shorter timeout logs a warning at the start. The lock keeper waits for a call for at most
     /// 5 s or a sixth of the lock's time to live; it logs a warning if that is less than this
     /// timeout.
-    ///
-    /// # Errors
-    /// Fails if `timeout` is zero.
-    pub fn with_command_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        self.command_timeout = non_zero("command_timeout", timeout)?;
-        Ok(self)
+    pub fn with_command_timeout(mut self, timeout: Duration) -> Self {
+        self.command_timeout = timeout;
+        self
     }
 
     /// Sets the maximum number of connections. Default: 8, because a lock keeper has at most four
     /// batches in flight, and more connections than the server has cores make no batch faster.
-    ///
-    /// # Errors
-    /// Fails if `connections` is zero.
-    pub fn with_connections(mut self, connections: usize) -> Result<Self, ConfigError> {
-        if connections == 0 {
-            return Err(ConfigError::new("a store needs at least one connection"));
-        }
+    pub fn with_connections(mut self, connections: usize) -> Self {
         self.connections = connections;
-        Ok(self)
+        self
+    }
+
+    /// Sets the maximum number of concurrent transactions of each [`Inbox`](crate::Inbox) of this
+    /// store. Default: 16. A handler without a connection waits while it holds its lock, so allow as
+    /// many connections as there are records in flight, or limit the records. The server and the
+    /// role must allow these connections in addition to the store's.
+    pub fn with_inbox_connections(mut self, connections: usize) -> Self {
+        self.inbox_connections = connections;
+        self
     }
 
     /// Sets the pause between two sweeps of the table, each of which deletes the expired entries.
     /// Default: 10 min. Until then the space of an expired entry is not reused, a short time
     /// compared with the days for which entries are kept.
-    ///
-    /// # Errors
-    /// Fails if `interval` is zero.
-    pub fn with_sweep_interval(mut self, interval: Duration) -> Result<Self, ConfigError> {
-        self.sweep_interval = Some(non_zero("sweep_interval", interval)?);
-        Ok(self)
+    pub fn with_sweep_interval(mut self, interval: Duration) -> Self {
+        self.sweep_interval = Some(interval);
+        self
     }
 
     /// Disables sweeping: expired entries stay in the table until another process
@@ -141,6 +138,19 @@ impl PgConfig {
     pub fn without_sweeping(mut self) -> Self {
         self.sweep_interval = None;
         self
+    }
+
+    /// Checks the settings that have bounds.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let positive = |name: &str, is_zero: bool| match is_zero {
+            true => Err(ConfigError::new(format!("`{name}` must be greater than zero"))),
+            false => Ok(()),
+        };
+        positive("connect_timeout", self.connect_timeout.is_zero())?;
+        positive("command_timeout", self.command_timeout.is_zero())?;
+        positive("connections", self.connections == 0)?;
+        positive("inbox_connections", self.inbox_connections == 0)?;
+        positive("sweep_interval", self.sweep_interval.is_some_and(|it| it.is_zero()))
     }
 
     /// Creates the pool of a store.
@@ -170,12 +180,12 @@ impl PgConfig {
 
     /// Creates a pool for the transactions of handlers. Their statements are not limited by the
     /// command timeout. Outside of a transaction of the inbox, these connections are read-only.
-    pub(crate) fn transaction_pool(&self, connections: usize) -> Result<Pool, ConnectError> {
+    pub(crate) fn transaction_pool(&self) -> Result<Pool, ConnectError> {
         // Once a connection is discarded, its running statement must not hold locks until it
         // finishes.
         let settings = "SET client_connection_check_interval = 1000; \
             SET default_transaction_read_only = on";
-        self.build_pool(connections, settings)
+        self.build_pool(self.inbox_connections, settings)
     }
 
     fn build_pool(&self, connections: usize, settings: &str) -> Result<Pool, ConnectError> {
@@ -197,13 +207,6 @@ impl PgConfig {
         }
         self.url.parse().map_err(ConnectError::invalid_url)
     }
-}
-
-fn non_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
-    if timeout.is_zero() {
-        return Err(ConfigError::new(format!("{name} must not be zero")));
-    }
-    Ok(timeout)
 }
 
 impl From<&str> for PgConfig {
@@ -264,11 +267,18 @@ mod tests {
     }
 
     #[test]
-    fn zero_timeouts_and_zero_connections_are_rejected() {
+    fn error_names_setting_that_is_zero() {
         let config = PgConfig::from("postgres://127.0.0.1");
-        assert!(config.clone().with_connect_timeout(Duration::ZERO).is_err());
-        assert!(config.clone().with_command_timeout(Duration::ZERO).is_err());
-        assert!(config.clone().with_sweep_interval(Duration::ZERO).is_err());
-        assert!(config.with_connections(0).is_err());
+        for (config, setting) in [
+            (config.clone().with_connect_timeout(Duration::ZERO), "connect_timeout"),
+            (config.clone().with_command_timeout(Duration::ZERO), "command_timeout"),
+            (config.clone().with_sweep_interval(Duration::ZERO), "sweep_interval"),
+            (config.clone().with_connections(0), "connections"),
+            (config.clone().with_inbox_connections(0), "inbox_connections"),
+        ] {
+            let expected = format!("`{setting}` must be greater than zero");
+            assert_eq!(config.check().unwrap_err().to_string(), expected);
+        }
+        assert!(config.check().is_ok());
     }
 }

@@ -26,7 +26,7 @@ const SESSION_ID: &str = "SELECT pg_catalog.pg_backend_pid()";
 /// or that the user may not call.
 const CHECK: &str = "SELECT pg_catalog.pg_backend_pid(), campanile.version(), ( \
     SELECT pg_catalog.string_agg(name, ', ') FROM pg_catalog.unnest('{acquire, renew, complete, adopt, \
-        fail, release, cancel, reject, redrive, sweep, conclude, publish, relay}'::text[]) AS name \
+        fail, release, cancel, give_up, redrive, sweep, conclude, publish, relay}'::text[]) AS name \
     WHERE NOT EXISTS ( \
         SELECT FROM pg_catalog.pg_proc p WHERE p.proname = name \
         AND p.pronamespace = pg_catalog.to_regnamespace('campanile') \

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use campanile_core::BoxError;
 use campanile_core::error::{find, sources};
+use campanile_core::{BoxError, ConfigError};
 use campanile_sql::VERSION;
 use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
@@ -20,6 +20,8 @@ use crate::tls::is_verification_failure;
 /// prints.
 #[non_exhaustive]
 pub enum ConnectError {
+    /// A setting is out of its bounds.
+    Config(ConfigError),
     /// The URL is invalid.
     Url {
         /// What is wrong with the URL.
@@ -162,6 +164,7 @@ impl fmt::Display for ConnectError {
         const MIGRATE: &str =
             "run `campanile_postgres::migrate`, or the SQL files of `campanile-sql`";
         match self {
+            Self::Config(error) => error.fmt(f),
             Self::Url { .. } => f.write_str("invalid Postgres URL"),
             Self::Certificate { .. } => f.write_str("invalid certificate or key"),
             Self::Untrusted { address, .. } => {
@@ -206,6 +209,7 @@ impl fmt::Display for ConnectError {
 impl Error for ConnectError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
+            Self::Config(_) => None,
             Self::Url { source }
             | Self::Certificate { source }
             | Self::Untrusted { source, .. }

@@ -73,7 +73,7 @@ mod tls;
 pub use self::config::PgConfig;
 pub use self::error::ConnectError;
 pub use self::inbox::{
-    CarryTransaction, CloneableRequest, Connection, Inbox, InboxError, InboxGuard, InboxLayer,
+    CarryTransaction, CloneableRequest, Connection, Inbox, InboxError, InboxLayer, InboxRunner,
     InboxService, Isolation, Transaction, TransactionError,
 };
 pub use self::migrate::migrate;

@@ -89,10 +89,12 @@ fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
 
     let mut bytes = BytesMut::with_capacity(44 + tail.len());
     bytes.put_u8(0xC1);
-    bytes.put_u8(state | flag("burial", 8)? | flag("doomed", 16)? | flag("released", 32)?);
+    bytes.put_u8(
+        state | flag("giving_up", 8)? | flag("permanent_failure", 16)? | flag("released", 32)?,
+    );
     bytes.put_u16(u16::try_from(row.try_get::<_, i32>("attempt")?).unwrap_or(u16::MAX));
     bytes.put_u8(saturating_u8(row.try_get("interrupts")?));
-    bytes.put_u8(saturating_u8(row.try_get("burials")?));
+    bytes.put_u8(saturating_u8(row.try_get("give_ups")?));
     bytes.put_u8(kind);
     bytes.put_u8(0);
     for name in ["token", "owner", "fingerprint"] {

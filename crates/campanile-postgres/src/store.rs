@@ -71,10 +71,12 @@ impl PgStore {
     /// # Errors
     /// Fails if the server is not available within the [connect
     /// timeout](PgConfig::with_connect_timeout). Fails at once if the server rejects the
-    /// credentials, has no Campanile schema, or has one of another version. The error contains the
+    /// credentials, has no Campanile schema, or has one of another version, or if a setting is out
+    /// of its bounds. The error contains the
     /// address.
     pub async fn connect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
+        config.check().map_err(ConnectError::Config)?;
         let pool = config.store_pool()?;
         let command_timeout = config.command_timeout.min(MAX_TIMEOUT);
         check_server(
@@ -130,7 +132,7 @@ impl Store for PgStore {
 
     /// Creates a store for the same database with two connections of its own. The original store
     /// does the sweeping.
-    fn separate(&self) -> Self {
+    fn for_renewals(&self) -> Self {
         let Inner { config, command_timeout, .. } = &*self.0;
         let pool = config.renewal_pool().expect("`connect` made a pool of the same settings");
         let (config, command_timeout) = (config.clone(), *command_timeout);
@@ -138,7 +140,7 @@ impl Store for PgStore {
     }
 
     /// The command timeout.
-    fn longest_call(&self) -> Option<Duration> {
+    fn max_call_duration(&self) -> Option<Duration> {
         Some(self.0.command_timeout)
     }
 }

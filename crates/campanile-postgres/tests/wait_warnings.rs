@@ -48,7 +48,7 @@ async fn server_too_far_for_the_command_timeout_is_logged_at_start() {
     let proxy = Proxy::to(server).unwrap();
     proxy.delay(Duration::from_millis(30));
     let config = support::long_timeouts(&format!("{user}@{}/{name}", proxy.addr()));
-    let config = config.with_command_timeout(Duration::from_millis(200)).unwrap();
+    let config = config.with_command_timeout(Duration::from_millis(200));
     PgStore::connect(config).await.unwrap();
     let text = log.text();
     assert_eq!(warnings(&text), 1, "{text}");
@@ -58,7 +58,7 @@ async fn server_too_far_for_the_command_timeout_is_logged_at_start() {
 #[tokio::test]
 async fn handlers_waiting_for_connections_are_logged_with_advice() {
     let log = log();
-    let fixture = Fixture::new().await.with(|inbox| inbox.with_connections(1).unwrap());
+    let fixture = Fixture::with_config(|config| config.with_inbox_connections(1)).await;
     let (began, resume) = (Notify::new(), Notify::new());
     let (began, resume): (&'static _, &'static _) =
         (Box::leak(began.into()), Box::leak(resume.into()));
@@ -70,7 +70,7 @@ async fn handlers_waiting_for_connections_are_logged_with_advice() {
     let first = tokio::spawn(service.oneshot(request("b-1")));
     began.notified().await;
     let waiting = async {
-        while !log.text().contains("Inbox::with_connections") {
+        while !log.text().contains("PgConfig::with_inbox_connections") {
             sleep(Duration::from_millis(20)).await;
         }
         resume.notify_one();

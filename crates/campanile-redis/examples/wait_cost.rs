@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use campanile_core::BoxError;
-use campanile_idempotency::{Guard, LockKeeper};
+use campanile_idempotency::{LockKeeper, Runner};
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{RedisServer, eventually};
 use tokio::task::JoinSet;
@@ -25,7 +25,7 @@ type Variant = (&'static str, fn(RedisConfig) -> RedisConfig);
 
 const VARIANTS: [Variant; 2] = [
     ("without waiting for the replica", |config| config),
-    ("waiting for the replica", |config| config.with_wait(1, WAIT).expect("neither is zero")),
+    ("waiting for the replica", |config| config.with_wait(1, WAIT)),
 ];
 
 /// The concurrent requests and the total number of records of each load.
@@ -63,19 +63,19 @@ async fn main() -> Result<(), BoxError> {
 
 /// Returns how long it takes to process `records` new keys.
 async fn run_load(store: RedisStore, at_once: u64, records: u64) -> Result<Duration, BoxError> {
-    let guard = Guard::new(LockKeeper::new(store)?, "cost")?;
+    let runner = Runner::new(LockKeeper::new(store)?, "cost")?;
     let next = Arc::new(AtomicU64::new(0));
     let mut workers = JoinSet::new();
     let start = Instant::now();
     for _ in 0..at_once {
-        let (guard, next) = (guard.clone(), Arc::clone(&next));
+        let (runner, next) = (runner.clone(), Arc::clone(&next));
         workers.spawn(async move {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= records {
                     return Ok::<_, BoxError>(());
                 }
-                guard.run(number.to_string(), async |_| Ok::<_, BoxError>(())).await?;
+                runner.run(number.to_string(), async |_| Ok::<_, BoxError>(())).await?;
             }
         });
     }

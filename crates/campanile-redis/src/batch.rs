@@ -64,7 +64,7 @@ impl<'a> Batch<'a> {
     ) -> Vec<Result<Answer, StoreError>> {
         for &index in &self.retried {
             let answer = self.answers[index].take();
-            self.answers[index] = answer.map(|it| it.map_err(StoreError::but_sent_before));
+            self.answers[index] = answer.map(|it| it.map_err(StoreError::possibly_sent));
         }
         let answers = std::mem::take(&mut self.answers).into_iter();
         answers.map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()

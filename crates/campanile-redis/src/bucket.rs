@@ -17,7 +17,9 @@ impl Buckets {
         if count.is_power_of_two() && count <= 256 {
             Ok(Self(count))
         } else {
-            Err(ConfigError::new(format!("{count} buckets: must be a power of two from 1 to 256")))
+            Err(ConfigError::new(format!(
+                "`buckets` must be a power of two from 1 to 256, got {count}"
+            )))
         }
     }
 

@@ -27,7 +27,7 @@ use crate::{ConnectError, Safety};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = RedisConfig::new("redis://app:secret@redis.internal:6379/0")
-///     .with_command_timeout(Duration::from_millis(500))?;
+///     .with_command_timeout(Duration::from_millis(500));
 /// assert!(!format!("{config:?}").contains("secret"));
 /// # Ok(())
 /// # }
@@ -50,6 +50,7 @@ use crate::{ConnectError, Safety};
 /// cannot be inspected completely at the start. [`with_wait`](RedisConfig::with_wait) needs
 /// `+wait`, and [`with_wait_aof`](RedisConfig::with_wait_aof) needs `+waitaof`.
 #[derive(Clone)]
+#[must_use]
 pub struct RedisConfig {
     servers: Servers,
     /// The user and password of the servers. `None`: those in the URL, or none behind sentinels.
@@ -58,7 +59,7 @@ pub struct RedisConfig {
     pub(crate) certificates: Certificates,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
-    pub(crate) buckets: Buckets,
+    buckets: u16,
     pub(crate) safety: Safety,
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) durability: Option<Durability>,
@@ -119,7 +120,7 @@ impl RedisConfig {
             certificates: Certificates::default(),
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(1),
-            buckets: Buckets::DEFAULT,
+            buckets: Buckets::DEFAULT.count(),
             safety: Safety::default(),
             namespaces: Vec::new(),
             durability: None,
@@ -144,12 +145,9 @@ impl RedisConfig {
     ///
     /// A later connection is opened within the call that needs it, and is limited by the time of
     /// that call, too.
-    ///
-    /// # Errors
-    /// Fails if the timeout is zero.
-    pub fn with_connect_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        self.connect_timeout = non_zero("connect_timeout", timeout)?;
-        Ok(self)
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
     }
 
     /// Sets how long a batch of commands may take, from the call to the last answer, including a
@@ -158,12 +156,9 @@ impl RedisConfig {
     ///
     /// The lock keeper waits for a call at most 5 s or a sixth of the lock's time to live,
     /// whichever is shorter; it logs a warning if this timeout is longer.
-    ///
-    /// # Errors
-    /// Fails if the timeout is zero.
-    pub fn with_command_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        self.command_timeout = non_zero("command_timeout", timeout)?;
-        Ok(self)
+    pub fn with_command_timeout(mut self, timeout: Duration) -> Self {
+        self.command_timeout = timeout;
+        self
     }
 
     /// Sets the number of buckets of a namespace, which is the number of hash slots that its keys
@@ -173,12 +168,9 @@ impl RedisConfig {
     /// The number is fixed when a namespace is first used, because a store with another number
     /// would look for every entry in the wrong place and find no lock. Redis keeps the number under
     /// `campanile:{namespace}`, and a store with another number is refused.
-    ///
-    /// # Errors
-    /// Fails if the number is not a power of two or is out of range.
-    pub fn with_buckets(mut self, count: u16) -> Result<Self, ConfigError> {
-        self.buckets = Buckets::new(count)?;
-        Ok(self)
+    pub fn with_buckets(mut self, count: u16) -> Self {
+        self.buckets = count;
+        self
     }
 
     /// Sets how strictly [`RedisStore::connect`](crate::RedisStore::connect) treats problems of the
@@ -214,16 +206,9 @@ impl RedisConfig {
     /// [unavailable]: campanile_idempotency::StoreErrorKind::Unavailable
     /// [`RedisStore::shortfalls`]: crate::RedisStore::shortfalls
     /// [`with_wait_aof`]: Self::with_wait_aof
-    ///
-    /// # Errors
-    /// Fails if the number of replicas or the timeout is zero.
-    pub fn with_wait(mut self, replicas: u32, timeout: Duration) -> Result<Self, ConfigError> {
-        if replicas == 0 {
-            return Err(ConfigError::new("the number of replicas to wait for must not be zero"));
-        }
-        let timeout = non_zero("the wait's timeout", timeout)?;
+    pub fn with_wait(mut self, replicas: u32, timeout: Duration) -> Self {
         self.durability = Some(Durability { level: DurabilityLevel::Memory, replicas, timeout });
-        Ok(self)
+        self
     }
 
     /// Makes the store wait, before it answers a lock or a completion, until it is on the disk of
@@ -233,13 +218,32 @@ impl RedisConfig {
     ///
     /// With `appendfsync everysec`, the wait takes up to a second for each call. It is meant for
     /// `appendfsync always` on the replicas, or for few and valuable records.
+    pub fn with_wait_aof(mut self, replicas: u32, timeout: Duration) -> Self {
+        self.durability = Some(Durability { level: DurabilityLevel::Disk, replicas, timeout });
+        self
+    }
+
+    /// Returns the number of buckets.
     ///
     /// # Errors
-    /// Fails if the timeout is zero.
-    pub fn with_wait_aof(mut self, replicas: u32, timeout: Duration) -> Result<Self, ConfigError> {
-        let timeout = non_zero("the wait's timeout", timeout)?;
-        self.durability = Some(Durability { level: DurabilityLevel::Disk, replicas, timeout });
-        Ok(self)
+    /// If the number is not valid.
+    pub(crate) fn buckets(&self) -> Result<Buckets, ConfigError> {
+        Buckets::new(self.buckets)
+    }
+
+    /// Checks the settings that have bounds.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        non_zero("connect_timeout", self.connect_timeout)?;
+        non_zero("command_timeout", self.command_timeout)?;
+        if let Some(Durability { level, replicas, timeout }) = self.durability {
+            if level == DurabilityLevel::Memory && replicas == 0 {
+                return Err(ConfigError::new(
+                    "`replicas` of `with_wait` must be at least 1, got 0",
+                ));
+            }
+            non_zero("timeout` of `with_wait", timeout)?;
+        }
+        self.buckets().map(drop)
     }
 
     /// Creates the topology of the servers, without connecting to them.
@@ -335,11 +339,11 @@ fn boxed_urls<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Box<[Box<st
     urls.into_iter().map(|url| url.into().into_boxed_str()).collect()
 }
 
-fn non_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
-    if timeout.is_zero() {
-        return Err(ConfigError::new(format!("{name} is zero: no call could finish in time")));
+fn non_zero(name: &str, timeout: Duration) -> Result<(), ConfigError> {
+    match timeout.is_zero() {
+        true => Err(ConfigError::new(format!("`{name}` must be greater than zero"))),
+        false => Ok(()),
     }
-    Ok(timeout)
 }
 
 impl From<&str> for RedisConfig {
@@ -361,7 +365,7 @@ impl fmt::Debug for RedisConfig {
             .field("address", &address.as_deref().unwrap_or("invalid Redis URL"))
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
-            .field("buckets", &self.buckets.count())
+            .field("buckets", &self.buckets)
             .field("safety", &self.safety)
             .finish_non_exhaustive()
     }
@@ -387,9 +391,19 @@ mod tests {
     }
 
     #[test]
-    fn zero_timeout_is_rejected() {
-        let config = RedisConfig::new("redis://127.0.0.1");
-        assert!(config.clone().with_connect_timeout(Duration::ZERO).is_err());
-        assert!(config.with_command_timeout(Duration::ZERO).is_err());
+    fn error_names_setting_that_is_out_of_bounds() {
+        let (config, second) = (RedisConfig::new("redis://127.0.0.1"), Duration::from_secs(1));
+        for (config, setting) in [
+            (config.clone().with_connect_timeout(Duration::ZERO), "`connect_timeout`"),
+            (config.clone().with_command_timeout(Duration::ZERO), "`command_timeout`"),
+            (config.clone().with_buckets(3), "`buckets`"),
+            (config.clone().with_wait(0, second), "`replicas`"),
+            (config.clone().with_wait(1, Duration::ZERO), "`timeout`"),
+            (config.clone().with_wait_aof(0, Duration::ZERO), "`timeout`"),
+        ] {
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.starts_with(setting), "{error}");
+        }
+        assert!(config.with_wait_aof(0, second).check().is_ok());
     }
 }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use campanile_core::{BoxError, error};
+use campanile_core::{BoxError, ConfigError, error};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::Finding;
@@ -16,6 +16,8 @@ use crate::topology::NoPrimary;
 /// `Debug` prints the error with its source, because `main` shows a returned error that way.
 #[non_exhaustive]
 pub enum ConnectError {
+    /// A setting is out of its bounds.
+    Config(ConfigError),
     /// The URL is invalid.
     Url {
         /// What is wrong with the URL.
@@ -115,6 +117,7 @@ impl fmt::Debug for ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Config(error) => error.fmt(f),
             Self::Url { .. } => f.write_str(
                 "invalid Redis URL; expected redis[s]://[user:password@]host[:port][/db]",
             ),
@@ -147,6 +150,7 @@ impl fmt::Display for ConnectError {
 impl Error for ConnectError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
+            Self::Config(_) => None,
             Self::Url { source }
             | Self::Unreachable { source, .. }
             | Self::Untrusted { source, .. }

@@ -61,7 +61,7 @@ impl Router<'_> {
     /// Sends a key's part of a call that was split. The call may have been sent as a whole before.
     async fn dispatch_single(&self, plan: &Plan<'_>, call: &Call) -> CallOutcome {
         let CallOutcome { indices, result } = self.call_outcome(call, self.run(plan, call).await);
-        CallOutcome { indices, result: result.map_err(StoreError::but_sent_before) }
+        CallOutcome { indices, result: result.map_err(StoreError::possibly_sent) }
     }
 
     fn call_outcome(
@@ -251,7 +251,7 @@ impl Router<'_> {
 /// Makes an error final, because a retry would not help. `was_sent`: an earlier try may have sent
 /// the command.
 fn final_failure(was_sent: bool) -> impl Fn(StoreError) -> Failure {
-    move |error| Failure::Final(if was_sent { error.but_sent_before() } else { error })
+    move |error| Failure::Final(if was_sent { error.possibly_sent() } else { error })
 }
 
 /// A request in flight over a connection.

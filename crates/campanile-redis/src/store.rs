@@ -87,23 +87,24 @@ impl RedisStore {
     /// # Errors
     /// Fails if the server is not available within the connect timeout, see
     /// [`RedisConfig::with_connect_timeout`]. Fails at once if the server rejects the credentials,
-    /// is not Redis, or is one on which the protocol does not hold, see
-    /// [`RedisConfig::with_safety`]. The error shows the address that was tried.
+    /// is not Redis, is one on which the protocol does not hold, see
+    /// [`RedisConfig::with_safety`], or if a setting is out of its bounds. The error shows the address that was tried.
     pub async fn connect(config: impl Into<RedisConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
+        config.check().map_err(ConnectError::Config)?;
+        let buckets = config.buckets().map_err(ConnectError::Config)?;
         let topology = config.topology()?;
         let findings = check_when_up(&topology, &config).await?;
         let wait_state = config
             .durability
             .map(|durability| WaitState::new(durability, ConnectionPool::new(&topology)));
-        let loss_detector =
-            Arc::new(DataLossDetector::new(topology.cluster().is_some(), config.buckets));
+        let loss_detector = Arc::new(DataLossDetector::new(topology.cluster().is_some(), buckets));
         Ok(Self(Arc::new(StoreInner {
             topology,
             wait_state,
             loss_detector,
             scripts: Scripts::default(),
-            buckets: config.buckets,
+            buckets,
             command_timeout: config.command_timeout,
             findings: findings.into(),
         })))
@@ -183,7 +184,7 @@ impl Store for RedisStore {
     }
 
     /// Creates a store on the same servers, with connections of its own.
-    fn separate(&self) -> Self {
+    fn for_renewals(&self) -> Self {
         let StoreInner {
             topology,
             scripts,
@@ -206,7 +207,7 @@ impl Store for RedisStore {
     }
 
     /// The command timeout plus the timeout of [`RedisConfig::with_wait`].
-    fn longest_call(&self) -> Option<Duration> {
+    fn max_call_duration(&self) -> Option<Duration> {
         Some(self.0.call_timeout(self.0.wait_state.as_ref()))
     }
 }

@@ -20,7 +20,7 @@ const SECRETS: [&str; 4] = [USER, PASSWORD, "f0rgotten", "cr3ak"];
 
 /// Connects if possible, and uses the store.
 async fn connect_and_use(log: &CapturedLog, config: RedisConfig) -> Option<RedisStore> {
-    let config = config.with_command_timeout(Duration::from_millis(300)).unwrap();
+    let config = config.with_command_timeout(Duration::from_millis(300));
     log.show(&config);
     match RedisStore::connect(config).await {
         Ok(store) => {

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 /// # }
 /// ```
 ///
-/// [`put_forward`](Self::put_forward) advances this clock but not tokio's timers. This is how time
+/// [`advance`](Self::advance) advances this clock but not tokio's timers. This is how time
 /// appears to a process after it, or its machine, was suspended.
 #[derive(Clone)]
 pub struct TestClock(Arc<Inner>);
@@ -81,7 +81,7 @@ impl TestClock {
     ///
     /// # Panics
     /// Panics if the clock would be more than 500 years ahead.
-    pub fn put_forward(&self, by: Duration) {
+    pub fn advance(&self, by: Duration) {
         let nanos = u64::try_from(by.as_nanos()).expect("less than 500 years");
         let before = self.0.offset_nanos.fetch_add(nanos, Ordering::AcqRel);
         assert!(before.checked_add(nanos).is_some(), "less than 500 years");
@@ -111,7 +111,7 @@ mod tests {
         let start = store();
         assert_eq!(keeper.now(), Duration::ZERO);
         tokio::time::sleep(Duration::from_secs(7)).await;
-        clock.put_forward(Duration::from_secs(3));
+        clock.advance(Duration::from_secs(3));
         assert_eq!(keeper.now(), Duration::from_secs(10));
         assert_eq!(store(), start + Duration::from_secs(10));
     }

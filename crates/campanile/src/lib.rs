@@ -9,40 +9,120 @@
 //!   [`store`] has the trait for custom stores.
 //! * `postgres::Inbox` commits a handler's writes to Postgres together with its entry, including messages
 //!   to Kafka, which a [`Publisher`] publishes.
-//! * [`Guard`] is the layer around a plain function.
+//! * [`Runner`] is the layer around a plain function.
+
+#[doc(no_inline)]
+pub use bytes;
+#[cfg(feature = "kafka")]
+#[doc(no_inline)]
+pub use campanile_kafka::{rdkafka, tracing};
+#[doc(no_inline)]
+pub use http;
 
 pub use campanile_core::{
-    AsyncDecode, AsyncDecodeLayer, BoxError, CarryLock, Classify, Clock, ConfigError, Coordinates,
-    Decode, DecodeError, DecodeLayer, Disposition, Duplicate, FencingToken, Fingerprint,
-    FingerprintHasher, Guarded, Headers, IdempotencyKey, IntoKey, KeyExtractor, Lock, LockLost,
-    Lost, LostCause, Namespace, Outcome, Output, Parked, Record, RecordBuilder, Request, Timestamp,
-    Unguarded, classify, decode, error, key,
+    BoxError, CarryLock, Classify, ConfigError, DecodeLayer, Disposition, FencingToken,
+    IdempotencyKey, IntoKey, KeyExtractor, LockHandle, Outcome, Record, Request, WithLock,
+    classify, decode,
 };
 pub use campanile_idempotency::{
-    Backoff, BatchError, BatchLayer, Defaults, Exhausted, Failed, Guard, HeldLock,
-    IdempotencyError, IdempotencyLayer, IdempotencyService, LockKeeper, MemoryStore, Panicked,
-    ReplyCipher, ReplyCodec, ReplyTooLarge, Settled, WaitForLock, policy, reply,
+    Backoff, BatchLayer, IdempotencyConfig, IdempotencyError, IdempotencyLayer, IdempotencyService,
+    LockKeeper, MemoryStore, Runner, WaitForLock, policy, reply,
 };
 #[cfg(feature = "kafka")]
 pub use campanile_kafka::{
-    Consumer, ConsumerConfig, ConsumerError, DeadLetter, FloodGuard, GivenUp, Handle, HeaderStyle,
-    Health, HealthService, IntoOutputs, NoRoute, Order, Outputs, OutputsReply, PartitionStatus,
-    Paused, Publisher, PublisherConfig, Refused, RetryTopics, Routes, Serve, Stage, Status,
-    Summary, ToRecord, Transactions, Unhealthy,
+    Consumer, ConsumerConfig, ConsumerError, DeadLetter, Handle, OnGiveUp, Output, Outputs,
+    ProcessingOrder, Publisher, RetryTopics, Routes, Transactions,
 };
 #[cfg(feature = "postgres")]
 pub use campanile_postgres::{PgConfig, PgStore};
 #[cfg(feature = "redis")]
-pub use campanile_redis::{
-    ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Safety, Severity,
-};
+pub use campanile_redis::{RedisConfig, RedisStore};
 
-/// The transactional inbox, the schema of the Postgres store, and the errors of connecting to its server.
+/// A batch of requests for one call of the handler.
+pub mod batch {
+    pub use campanile_idempotency::{BatchError, BatchFuture, BatchLayer, BatchService};
+}
+
+/// The consumer: its configuration, its status, and the handle that controls it.
+#[cfg(feature = "kafka")]
+pub mod consumer {
+    pub use campanile_kafka::{
+        Consumer, ConsumerConfig, ConsumerError, ConsumerStage, Handle, NoRoute, OnGiveUp,
+        PartitionStatus, Paused, ProcessingOrder, RetryTopics, Routes, Serve, Status, Summary,
+    };
+}
+
+/// Dead-letter topics.
+#[cfg(feature = "kafka")]
+pub mod dead_letter {
+    pub use campanile_kafka::{DeadLetter, FloodLimit, HeaderStyle};
+}
+
+/// Errors: those of the layer, and the markers with which a handler says what to do.
+pub mod error {
+    pub use campanile_core::error::*;
+    pub use campanile_idempotency::{
+        AttemptFailed, Defaults, Exhausted, IdempotencyError, Panicked, ReplyTooLarge,
+    };
+}
+
+/// Liveness and readiness of a consumer.
+#[cfg(feature = "kafka")]
+pub mod health {
+    pub use campanile_kafka::{Health, HealthService, Unhealthy};
+}
+
+/// Idempotency keys: where they come from, and how a key's payload is compared.
+pub mod key {
+    pub use campanile_core::key::*;
+    pub use campanile_core::{Fingerprint, FingerprintHasher, Namespace};
+}
+
+/// Locks: as a handler sees them, as an error returns them, and the keeper that renews them.
+pub mod lock {
+    pub use campanile_core::{
+        CarryLock, Clock, FencingToken, LockHandle, LockLost, LostCause, LostFuture, WithLock,
+    };
+    pub use campanile_idempotency::{
+        HeldLock, IntoKeeper, LockKeeper, SettledFuture, Settling, ShutdownReport,
+    };
+}
+
+/// The response of the layer.
+pub mod outcome {
+    pub use campanile_core::{Duplicate, GivenUp, Outcome, WithoutLock};
+}
+
+/// The Postgres store, the transactional inbox and outbox, and the schema of both.
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use campanile_postgres::{
-        CarryTransaction, ConnectError, Connection, Inbox, InboxError, InboxGuard, InboxLayer,
-        InboxService, Isolation, Transaction, TransactionError, migrate, tokio_postgres,
+        CarryTransaction, ConnectError, Connection, Inbox, InboxError, InboxLayer, InboxRunner,
+        InboxService, Isolation, PgConfig, PgStore, Transaction, TransactionError, migrate,
+        tokio_postgres,
+    };
+}
+
+/// Messages that are published with an acknowledgment.
+#[cfg(feature = "kafka")]
+pub mod publish {
+    pub use campanile_kafka::{Output, PublishError, Publisher, PublisherConfig};
+}
+
+/// Kafka records.
+pub mod record {
+    pub use campanile_core::{
+        Coordinates, Headers, Parts, Record, RecordBuilder, Request, Timestamp,
+    };
+    #[cfg(feature = "kafka")]
+    pub use campanile_kafka::ToRecord;
+}
+
+/// The Redis store, and what it finds out about its servers.
+#[cfg(feature = "redis")]
+pub mod redis {
+    pub use campanile_redis::{
+        ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Safety, Severity,
     };
 }
 
@@ -53,21 +133,28 @@ pub mod store {
         Unreadable, limits, step,
     };
     pub use campanile_idempotency::{
-        BoxStore, Cached, EntryStore, Stepped, Store, StoreError, StoreErrorKind,
+        BoxStore, Cached, EntryStore, MemoryStore, Stepped, Store, StoreError, StoreErrorKind,
     };
+}
+
+/// Kafka transactions: the outputs of a handler and the offset of its record are committed together.
+#[cfg(feature = "kafka")]
+pub mod transaction {
+    pub use campanile_kafka::{IntoOutputs, Output, Outputs, OutputsCodec, Transactions};
 }
 
 /// The items that most programs use: `use campanile::prelude::*;`.
 ///
-/// The prelude contains only the parts of a stack around a handler. Import policies, orders and errors
-/// by name from the crate's root, and `ServiceBuilder` and `Service` from `tower`.
+/// The prelude contains only the parts of a stack around a handler whose names no other crate is
+/// likely to use. Import [`Consumer`], [`Request`], policies and
+/// errors by name, and `ServiceBuilder` and `Service` from `tower`.
 pub mod prelude {
+    #[cfg(feature = "kafka")]
+    pub use crate::ConsumerConfig;
     #[cfg(feature = "redis")]
     pub use crate::RedisStore;
     pub use crate::{
-        BoxError, CarryLock, DecodeLayer, Guard, Guarded, IdempotencyError, IdempotencyLayer, Lock,
-        MemoryStore, Outcome, Record, Request, key, reply,
+        BoxError, CarryLock, DecodeLayer, IdempotencyConfig, IdempotencyError, IdempotencyLayer,
+        LockHandle, MemoryStore, Outcome, Record, Runner, WithLock, key, reply,
     };
-    #[cfg(feature = "kafka")]
-    pub use crate::{Consumer, ConsumerConfig};
 }

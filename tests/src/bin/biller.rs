@@ -9,7 +9,10 @@
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{Order, Output, Outputs, Summary, Transactions};
+use campanile::{
+    Consumer, IdempotencyConfig, Output, Outputs, ProcessingOrder, Request, Transactions,
+    consumer::Summary,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -33,7 +36,7 @@ async fn main() -> Result<(), BoxError> {
             (name, value) => config = config.set(name, value),
         }
     }
-    let consumer = Consumer::new(config)?.subscribe([topic]).with_order(Order::by_key());
+    let consumer = Consumer::new(config)?.subscribe([topic]).with_order(ProcessingOrder::by_key());
     let bill = move |request: Request| bill(request, invoices.clone());
     let serve = if redis == "none" {
         let service = ServiceBuilder::new().layer(DecodeLayer::raw()).service_fn(bill);
@@ -41,13 +44,13 @@ async fn main() -> Result<(), BoxError> {
     } else {
         let store = RedisStore::connect(redis).await?;
         let key = key::from_fn(|request: &Request| request.record().payload().cloned());
-        let layer = IdempotencyLayer::new(store, "bills", key)?
-            // Expires soon after this process is killed.
-            .with_lock_ttl(Duration::from_secs(2))?;
+        // Expires soon after this process is killed.
+        let idempotency = IdempotencyConfig::new("bills").with_lock_ttl(Duration::from_secs(2));
+        let layer = IdempotencyLayer::new(store, idempotency, key)?;
         let service = ServiceBuilder::new()
             .layer(DecodeLayer::raw())
             // An invoice per key, kept in the key's entry.
-            .layer(Outputs::kept_by(layer))
+            .layer(Outputs::stored_by(layer))
             .service_fn(bill);
         consumer.serve_transactional(service, transactions)
     };

@@ -8,9 +8,10 @@
 
 use std::time::Duration;
 
+use campanile::IdempotencyConfig;
 use campanile::postgres::{Inbox, Transaction};
 use campanile::prelude::*;
-use campanile::{PgStore, Summary};
+use campanile::{Consumer, PgStore, Request, consumer::Summary};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -37,12 +38,13 @@ async fn main() -> Result<(), BoxError> {
     }
 
     let inbox = Inbox::new(&PgStore::connect(postgres).await?)?;
+    let idempotency = IdempotencyConfig::new("ledger")
+        // Expires soon after this process is killed.
+        .with_lock_ttl(Duration::from_secs(2))
+        // Enough for a key that the kills hit again and again.
+        .with_max_attempts(1_000);
     let bookings =
-        IdempotencyLayer::new(inbox.keeper(), "ledger", key::field(|b: &Booking| &b.id))?
-            // Expires soon after this process is killed.
-            .with_lock_ttl(Duration::from_secs(2))?
-            // Enough for a key that the kills hit again and again.
-            .with_max_attempts(1_000)?;
+        IdempotencyLayer::new(inbox.keeper(), idempotency, key::field(|b: &Booking| &b.id))?;
     let service = ServiceBuilder::new()
         // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use campanile::Stage;
 use campanile::prelude::*;
+use campanile::{Consumer, Request, consumer::ConsumerStage};
 use tower::ServiceBuilder;
 
 #[tokio::main]
@@ -28,7 +28,7 @@ async fn main() -> Result<(), BoxError> {
         .with_shutdown_signals();
     let handle = serve.handle();
     tokio::spawn(async move {
-        while handle.status().stage < Stage::Draining {
+        while handle.status().stage < ConsumerStage::Draining {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         println!("draining");

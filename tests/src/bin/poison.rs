@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use campanile::IdempotencyConfig;
 use campanile::prelude::*;
 use campanile::store::{Answer, Command, Operation, Reply, Store, StoreError};
-use campanile::{DeadLetter, RedisConfig};
+use campanile::{Consumer, DeadLetter, RedisConfig, Request};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -30,7 +31,7 @@ enum CrashPoint {
     Nowhere,
     /// In the handler.
     Handler,
-    /// After a burial lock was granted.
+    /// After a give-up lock was granted.
     Granted,
     /// After the last attempt has failed, before the letter is published.
     Failed,
@@ -40,7 +41,7 @@ enum CrashPoint {
     /// After the letter was acknowledged.
     Acknowledged,
     /// After the entry became FAILED, before the process receives the answer.
-    Rejected,
+    GivenUp,
     /// After the driver has processed the answer, when it starts the next record.
     Settled,
 }
@@ -54,7 +55,7 @@ impl CrashPoint {
             "failed" => Self::Failed,
             "sent" => Self::Sent,
             "acknowledged" => Self::Acknowledged,
-            "rejected" => Self::Rejected,
+            "given-up" => Self::GivenUp,
             "settled" => Self::Settled,
             _ => return Err(format!("unknown point: {name}").into()),
         })
@@ -70,7 +71,7 @@ async fn main() -> Result<(), BoxError> {
     let store = CrashingStore {
         store: RedisStore::connect(config).await?,
         point,
-        rejected: Arc::default(),
+        given_up: Arc::default(),
     };
 
     let (runs, has_failed) = (Arc::new(runs), Arc::new(AtomicBool::new(false)));
@@ -79,11 +80,13 @@ async fn main() -> Result<(), BoxError> {
         // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
         // Few attempts, and locks that expire soon after their process has died.
-        .layer(
-            IdempotencyLayer::new(store, "poison", key::field(|p: &Payment| &p.id))?
-                .with_max_attempts(attempts.parse()?)?
-                .with_lock_ttl(Duration::from_secs(1))?,
-        )
+        .layer(IdempotencyLayer::new(
+            store,
+            IdempotencyConfig::new("poison")
+                .with_max_attempts(attempts.parse()?)
+                .with_lock_ttl(Duration::from_secs(1)),
+            key::field(|p: &Payment| &p.id),
+        )?)
         .service_fn(move |request| charge(request, point, runs.clone(), failing.clone()));
 
     let config = ConsumerConfig::new(brokers, &*topic)
@@ -98,7 +101,7 @@ async fn main() -> Result<(), BoxError> {
     let mut terminated = signal(SignalKind::terminate())?;
     let summary = Consumer::new(config)?
         .subscribe([topic])
-        .with_given_up(letters)
+        .on_give_up(letters)
         .serve(service)
         .with_graceful_shutdown(async move { terminated.recv().await.unwrap_or_default() })
         .await?;
@@ -112,7 +115,7 @@ async fn charge(
     runs: Arc<File>,
     has_failed: Arc<AtomicBool>,
 ) -> Result<(), BoxError> {
-    let (id, lock) = (&request.body().id, request.lock().ok_or("the request has no lock")?);
+    let (id, lock) = (&request.body().id, request.lock_handle().ok_or("the request has no lock")?);
     // A single write to an append-only file, which survives the death of the process.
     (&*runs).write_all(format!("{id} {} {}\n", lock.token(), lock.attempt()).as_bytes())?;
     match (&**id, point) {
@@ -143,28 +146,28 @@ fn crash_or_wait(point: CrashPoint, has_failed: bool, folder: &Path) {
 struct CrashingStore {
     store: RedisStore,
     point: CrashPoint,
-    rejected: Arc<AtomicBool>,
+    given_up: Arc<AtomicBool>,
 }
 
 impl Store for CrashingStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
-        let rejects = matches!(command.operation, Operation::Reject { .. });
+        let gives_up = matches!(command.operation, Operation::GiveUp { .. });
         let acquires = matches!(command.operation, Operation::Acquire { .. });
-        if self.point == CrashPoint::Acknowledged && rejects {
+        if self.point == CrashPoint::Acknowledged && gives_up {
             abort();
         }
         // There is a single partition, so the previous record is finished.
-        if self.point == CrashPoint::Settled && acquires && self.rejected.load(Ordering::SeqCst) {
+        if self.point == CrashPoint::Settled && acquires && self.given_up.load(Ordering::SeqCst) {
             abort();
         }
         let answer = self.store.apply(command).await?;
         if self.point == CrashPoint::Granted && matches!(answer.reply, Reply::Exhausted { .. }) {
             abort();
         }
-        if self.point == CrashPoint::Rejected && rejects {
+        if self.point == CrashPoint::GivenUp && gives_up {
             abort();
         }
-        self.rejected.fetch_or(rejects, Ordering::SeqCst);
+        self.given_up.fetch_or(gives_up, Ordering::SeqCst);
         Ok(answer)
     }
 }

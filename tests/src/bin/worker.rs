@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{Clock, Order, Summary};
+use campanile::{
+    Consumer, IdempotencyConfig, ProcessingOrder, Request, consumer::Summary, lock::Clock,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::{Service, ServiceBuilder, ServiceExt};
 
@@ -42,10 +44,11 @@ async fn main() -> Result<(), BoxError> {
         // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
         // A lock per payment.
-        .layer(
-            IdempotencyLayer::new(store, "payments", key::field(|p: &Payment| &p.id))?
-                .with_lock_ttl(options.lock)?,
-        )
+        .layer(IdempotencyLayer::new(
+            store,
+            IdempotencyConfig::new("payments").with_lock_ttl(options.lock),
+            key::field(|p: &Payment| &p.id),
+        )?)
         // A slow handler fails its attempt.
         .timeout(Duration::from_secs(10))
         .service_fn(move |request| charge(request, runs.clone()));
@@ -70,7 +73,7 @@ async fn main() -> Result<(), BoxError> {
 
 async fn charge(request: Request<Payment>, ledger: Arc<Ledger>) -> Result<(), BoxError> {
     let start = ledger.now();
-    let (lock, payment) = (request.lock().ok_or("the request has no lock")?, request.body());
+    let (lock, payment) = (request.lock_handle().ok_or("the request has no lock")?, request.body());
     let run = RunGuard::start(&request, lock.token().get(), &ledger)?;
     tokio::time::sleep(Duration::from_millis(payment.work_ms.max(1))).await;
     let (token, attempt, end) = (lock.token(), lock.attempt(), ledger.now());
@@ -158,7 +161,7 @@ impl Ledger {
 
 /// The parsed options.
 struct Options {
-    order: Order,
+    order: ProcessingOrder,
     lock: Duration,
     drain: Duration,
     kafka: Vec<(String, String)>,
@@ -167,7 +170,7 @@ struct Options {
 impl Options {
     fn parse(given: &[String]) -> Result<Self, BoxError> {
         let mut options = Self {
-            order: Order::by_partition(),
+            order: ProcessingOrder::by_partition(),
             // Expires soon after this process is killed.
             lock: Duration::from_secs(5),
             drain: Duration::from_secs(10),
@@ -176,8 +179,8 @@ impl Options {
         for option in given {
             let (name, value) = option.split_once('=').ok_or("options have the form NAME=VALUE")?;
             match (name, value) {
-                ("order", "partition") => options.order = Order::by_partition(),
-                ("order", "key") => options.order = Order::by_key(),
+                ("order", "partition") => options.order = ProcessingOrder::by_partition(),
+                ("order", "key") => options.order = ProcessingOrder::by_key(),
                 ("lock_ms", _) => options.lock = Duration::from_millis(value.parse()?),
                 ("drain_ms", _) => options.drain = Duration::from_millis(value.parse()?),
                 _ => options.kafka.push((name.into(), value.into())),

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use campanile::policy::OnLost;
-use campanile::{BoxError, Guard, IdempotencyError, LostCause, Outcome};
+use campanile::{BoxError, IdempotencyError, Outcome, Runner, lock::LostCause};
 use campanile_test::{Proxy, RedisServer};
 
-use super::{guard, is_locked, start_keeper};
+use super::{is_locked, runner, start_keeper};
 
 /// Starts a process behind a proxy, and one that reaches Redis directly.
-async fn guards_behind_proxy(on_lost: OnLost) -> (RedisServer, Proxy, Guard, Guard) {
+async fn guards_behind_proxy(on_lost: OnLost) -> (RedisServer, Proxy, Runner, Runner) {
     let redis = RedisServer::start().unwrap();
     let proxy = Proxy::to(redis.addr()).unwrap();
-    let holder = guard(&start_keeper(redis.url_through(proxy.addr())).await, on_lost);
-    let contender = guard(&start_keeper(redis.url()).await, OnLost::Cancel);
+    let holder = runner(&start_keeper(redis.url_through(proxy.addr())).await, on_lost);
+    let contender = runner(&start_keeper(redis.url()).await, OnLost::Cancel);
     (redis, proxy, holder, contender)
 }
 
@@ -46,9 +46,9 @@ async fn cancel_policy_drops_handler_when_lock_is_lost() {
     }
     let (_redis, proxy, holder, contender) = guards_behind_proxy(OnLost::Cancel).await;
     let dropped = Arc::new(AtomicBool::new(false));
-    let guard = Dropped(dropped.clone());
+    let runner = Dropped(dropped.clone());
     let run = holder.run("k", async |_| {
-        let _guard = guard;
+        let _guard = runner;
         proxy.swallow_requests();
         std::future::pending::<Result<(), BoxError>>().await
     });

@@ -8,7 +8,8 @@ mod renewal;
 use std::time::Duration;
 
 use campanile::{
-    Guard, IdempotencyError, IdempotencyLayer, LockKeeper, RedisStore, policy::OnLost,
+    IdempotencyConfig, IdempotencyError, IdempotencyLayer, LockKeeper, RedisStore, Runner,
+    policy::OnLost,
 };
 use campanile_test::RedisServer;
 
@@ -19,13 +20,13 @@ async fn start_keeper(url: String) -> LockKeeper {
     LockKeeper::new(RedisStore::connect(url).await.unwrap()).unwrap()
 }
 
-fn guard(keeper: &LockKeeper, on_lost: OnLost) -> Guard {
-    let layer = IdempotencyLayer::new(keeper, "locks", ()).unwrap();
-    layer.with_lock_ttl(LOCK_TTL).unwrap().with_lost(on_lost).into()
+fn runner(keeper: &LockKeeper, on_lost: OnLost) -> Runner {
+    let config = IdempotencyConfig::new("locks").with_lock_ttl(LOCK_TTL);
+    IdempotencyLayer::new(keeper, config, ()).unwrap().on_lost(on_lost).into()
 }
 
 /// Checks whether another process finds the key locked.
-async fn is_locked(contender: &Guard, key: &str) -> bool {
+async fn is_locked(contender: &Runner, key: &str) -> bool {
     let run = contender.run(key, async |_| Ok::<_, std::convert::Infallible>(())).await;
     match run {
         Ok(_) => false,

@@ -8,15 +8,15 @@ use campanile::policy::OnLost;
 use campanile::{BoxError, Outcome};
 use campanile_test::RedisServer;
 
-use super::{count_entries, guard, is_locked, start_keeper};
+use super::{count_entries, is_locked, runner, start_keeper};
 
 const WORK_DURATION: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn handler_longer_than_lock_ttl_keeps_lock_and_token() {
     let redis = RedisServer::start().unwrap();
-    let holder = guard(&start_keeper(redis.url()).await, OnLost::Cancel);
-    let contender = guard(&start_keeper(redis.url()).await, OnLost::Cancel);
+    let holder = runner(&start_keeper(redis.url()).await, OnLost::Cancel);
+    let contender = runner(&start_keeper(redis.url()).await, OnLost::Cancel);
     let work = holder.run("k", async |lock| {
         let lock = lock.unwrap();
         let token = lock.token();
@@ -48,7 +48,7 @@ fn handler_blocking_its_runtime_thread_keeps_lock() {
     let blocked = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let holder = guard(&start_keeper(url).await, OnLost::Cancel);
+            let holder = runner(&start_keeper(url).await, OnLost::Cancel);
             holder
                 .run("k", async |lock| {
                     begun.send(()).unwrap();
@@ -62,7 +62,7 @@ fn handler_blocking_its_runtime_thread_keeps_lock() {
     has_begun.recv().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let checks = runtime.block_on(async {
-        let contender = guard(&start_keeper(redis.url()).await, OnLost::Cancel);
+        let contender = runner(&start_keeper(redis.url()).await, OnLost::Cancel);
         let mut checks = 0;
         while !blocked.is_finished() && is_locked(&contender, "k").await {
             checks += 1;

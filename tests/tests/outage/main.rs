@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use campanile::store::State;
-use campanile::{LostCause, RedisConfig, RedisStore};
+use campanile::{RedisConfig, RedisStore, lock::LostCause};
 use campanile_test::{KafkaServer, Proxy, RedisServer, eventually};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use tokio::sync::watch;
@@ -161,7 +161,7 @@ fn slow_store_within_timeout_is_not_considered_down() {
     let connect = async {
         // A busy machine adds to the delay, which must not change what this test measures.
         let config = RedisConfig::new(redis.url_through(proxy.addr()));
-        let config = config.with_command_timeout(Duration::from_secs(4)).unwrap();
+        let config = config.with_command_timeout(Duration::from_secs(4));
         let store = RedisStore::connect(config).await.unwrap();
         proxy.delay(DELAY);
         store

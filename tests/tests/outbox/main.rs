@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use campanile::postgres::{Inbox, Transaction, migrate};
 use campanile::prelude::*;
-use campanile::{Output, PgStore, Publisher};
+use campanile::{Consumer, Output, PgStore, Publisher, Request};
 use campanile_test::{KafkaServer, Message, PgServer};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};

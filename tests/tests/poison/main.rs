@@ -1,4 +1,4 @@
-//! A record that kills its process, and processes that die while burying the record, on a real
+//! A record that kills its process, and processes that die while giving the record up, on a real
 //! Kafka and a real Redis.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
@@ -41,8 +41,8 @@ fn record_that_kills_its_process_is_dead_lettered_after_attempts() {
     assert_eq!(header(letter, "campanile-cause"), b"exhausted");
     assert_eq!(header(letter, "campanile-attempts"), b"3");
     let copy = LetterCopy::of(letter);
-    assert_eq!((copy.burials, copy.truncated), (1, false));
-    assert!(runs[2].token < copy.token, "buried under a separate lock");
+    assert_eq!((copy.give_ups, copy.truncated), (1, false));
+    assert!(runs[2].token < copy.token, "given up under a separate lock");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn crash_before_publication_leaves_it_to_next_process() {
 }
 
 #[test]
-fn crash_with_burial_lock_leaves_letter_without_payload() {
+fn crash_with_give_up_lock_leaves_letter_without_payload() {
     let mut scenario = scenario("granted", 1);
     scenario.run_until_crash("handler");
     scenario.run_until_crash("granted");
@@ -89,7 +89,7 @@ fn crash_before_rejection_leaves_recognizable_copy() {
 }
 
 #[test]
-fn crash_before_rejection_under_burial_lock_omits_payload_of_copy() {
+fn crash_before_rejection_under_give_up_lock_omits_payload_of_copy() {
     let mut scenario = scenario("again", 1);
     scenario.run_until_crash("handler");
     scenario.run_until_crash("acknowledged");
@@ -98,8 +98,8 @@ fn crash_before_rejection_under_burial_lock_omits_payload_of_copy() {
 
 #[test]
 fn crash_before_answer_to_rejection_leaves_one_letter() {
-    let mut scenario = scenario("rejected", 1);
-    scenario.run_until_crash("rejected");
+    let mut scenario = scenario("given-up", 1);
+    scenario.run_until_crash("given-up");
     assert_eq!(finish_and_read_copies(&mut scenario), [(0, false)]);
 }
 
@@ -114,16 +114,16 @@ fn scenario(topic: &'static str, attempts: u32) -> Scenario<&'static KafkaServer
     Scenario::new(&*KAFKA, topic, attempts)
 }
 
-/// Returns how a reader distinguishes copies of the dead letter: the number of burials, and whether
+/// Returns how a reader distinguishes copies of the dead letter: the number of give-ups, and whether
 /// the payload is omitted. Checks that tokens rise from copy to copy and that the handler started
 /// once.
 fn finish_and_read_copies<K: Deref<Target = KafkaServer>>(
     scenario: &mut Scenario<K>,
 ) -> Vec<(u32, bool)> {
     let copies: Vec<_> = scenario.run_to_completion().iter().map(LetterCopy::of).collect();
-    assert_eq!(scenario.runs("poison").len(), 1, "a burial is not an attempt");
+    assert_eq!(scenario.runs("poison").len(), 1, "a give-up is not an attempt");
     assert!(copies.is_sorted_by(|one, next| one.token < next.token), "{copies:?}");
-    copies.iter().map(|copy| (copy.burials, copy.truncated)).collect()
+    copies.iter().map(|copy| (copy.give_ups, copy.truncated)).collect()
 }
 
 fn wait_for(what: &str, condition: impl Fn() -> bool) {

@@ -158,7 +158,7 @@ impl<K: Deref<Target = KafkaServer>> Scenario<K> {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LetterCopy {
     pub(crate) token: u64,
-    pub(crate) burials: u32,
+    pub(crate) give_ups: u32,
     pub(crate) truncated: bool,
 }
 
@@ -177,8 +177,8 @@ impl LetterCopy {
                 true
             }
         };
-        let burials = text("campanile-burials").parse().unwrap();
-        Self { token: text("campanile-token").parse().unwrap(), burials, truncated }
+        let give_ups = text("campanile-give-ups").parse().unwrap();
+        Self { token: text("campanile-token").parse().unwrap(), give_ups, truncated }
     }
 }
 

@@ -29,7 +29,7 @@ mod worker;
 
 use std::sync::LazyLock;
 
-use campanile::Clock;
+use campanile::lock::Clock;
 use campanile_test::KafkaServer;
 
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's

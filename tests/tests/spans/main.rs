@@ -9,6 +9,7 @@ use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use campanile::prelude::*;
+use campanile::{Consumer, Request};
 use campanile_test::{Message, MockKafka};
 use tokio::sync::Notify;
 use tower::ServiceBuilder;

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{ConsumerError, DecodeError, GivenUp, error};
+use campanile::{Consumer, ConsumerError, OnGiveUp, Request, decode::DecodeError, error};
 use campanile_test::Message;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -68,7 +68,7 @@ async fn skip_policy_skips_unprocessable_records_and_continues() {
     let summary = Consumer::new(config)
         .unwrap()
         .subscribe(["payments"])
-        .with_given_up(GivenUp::Skip)
+        .on_give_up(OnGiveUp::Skip)
         .serve(service)
         .with_graceful_shutdown(async move {
             let _ = seen.wait_for(|done| *done).await;

@@ -6,7 +6,10 @@ use std::time::Duration;
 use campanile::prelude::*;
 use campanile::store::{Entry, State, StoreKey};
 use campanile::{
-    ConsumerError, GivenUp, IdempotencyKey, LockKeeper, Namespace, Serve, Summary, error,
+    Consumer, ConsumerError, IdempotencyKey, LockKeeper, OnGiveUp, Request,
+    consumer::{Serve, Summary},
+    error,
+    key::Namespace,
 };
 use campanile_test::faults::{Fault, FaultyStore};
 use campanile_test::{Message, MockKafka};
@@ -28,7 +31,7 @@ enum DropPoint {
     Handling,
     BackingOff,
     Completing(Fault),
-    Rejecting(Fault),
+    GivingUp(Fault),
     ProbingStore,
 }
 
@@ -86,7 +89,7 @@ impl Process {
                         DropPoint::BackingOff if id == "first" => {
                             return Err(error::retry_after("busy", Duration::from_secs(1)).into());
                         }
-                        DropPoint::Rejecting(_) if id == "first" => {
+                        DropPoint::GivingUp(_) if id == "first" => {
                             return Err(BoxError::from(error::permanent("no such account")));
                         }
                         _ => {}
@@ -96,7 +99,7 @@ impl Process {
                 }
             });
         let consumer = Consumer::new(self.config.clone()).unwrap().subscribe(["payments"]);
-        consumer.with_given_up(GivenUp::Skip).serve(service)
+        consumer.on_give_up(OnGiveUp::Skip).serve(service)
     }
 }
 
@@ -105,7 +108,7 @@ impl DropPoint {
         match self {
             Self::Acquiring(fault) => store.next_of("acquire", fault),
             Self::Completing(fault) => store.next_of("complete", fault),
-            Self::Rejecting(fault) => store.next_of("reject", fault),
+            Self::GivingUp(fault) => store.next_of("give_up", fault),
             Self::ProbingStore => store.always(Fault::Refuse),
             _ => {}
         }
@@ -118,7 +121,7 @@ impl DropPoint {
             Self::Handling => log.starts("first") == 1,
             Self::BackingOff => state(entry(store, "first").as_ref()) == Some(State::Retrying),
             Self::Completing(_) => store.count("complete") == 1,
-            Self::Rejecting(_) => store.count("reject") == 1,
+            Self::GivingUp(_) => store.count("give_up") == 1,
             // While an acquire is in doubt, each probe cancels it instead of acquiring again.
             Self::ProbingStore => store.count("cancel") >= 3,
         }
@@ -135,7 +138,7 @@ impl DropPoint {
             Self::Handling => (Some((State::Retrying, 0, 1)), 1),
             Self::BackingOff => (Some((State::Retrying, 1, 0)), 2),
             Self::Completing(_) => (Some((State::Completed, 1, 0)), 1),
-            Self::Rejecting(_) => (Some((State::Failed, 1, 0)), 1),
+            Self::GivingUp(_) => (Some((State::Failed, 1, 0)), 1),
         }
     }
 
@@ -197,7 +200,7 @@ impl DropPoint {
         let wait = move || group::wait_until_committed(&config, "payments", 1, TIMEOUT);
         tokio::task::spawn_blocking(wait).await.unwrap_or_else(|_| panic!("{self:?}"));
         serving.abort();
-        let completions = usize::from(!matches!(self, Self::Rejecting(_)));
+        let completions = usize::from(!matches!(self, Self::GivingUp(_)));
         assert_eq!(
             (log.completions("first"), log.completions("second")),
             (completions, 1),
@@ -229,7 +232,7 @@ async fn consumer_dropped_at_any_point_lets_next_continue() {
     ];
     all.extend(UNANSWERED_FAULTS.map(DropPoint::Acquiring));
     all.extend(UNANSWERED_FAULTS.map(DropPoint::Completing));
-    all.extend(UNANSWERED_FAULTS.map(DropPoint::Rejecting));
+    all.extend(UNANSWERED_FAULTS.map(DropPoint::GivingUp));
     println!("{} runs", all.len());
     let runs: Vec<_> = all.into_iter().map(|point| tokio::spawn(point.check())).collect();
     for run in runs {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use campanile::WaitForLock;
 use campanile::prelude::*;
+use campanile::{Request, WaitForLock};
 use tower::ServiceBuilder;
 use tower::retry::Policy;
 
@@ -39,7 +39,7 @@ struct Flaky {
 impl Flaky {
     async fn handle(self, request: Request<super::Payment>) -> Result<(), BoxError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.attempts.fetch_max(request.lock().unwrap().attempt(), Ordering::Relaxed);
+        self.attempts.fetch_max(request.lock_handle().unwrap().attempt(), Ordering::Relaxed);
         let is_first = self.seen.lock().unwrap().insert(request.body().id.clone());
         if is_first { Err("the first call fails".into()) } else { Ok(()) }
     }
@@ -75,7 +75,7 @@ async fn retry_timeout_and_limit_around_acquire_for_each_try() {
     let handler = flaky.clone();
     let service = ServiceBuilder::new()
         // Waits for locks, and for the backoff of failed attempts.
-        .retry(WaitForLock::new(Duration::from_secs(10)).and_failures())
+        .retry(WaitForLock::new(Duration::from_secs(10)).retrying_failures())
         // A safety net: longer than any timeout inside.
         .timeout(Duration::from_secs(20))
         // One call at a time.

@@ -12,7 +12,9 @@ mod service;
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{Backoff, ConsumerError, LockKeeper, Summary};
+use campanile::{
+    Backoff, Consumer, ConsumerError, IdempotencyConfig, LockKeeper, consumer::Summary,
+};
 use campanile_test::{Message, MockKafka};
 use tower::{Service, ServiceBuilder};
 
@@ -39,7 +41,12 @@ fn idempotency_layer() -> IdempotencyLayer<ByField> {
     let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
     let id: fn(&Payment) -> &String = |payment| &payment.id;
     let quick = Backoff::new(Duration::from_millis(1), Duration::from_millis(10)).unwrap();
-    IdempotencyLayer::new(keeper, "payments", key::field(id)).unwrap().with_backoff(quick)
+    IdempotencyLayer::new(
+        keeper,
+        IdempotencyConfig::new("payments").with_backoff(quick),
+        key::field(id),
+    )
+    .unwrap()
 }
 
 /// Serves until this many answers were `Ok`.

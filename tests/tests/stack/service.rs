@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
+use campanile::Request;
 use campanile::prelude::*;
 use tower::{Service, ServiceBuilder};
 
@@ -43,7 +44,7 @@ impl Service<Request<Payment>> for Terminal {
         assert!(std::mem::take(&mut self.ready), "called without having been ready");
         let charged = self.charged.clone();
         Box::pin(async move {
-            request.lock().unwrap().check()?;
+            request.lock_handle().unwrap().check()?;
             Ok(charged.fetch_add(1, Ordering::Relaxed) + 1)
         })
     }

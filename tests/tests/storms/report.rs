@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
-use campanile::Summary;
+use campanile::consumer::Summary;
 use campanile::store::State;
 
 use crate::ledger::{Ledger, Run, RunEnd, now};

@@ -36,8 +36,7 @@ fn failover_with_wait_for_replicas_costs_no_record() {
         // sentinels wait longer.
         let sentinels = RedisSentinel::builder().down_after(Duration::from_millis(1_500));
         let mut redis = sentinels.replicas(2).start().unwrap();
-        let config_with_wait =
-            || sentinel_config(&redis).with_wait(1, Duration::from_millis(200)).unwrap();
+        let config_with_wait = || sentinel_config(&redis).with_wait(1, Duration::from_millis(200));
         let mut scenario = Scenario::start("failed over, and waited for", seed, config_with_wait);
         scenario.start_fault(0.25, Cause::WriteLoss);
         redis.kill(0).unwrap();

@@ -3,7 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use campanile::{Clock, Lock, LockLost};
+use campanile::{
+    LockHandle,
+    lock::{Clock, LockLost},
+};
 
 /// The runs of all handlers, in the order in which they started.
 #[derive(Clone, Default)]
@@ -31,7 +34,7 @@ pub(crate) enum RunEnd {
 
 impl Ledger {
     /// Records the start of a handler. The returned value records the end.
-    pub(crate) fn start_run(&self, key: &str, lock: &Lock) -> RunGuard {
+    pub(crate) fn start_run(&self, key: &str, lock: &LockHandle) -> RunGuard {
         let mut runs = self.0.lock().unwrap();
         runs.push(Run {
             key: key.to_owned(),
@@ -58,7 +61,7 @@ impl Ledger {
 pub(crate) struct RunGuard {
     ledger: Ledger,
     index: usize,
-    lock: Lock,
+    lock: LockHandle,
     finished: bool,
 }
 

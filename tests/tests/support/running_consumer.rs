@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{ConsumerError, Summary};
+use campanile::{Consumer, ConsumerError, IdempotencyConfig, Request, consumer::Summary};
 use campanile_test::Message;
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
@@ -61,12 +61,13 @@ impl RunningConsumer {
         let runtime = Runtime::new().unwrap();
         let store = runtime.block_on(store);
         let (ledger, released) = (ledger.clone(), released.clone());
+        let config = IdempotencyConfig::new(namespace).with_lock_ttl(lock_ttl);
         let idempotency =
-            IdempotencyLayer::new(store, namespace, key::field(|p: &Payment| &p.id)).unwrap();
+            IdempotencyLayer::new(store, config, key::field(|p: &Payment| &p.id)).unwrap();
         let service = ServiceBuilder::new()
             .layer(DecodeLayer::json())
             // A lock per payment.
-            .layer(idempotency.with_lock_ttl(lock_ttl).unwrap())
+            .layer(idempotency)
             .service_fn(move |request| charge(request, ledger.clone(), released.clone()));
         let (stop, stop_requested) = oneshot::channel();
         let serve = consumer.serve(service).with_graceful_shutdown(async move {
@@ -89,8 +90,8 @@ async fn charge(
     ledger: Ledger,
     mut released: watch::Receiver<bool>,
 ) -> Result<(), BoxError> {
-    let run =
-        ledger.start_run(&request.body().id, request.lock().ok_or("the request has no lock")?);
+    let run = ledger
+        .start_run(&request.body().id, request.lock_handle().ok_or("the request has no lock")?);
     match request.body().work {
         Work::Normal => tokio::time::sleep(Duration::from_millis(2)).await,
         Work::UntilReleased => drop(released.wait_for(|released| *released).await?),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use campanile::store::{Entry, StoreKey};
-use campanile::{IdempotencyKey, Namespace};
+use campanile::{IdempotencyKey, key::Namespace};
 use campanile_test::RedisServer;
 
 /// The entries of one namespace.

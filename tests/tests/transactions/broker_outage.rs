@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{Output, Outputs, Transactions};
+use campanile::{Consumer, Output, Outputs, Transactions};
 use campanile_test::{KafkaServer, Message, Proxy, eventually};
 use tokio::sync::oneshot;
 

@@ -1,7 +1,7 @@
 //! Input records that were themselves produced in transactions.
 
 use campanile::prelude::*;
-use campanile::{Output, Outputs, Transactions};
+use campanile::{Consumer, Output, Outputs, Transactions};
 use campanile_test::eventually;
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{Handle, Output, Outputs, Transactions};
+use campanile::{Consumer, Handle, Output, Outputs, Transactions};
 use campanile_test::{KafkaServer, Message, Proxy, eventually};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, Producer as _};
@@ -117,7 +117,8 @@ impl FormerOwner {
     }
 }
 
-type ServeTask = tokio::task::JoinHandle<Result<campanile::Summary, campanile::ConsumerError>>;
+type ServeTask =
+    tokio::task::JoinHandle<Result<campanile::consumer::Summary, campanile::ConsumerError>>;
 
 /// Starts an instance with this name, which produces an invoice for each payment.
 fn serve(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{ConsumerError, Output, Outputs, Serve, Transactions};
+use campanile::{Consumer, ConsumerError, Output, Outputs, Transactions, consumer::Serve};
 use rdkafka::Message;
 use tokio::sync::oneshot;
 

@@ -57,7 +57,7 @@ pub(crate) fn run_contestant(task: &str) -> Result<(), BoxError> {
 
 fn run(task: &Task) -> Result<Measurement, BoxError> {
     match task.contestant {
-        Contestant::Guarded { order, runtime, subscriber } => {
+        Contestant::Campanile { order, runtime, subscriber } => {
             if subscriber {
                 tracing_subscriber::fmt::init();
             }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use campanile::{BoxError, Clock};
+use campanile::{BoxError, lock::Clock};
 use tokio::sync::Notify;
 
 use super::measurement::Measurement;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use campanile::{BoxError, Clock};
+use campanile::{BoxError, lock::Clock};
 use campanile_test::{KafkaServer, Message, Producer};
 use tokio::sync::Notify;
 

@@ -76,8 +76,8 @@ fn by_partition(
     let [two, current, baseline] = runner.rounds(
         topic,
         [
-            guarded(OrderKind::ByPartition, RuntimeKind::TwoWorkers),
-            guarded(OrderKind::ByPartition, RuntimeKind::CurrentThread),
+            with_layer(OrderKind::ByPartition, RuntimeKind::TwoWorkers),
+            with_layer(OrderKind::ByPartition, RuntimeKind::CurrentThread),
             Contestant::Partitions,
         ],
     )?;
@@ -90,7 +90,7 @@ fn by_partition(
 fn replay(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let orders = [OrderKind::ByPartition, OrderKind::ByKey];
     let [two, current] =
-        RuntimeKind::ALL.map(|runtime| orders.map(|order| guarded(order, runtime)));
+        RuntimeKind::ALL.map(|runtime| orders.map(|order| with_layer(order, runtime)));
     runner.fill(&PAYMENTS)?;
     runner.clear()?;
     let all = runner.run(&PAYMENTS, two[1], Duration::from_secs(600))?;
@@ -120,8 +120,8 @@ fn by_key_256(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> 
     let [two, current, baseline] = runner.rounds(
         &PAYMENTS,
         [
-            guarded(OrderKind::ByKey, RuntimeKind::TwoWorkers),
-            guarded(OrderKind::ByKey, RuntimeKind::CurrentThread),
+            with_layer(OrderKind::ByKey, RuntimeKind::TwoWorkers),
+            with_layer(OrderKind::ByKey, RuntimeKind::CurrentThread),
             Contestant::Concurrent,
         ],
     )?;
@@ -141,8 +141,8 @@ fn tutorial(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let [two, current, baseline] = runner.rounds(
         &PAYMENTS,
         [
-            guarded(OrderKind::ByKey, RuntimeKind::TwoWorkers),
-            guarded(OrderKind::ByKey, RuntimeKind::CurrentThread),
+            with_layer(OrderKind::ByKey, RuntimeKind::TwoWorkers),
+            with_layer(OrderKind::ByKey, RuntimeKind::CurrentThread),
             Contestant::Tutorial,
         ],
     )?;
@@ -240,7 +240,7 @@ fn no_op(
 
 /// The cost of the README's subscriber: events at INFO, and the spans of records.
 fn tracing(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
-    let contestant = |subscriber| Contestant::Guarded {
+    let contestant = |subscriber| Contestant::Campanile {
         order: OrderKind::ByKey,
         runtime: RuntimeKind::TwoWorkers,
         subscriber,
@@ -277,8 +277,8 @@ fn memory_500(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> 
     Ok(())
 }
 
-fn guarded(order: OrderKind, runtime: RuntimeKind) -> Contestant {
-    Contestant::Guarded { order, runtime, subscriber: false }
+fn with_layer(order: OrderKind, runtime: RuntimeKind) -> Contestant {
+    Contestant::Campanile { order, runtime, subscriber: false }
 }
 
 /// Adds a comparison for each runtime, in the order of [`RuntimeKind::ALL`].

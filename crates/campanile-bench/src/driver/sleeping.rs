@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile::{BoxError, Clock, Order, Record};
+use campanile::{BoxError, ProcessingOrder, Record, lock::Clock};
 use campanile_test::{KafkaServer, Message};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::runtime::Runtime;
@@ -45,7 +45,7 @@ pub(super) fn run(report: &mut Report, runner: &mut Runner) -> Result<(), BoxErr
         // The first round is a warm-up and does not count.
         for round in 0..=runner.options.rounds {
             let group = format!("sleeping-{}-{round}", handler_time.as_millis());
-            let consumer = new_consumer(kafka, group, TOPIC, Order::by_key())?;
+            let consumer = new_consumer(kafka, group, TOPIC, ProcessingOrder::by_key())?;
             let driven = runtime.block_on(time_serving(consumer, records, |count| {
                 service_fn(move |_: Record| {
                     let count = count.clone();

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use campanile::{BoxError, Consumer, Order, Record};
+use campanile::{BoxError, Consumer, ProcessingOrder, Record};
 use campanile_test::Message;
 use tower::service_fn;
 
@@ -31,9 +31,9 @@ pub(super) fn run(report: &mut Report, runner: &mut Runner) -> Result<(), BoxErr
         let key = (number % KEYS).to_string();
         Message::to(TOPIC).partition(partition).key(key).payload(vec![b'x'; 100])
     }))?;
-    let orders: [(_, fn() -> Order); 2] = [
-        ("5 partitions beside one of 10 ms, by partition", Order::by_partition),
-        ("5 partitions beside one of 10 ms, by key", Order::by_key),
+    let orders: [(_, fn() -> ProcessingOrder); 2] = [
+        ("5 partitions beside one of 10 ms, by partition", ProcessingOrder::by_partition),
+        ("5 partitions beside one of 10 ms, by key", ProcessingOrder::by_key),
     ];
     for (name, order) in orders {
         let (mut with, mut without) = (vec![], vec![]);

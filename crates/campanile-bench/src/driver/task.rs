@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use campanile::{BoxError, ConsumerConfig, Order};
+use campanile::{BoxError, ConsumerConfig, ProcessingOrder};
 use rdkafka::ClientConfig;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
@@ -27,10 +27,10 @@ pub(super) struct Task {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Contestant {
     /// Campanile: the driver, the idempotency layer and the Redis store on their default settings.
-    Guarded { order: OrderKind, runtime: RuntimeKind, subscriber: bool },
+    Campanile { order: OrderKind, runtime: RuntimeKind, subscriber: bool },
     /// The driver with a service that does nothing, and no layer.
     NoOp { order: OrderKind, runtime: RuntimeKind },
-    /// Like `Guarded`, one record at a time; reports the time since each record was produced.
+    /// Like `Campanile`, one record at a time; reports the time since each record was produced.
     Latency { runtime: RuntimeKind },
     /// The driver with handlers that never finish.
     Stalled,
@@ -46,7 +46,7 @@ pub(super) enum Contestant {
     Bare,
 }
 
-/// An [`Order`] in serializable form.
+/// An [`ProcessingOrder`] in serializable form.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum OrderKind {
     ByPartition,
@@ -82,10 +82,10 @@ impl Task {
 }
 
 impl OrderKind {
-    pub(super) fn order(self) -> Order {
+    pub(super) fn order(self) -> ProcessingOrder {
         match self {
-            Self::ByPartition => Order::by_partition(),
-            Self::ByKey => Order::by_key(),
+            Self::ByPartition => ProcessingOrder::by_partition(),
+            Self::ByKey => ProcessingOrder::by_key(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use campanile::{BoxError, Clock, Consumer, ConsumerConfig, Order, Record};
+use campanile::{BoxError, Consumer, ConsumerConfig, ProcessingOrder, Record, lock::Clock};
 use campanile_test::KafkaServer;
 use tokio::sync::watch;
 use tower::Service;
@@ -39,7 +39,7 @@ pub(super) fn new_consumer(
     kafka: &KafkaServer,
     group: String,
     topic: &str,
-    order: Order,
+    order: ProcessingOrder,
 ) -> Result<Consumer, BoxError> {
     let config = ConsumerConfig::new(kafka.bootstrap(), group).set("auto.offset.reset", "earliest");
     Ok(Consumer::new(config)?.subscribe([topic]).with_order(order))

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use campanile::Clock;
+use campanile::lock::Clock;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A reading of the clock, the processor time and the waits of all threads.

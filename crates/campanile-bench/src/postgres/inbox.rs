@@ -4,12 +4,14 @@ use std::ops::Range;
 
 use campanile::postgres::tokio_postgres::{Client, NoTls, Statement, connect};
 use campanile::postgres::{Inbox, Transaction};
-use campanile::{BoxError, Clock, Guarded, IdempotencyLayer, Outcome, Record, Request};
+use campanile::{
+    BoxError, IdempotencyLayer, Outcome, PgConfig, PgStore, Record, Request, WithLock, lock::Clock,
+};
 use futures_util::future::try_join_all;
 use tower::{Layer, ServiceExt};
 
 use super::{Environment, ROUNDS};
-use crate::guarded::{Message, numbered_key, process};
+use crate::handlers::{Message, numbered_key, process};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 16_000;
@@ -25,8 +27,8 @@ const INSERT_SEEN: &str = "INSERT INTO seen VALUES ($1) ON CONFLICT DO NOTHING";
 pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError> {
     env.postgres.psql(CREATE_TABLES)?;
     let (mut candidate, mut bare, mut baseline) = (vec![], vec![], vec![]);
-    let inbox =
-        Inbox::new(&env.store(&env.postgres.url())?)?.with_connections(IN_FLIGHT as usize)?;
+    let config = PgConfig::new(env.postgres.url()).with_inbox_connections(IN_FLIGHT as usize);
+    let inbox = Inbox::new(&env.runtime.block_on(PgStore::connect(config))?)?;
     // The first round warms up the connections and the server's memory, and does not count.
     for round in 0..=ROUNDS {
         let numbers = round * MESSAGES..(round + 1) * MESSAGES;
@@ -68,7 +70,7 @@ async fn run_inbox(inbox: &Inbox, numbers: Range<u64>) -> Result<f64, BoxError> 
     let record = Record::builder("bookings", 0, 0).build();
     let service = layer
         .layer(handler)
-        .map_request(move |message: Guarded<Message>| {
+        .map_request(move |message: WithLock<Message>| {
             Request::new(record.clone(), message.into_inner().0)
         })
         .map_result(|result| match result? {

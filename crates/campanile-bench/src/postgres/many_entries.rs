@@ -6,7 +6,7 @@ use campanile::postgres::migrate;
 use campanile::{BoxError, IdempotencyLayer, PgConfig, PgStore};
 
 use super::{Environment, ROUNDS};
-use crate::guarded::{guarded, key, process};
+use crate::handlers::{key, process, with_layer};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 50_000;
@@ -36,8 +36,8 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
     let plain = PgConfig::new(&empty).without_sweeping();
     // Sweeps continuously, at the pace of a normal sweep.
     let sweeping = PgConfig::new(&full)
-        .with_sweep_interval(Duration::from_millis(1))?
-        .with_command_timeout(Duration::from_secs(10))?;
+        .with_sweep_interval(Duration::from_millis(1))
+        .with_command_timeout(Duration::from_secs(10));
 
     let (mut alone, mut with_sweeping) = (vec![], vec![]);
     for round in 0..=ROUNDS {
@@ -72,8 +72,8 @@ fn per_second(env: &Environment, config: &PgConfig, round: u64) -> Result<f64, B
     let layer = IdempotencyLayer::new(store, "bench", key)?;
     let first = round * (WARM_UP_MESSAGES + MESSAGES);
     let numbers = first + WARM_UP_MESSAGES..first + WARM_UP_MESSAGES + MESSAGES;
-    env.runtime.block_on(process(guarded(&layer), first..first + WARM_UP_MESSAGES, 256))?;
-    let took = env.runtime.block_on(process(guarded(&layer), numbers, 256))?;
+    env.runtime.block_on(process(with_layer(&layer), first..first + WARM_UP_MESSAGES, 256))?;
+    let took = env.runtime.block_on(process(with_layer(&layer), numbers, 256))?;
     Ok(MESSAGES as f64 / took.as_secs_f64())
 }
 

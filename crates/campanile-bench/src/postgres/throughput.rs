@@ -8,7 +8,7 @@ use campanile::store::{Answer, Command, Store, StoreError};
 use campanile::{BoxError, IdempotencyLayer, PgStore};
 
 use super::{Environment, ROUNDS, limit};
-use crate::guarded::{guarded, key, process};
+use crate::handlers::{key, process, with_layer};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 100_000;
@@ -26,13 +26,13 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
     for round in 0..=ROUNDS {
         let first = round * (MESSAGES + SEQUENTIAL_MESSAGES);
         let last = first + MESSAGES;
-        let took = env.runtime.block_on(process(guarded(&layer), first..last, 256))?;
+        let took = env.runtime.block_on(process(with_layer(&layer), first..last, 256))?;
         let size = store.take_batch_size();
         let limit = limit::per_second(env, size.max(1), 4)?;
         let of_full = limit::per_second(env, 64, 4)?;
         let one_by_one = limit::per_second(env, 1, 64)?;
         let numbers = last..last + SEQUENTIAL_MESSAGES;
-        let took_alone = env.runtime.block_on(process(guarded(&layer), numbers, 1))?;
+        let took_alone = env.runtime.block_on(process(with_layer(&layer), numbers, 1))?;
         store.take_batch_size();
         let one = limit::per_second(env, 1, 1)?;
         env.postgres.psql("VACUUM")?;

@@ -5,7 +5,7 @@ use campanile_test::{RedisCluster, RedisServer};
 
 use super::sample::Sample;
 use super::{Environment, ROUNDS, script_stat};
-use crate::guarded::{Handler, guarded, key};
+use crate::handlers::{Handler, key, with_layer};
 use crate::report::{Goal, Report, Row};
 
 /// A multiple of every in-flight count below.
@@ -42,14 +42,14 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
     let on_one = layer(RedisConfig::new(env.redis.url()))?;
     // With one bucket, the cluster's calls are as large as those of a single server.
     let single_master = RedisCluster::builder().masters(1).start()?;
-    let on_single_master = layer(RedisConfig::cluster(single_master.urls()).with_buckets(1)?)?;
+    let on_single_master = layer(RedisConfig::cluster(single_master.urls()).with_buckets(1))?;
     let (mut values, mut reference) = (vec![], vec![]);
     let mut first = 0;
     for round in 0..=ROUNDS {
         first += MESSAGES;
         let in_cluster =
-            measure(env, &[single_master.node(0)], guarded(&on_single_master), first, 256)?;
-        let alone = measure(env, &[&env.redis], guarded(&on_one), first, 256)?;
+            measure(env, &[single_master.node(0)], with_layer(&on_single_master), first, 256)?;
+        let alone = measure(env, &[&env.redis], with_layer(&on_one), first, 256)?;
         if round > 0 {
             values.push(per_cpu_second(&in_cluster));
             reference.push(per_cpu_second(&alone));
@@ -65,8 +65,8 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
         // The first round is a warm-up and does not count.
         for round in 0..=ROUNDS {
             first += MESSAGES;
-            let many = measure(env, &masters, guarded(&on_three), first, in_flight)?;
-            let alone = measure(env, &[&env.redis], guarded(&on_one), first, in_flight)?;
+            let many = measure(env, &masters, with_layer(&on_three), first, in_flight)?;
+            let alone = measure(env, &[&env.redis], with_layer(&on_one), first, in_flight)?;
             if round > 0 {
                 three.push(many);
                 one.push(alone);

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use campanile::policy::OnLocked;
 use campanile::store::{Cached, Store};
-use campanile::{BoxError, Guard, IdempotencyLayer, RedisStore};
+use campanile::{BoxError, IdempotencyLayer, RedisStore, Runner};
 use futures_util::future::try_join_all;
 use tokio::sync::Notify;
 
 use super::{Environment, ROUNDS};
-use crate::guarded::{guarded, guarded_duplicate, key, process};
+use crate::handlers::{key, process, with_layer, with_layer_duplicate};
 use crate::report::{Report, Row};
 
 const WAITING_DUPLICATES: usize = 10_000;
@@ -61,27 +61,27 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
 async fn measure_waiting(env: &Environment, duplicates: usize) -> Result<u64, BoxError> {
     let store = RedisStore::connect(env.redis.url()).await?;
     let layer = IdempotencyLayer::new(store, "waiting", ())?
-        .with_locked(OnLocked::Wait { at_most: Duration::from_secs(60) });
-    let guard = Guard::from(layer);
+        .on_locked(OnLocked::Wait { at_most: Duration::from_secs(60) });
+    let runner = Runner::from(layer);
     let (started, may_finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let before = commands(env)?;
     let id = format!("running-{duplicates}");
     let first = tokio::spawn({
-        let (guard, started, may_finish, id) =
-            (guard.clone(), started.clone(), may_finish.clone(), id.clone());
+        let (runner, started, may_finish, id) =
+            (runner.clone(), started.clone(), may_finish.clone(), id.clone());
         async move {
             let work = async |_| {
                 started.notify_one();
                 may_finish.notified().await;
                 Ok::<_, BoxError>(())
             };
-            guard.run(id, work).await
+            runner.run(id, work).await
         }
     });
     started.notified().await;
     let others = (0..duplicates).map(|_| {
-        let (guard, id) = (guard.clone(), id.clone());
-        tokio::spawn(async move { guard.run(id, async |_| Ok::<_, BoxError>(())).await })
+        let (runner, id) = (runner.clone(), id.clone());
+        tokio::spawn(async move { runner.run(id, async |_| Ok::<_, BoxError>(())).await })
     });
     let others: Vec<_> = others.collect();
     // Leaves the duplicates time to reach the keeper: the tasks spawned first have asked it before
@@ -111,10 +111,10 @@ fn commands(env: &Environment) -> Result<u64, BoxError> {
 /// Measures the duplicates per second when each key comes several times.
 async fn measure_repeated(store: impl Store) -> Result<f64, BoxError> {
     let layer = IdempotencyLayer::new(store, "again", key)?;
-    process(guarded(&layer), 0..KEYS, 256).await?;
+    process(with_layer(&layer), 0..KEYS, 256).await?;
     let mut took = Duration::ZERO;
     for _ in 0..REPEATS {
-        took += process(guarded_duplicate(&layer), 0..KEYS, 256).await?;
+        took += process(with_layer_duplicate(&layer), 0..KEYS, 256).await?;
     }
     Ok((KEYS * REPEATS) as f64 / took.as_secs_f64())
 }

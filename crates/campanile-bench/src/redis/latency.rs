@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use campanile::store::{Command, Grant, Operation, Owner, Reply, Retention, Store, StoreKey};
 use campanile::{
-    BoxError, Clock, FencingToken, Guarded, IdempotencyKey, IdempotencyLayer, RedisStore,
+    BoxError, FencingToken, IdempotencyKey, IdempotencyLayer, RedisStore, WithLock, lock::Clock,
 };
 use redis::aio::MultiplexedConnection;
 use tower::ServiceExt;
 
 use super::{Environment, ROUNDS, cpu};
-use crate::guarded::{Handler, Message, guarded, key};
+use crate::handlers::{Handler, Message, key, with_layer};
 use crate::report::{Goal, Report, Row};
 
 /// Number of turns per round. Turns spread the machine's other load evenly over everything that is
@@ -23,7 +23,7 @@ const RECORDS_PER_TURN: u64 = 500;
 pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError> {
     env.clear()?;
     let connect = || env.runtime.block_on(RedisStore::connect(env.redis.url()));
-    let handler = guarded(&IdempotencyLayer::new(connect()?, "latency", key)?);
+    let handler = with_layer(&IdempotencyLayer::new(connect()?, "latency", key)?);
     let alone = connect()?;
     let client = redis::Client::open(env.redis.url())?;
     let connection = env.runtime.block_on(client.get_multiplexed_async_connection())?;
@@ -136,7 +136,7 @@ async fn time_store_calls(
     let clock = Clock::boot();
     let mut times = Vec::with_capacity(RECORDS_PER_TURN as usize);
     for number in numbers {
-        let key = key(&Guarded::new(Message(number)));
+        let key = key(&WithLock::new(Message(number)));
         let key = IdempotencyKey::new(key).ok_or("the key is empty")?;
         let key = StoreKey::new("alone".try_into()?, key);
         let owner = Owner::new(number + 1).ok_or("no owner")?;
@@ -171,7 +171,7 @@ async fn time_handler(
     let clock = Clock::boot();
     let mut times = Vec::with_capacity(RECORDS_PER_TURN as usize);
     for number in numbers {
-        let message = Guarded::new(Message(number));
+        let message = WithLock::new(Message(number));
         let start = clock.now();
         handler.ready().await.map_err(Into::into)?.call(message).await.map_err(Into::into)?;
         times.push(clock.now() - start);

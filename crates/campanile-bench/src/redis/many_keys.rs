@@ -5,7 +5,7 @@ use campanile_test::RedisServer;
 
 use super::sample::Sample;
 use super::{Environment, ROUNDS};
-use crate::guarded::{guarded, key};
+use crate::handlers::{key, with_layer};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 200_000;
@@ -34,9 +34,9 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
     for round in 0..=ROUNDS {
         let numbers = round * MESSAGES..(round + 1) * MESSAGES;
         env.clear()?;
-        let handler = guarded(&on_empty);
+        let handler = with_layer(&on_empty);
         let without = Sample::of(env, &[&env.redis], handler, numbers.clone(), 256)?;
-        let with = Sample::of(env, &[&filled], guarded(&on_filled), numbers, 256)?;
+        let with = Sample::of(env, &[&filled], with_layer(&on_filled), numbers, 256)?;
         if round > 0 {
             empty.push(without);
             full.push(with);

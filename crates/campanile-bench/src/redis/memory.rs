@@ -4,7 +4,7 @@ use bytes::Bytes;
 use campanile::{BoxError, IdempotencyLayer, RedisStore, reply};
 
 use super::Environment;
-use crate::guarded::{Handler, guarded, guarded_replying, key, process};
+use crate::handlers::{Handler, key, process, with_layer, with_layer_replying};
 use crate::report::{Goal, Report, Row};
 
 const KEYS: u64 = 1_000_000;
@@ -17,10 +17,10 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
         let (values, goal) = (vec![value], Some(Goal::AtMost(goal)));
         report.add(Row { area: "redis", name, unit: "bytes", values, reference: None, goal });
     };
-    let without = bytes(env, guarded(&layer))?;
+    let without = bytes(env, with_layer(&layer))?;
     row("a COMPLETED key without a reply", without, 180.0);
     let layer = layer.with_reply(reply::bytes());
-    let with = bytes(env, guarded_replying(&layer, Bytes::from(vec![b'r'; 64])))?;
+    let with = bytes(env, with_layer_replying(&layer, Bytes::from(vec![b'r'; 64])))?;
     row("a COMPLETED key with a reply of 64 bytes", with, 245.0);
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! The approach of tutorials: one message at a time, with a pool checkout for each of its two
 //! calls.
 
-use campanile::{BoxError, Clock};
+use campanile::{BoxError, lock::Clock};
 use deadpool_redis::{Config, Runtime};
 
-use crate::guarded::numbered_key;
+use crate::handlers::numbered_key;
 use crate::tutorial::{acquire, complete, load};
 
 const MESSAGES: u64 = 10_000;

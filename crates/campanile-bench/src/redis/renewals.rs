@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile::{BoxError, Guard, IdempotencyLayer, RedisStore};
+use campanile::{BoxError, IdempotencyConfig, IdempotencyLayer, RedisStore, Runner};
 use tokio::sync::Semaphore;
 
 use super::{Environment, cpu, script_stat};
@@ -35,18 +35,19 @@ async fn hold_locks(env: &Environment, ttl: Duration) -> Result<Load, BoxError> 
     const MINUTE: Duration = Duration::from_secs(60);
     env.clear()?;
     let store = RedisStore::connect(env.redis.url()).await?;
-    let layer = IdempotencyLayer::new(store, "renew", ())?.with_lock_ttl(ttl)?;
-    let guard = Guard::from(layer);
+    let layer =
+        IdempotencyLayer::new(store, IdempotencyConfig::new("renew").with_lock_ttl(ttl), ())?;
+    let runner = Runner::from(layer);
     let (held, may_finish) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let runs: Vec<_> = (0..LOCKS)
         .map(|number| {
-            let (guard, held, may_finish) = (guard.clone(), held.clone(), may_finish.clone());
+            let (runner, held, may_finish) = (runner.clone(), held.clone(), may_finish.clone());
             let work = async move |_| {
                 held.add_permits(1);
                 may_finish.acquire().await?.forget();
                 Ok::<_, BoxError>(())
             };
-            tokio::spawn(async move { guard.run(number, work).await })
+            tokio::spawn(async move { runner.run(number, work).await })
         })
         .collect();
     held.acquire_many(LOCKS).await?.forget();

@@ -7,7 +7,7 @@ use campanile::BoxError;
 use campanile_test::RedisServer;
 
 use super::{Environment, cpu};
-use crate::guarded::{Handler, process};
+use crate::handlers::{Handler, process};
 
 /// The measurements of one round.
 pub(super) struct Sample {

@@ -5,7 +5,7 @@ use campanile::{BoxError, IdempotencyLayer, RedisStore, key, reply};
 
 use super::sample::Sample;
 use super::{Environment, ROUNDS, limit, one_by_one};
-use crate::guarded::{Handler, guarded, guarded_replying, key, process};
+use crate::handlers::{Handler, key, process, with_layer, with_layer_replying};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 200_000;
@@ -23,11 +23,11 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
     // The first round warms up the connections and Redis's memory, and does not count.
     for round in 0..=ROUNDS {
         let first = round * MESSAGES;
-        let product = measure(env, guarded(&layer), first)?;
-        let with_all = measure(env, guarded_replying(&full, reply.clone()), first)?;
+        let product = measure(env, with_layer(&layer), first)?;
+        let with_all = measure(env, with_layer_replying(&full, reply.clone()), first)?;
         env.clear()?;
         let one = MESSAGES * (ROUNDS + 1) + round * SEQUENTIAL_MESSAGES;
-        let handler = guarded(&layer);
+        let handler = with_layer(&layer);
         let took = env.runtime.block_on(process(handler, one..one + SEQUENTIAL_MESSAGES, 1))?;
         env.clear()?;
         let limit = limit::measure(env)?;
@@ -87,8 +87,8 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
 }
 
 fn fingerprint(
-    message: &campanile::Guarded<crate::guarded::Message>,
-    parts: &mut campanile::FingerprintHasher,
+    message: &campanile::WithLock<crate::handlers::Message>,
+    parts: &mut campanile::key::FingerprintHasher,
 ) {
     parts.update(message.0.to_be_bytes());
 }

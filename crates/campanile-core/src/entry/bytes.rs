@@ -1,8 +1,8 @@
 //! The binary form of an entry: a big-endian header of 44 bytes, then the tail.
 //!
 //! ```text
-//! 0 version 0xC1 · 1 state (bits 0–2) | burial 8 | doomed 16 | released 32 · 2–3 attempt
-//! 4 interrupts · 5 burials · 6 kind of tail (0 none, 1 error in UTF-8, 2 reply) · 7 spare
+//! 0 version 0xC1 · 1 state (bits 0–2) | giving_up 8 | permanent_failure 16 | released 32 · 2–3 attempt
+//! 4 interrupts · 5 give_ups · 6 kind of tail (0 none, 1 error in UTF-8, 2 reply) · 7 spare
 //! 8–15 token · 16–23 owner · 24–31 fingerprint · 32–35 created (s) · 36–43 at (µs) · 44… tail
 //! ```
 //!
@@ -22,8 +22,8 @@ const HEADER_LEN: usize = 44;
 const VERSION: u8 = 0xC1;
 
 const STATE_MASK: u8 = 7;
-const BURIAL: u8 = 8;
-const DOOMED: u8 = 16;
+const GIVING_UP: u8 = 8;
+const PERMANENT_FAILURE: u8 = 16;
 const RELEASED: u8 = 32;
 const UNKNOWN_FLAGS: u8 = 64 | 128;
 
@@ -35,13 +35,13 @@ impl Entry {
         bytes.put_u8(VERSION);
         bytes.put_u8(
             self.state.to_bits()
-                | flag(self.burial, BURIAL)
-                | flag(self.doomed, DOOMED)
+                | flag(self.giving_up, GIVING_UP)
+                | flag(self.permanent_failure, PERMANENT_FAILURE)
                 | flag(self.released, RELEASED),
         );
         bytes.put_u16(self.attempt);
         bytes.put_u8(self.interrupts);
-        bytes.put_u8(self.burials);
+        bytes.put_u8(self.give_ups);
         bytes.put_u8(self.tail.kind);
         bytes.put_u8(self.spare);
         bytes.put_u64(self.token.get());
@@ -75,17 +75,17 @@ impl Entry {
         let state = State::from_bits(flags & STATE_MASK)?;
         let attempt = bytes.get_u16();
         let interrupts = bytes.get_u8();
-        let burials = bytes.get_u8();
+        let give_ups = bytes.get_u8();
         let kind = bytes.get_u8();
         let spare = bytes.get_u8();
         Ok(Self {
             state,
-            burial: flags & BURIAL != 0,
-            doomed: flags & DOOMED != 0,
+            giving_up: flags & GIVING_UP != 0,
+            permanent_failure: flags & PERMANENT_FAILURE != 0,
             released: flags & RELEASED != 0,
             attempt,
             interrupts,
-            burials,
+            give_ups,
             spare,
             token: FencingToken::new(bytes.get_u64()).ok_or(Unreadable::Token)?,
             owner: Owner::new(bytes.get_u64()),

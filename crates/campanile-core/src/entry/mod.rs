@@ -35,12 +35,12 @@ pub enum State {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub(crate) state: State,
-    pub(crate) burial: bool,
-    pub(crate) doomed: bool,
+    pub(crate) giving_up: bool,
+    pub(crate) permanent_failure: bool,
     pub(crate) released: bool,
     pub(crate) attempt: u16,
     pub(crate) interrupts: u8,
-    pub(crate) burials: u8,
+    pub(crate) give_ups: u8,
     /// Unused. Carried along so that a later version may use it.
     pub(crate) spare: u8,
     pub(crate) token: FencingToken,
@@ -58,12 +58,12 @@ impl Entry {
     pub(crate) const fn new(state: State, now: Micros) -> Self {
         Self {
             state,
-            burial: false,
-            doomed: false,
+            giving_up: false,
+            permanent_failure: false,
             released: false,
             attempt: 0,
             interrupts: 0,
-            burials: 0,
+            give_ups: 0,
             spare: 0,
             token: FencingToken::ZERO,
             owner: None,
@@ -90,20 +90,20 @@ impl Entry {
         self.interrupts
     }
 
-    /// Returns the number of burial locks granted. Saturates at 255.
-    pub const fn burials(&self) -> u8 {
-        self.burials
+    /// Returns the number of give-up locks granted. Saturates at 255.
+    pub const fn give_ups(&self) -> u8 {
+        self.give_ups
     }
 
-    /// Returns whether the lock is a burial lock, under which the dead letter is published and the
+    /// Returns whether the lock is a give-up lock, under which the dead letter is published and the
     /// handler must not run.
-    pub const fn is_burial(&self) -> bool {
-        self.burial
+    pub const fn is_give_up(&self) -> bool {
+        self.giving_up
     }
 
-    /// Returns whether the next grant is a burial lock, however many attempts are left.
-    pub const fn is_doomed(&self) -> bool {
-        self.doomed
+    /// Returns whether the next grant is a give-up lock, however many attempts are left.
+    pub const fn has_permanent_failure(&self) -> bool {
+        self.permanent_failure
     }
 
     /// Returns whether the last grant was released, and not failed.
@@ -162,12 +162,12 @@ impl Entry {
         self.token == grant.token && self.owner == Some(grant.owner)
     }
 
-    /// Enters a state with this `at`. Clears the burial and release flags, which belong to the
-    /// previous state, and keeps `doomed`.
+    /// Enters a state with this `at`. Clears the `giving_up` and `released` flags, which belong to the
+    /// previous state, and keeps `permanent_failure`.
     pub(crate) fn enter_state(&mut self, state: State, at: Micros) {
         self.state = state;
         self.at = at;
-        self.burial = false;
+        self.giving_up = false;
         self.released = false;
     }
 }

@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::{Completion, HELD, Inner, Lock, decode_cause, nanos};
+use super::{Completion, HELD, Inner, LockHandle, decode_cause, nanos};
 use crate::clock::Clock;
 use crate::wakers::Wakers;
 use crate::{Grant, IdempotencyKey, LockLost, LostCause};
 
-/// Changes the state of a [`Lock`]: renews it, declares it lost, or marks its entry as completed.
+/// Changes the state of a [`LockHandle`]: renews it, declares it lost, or marks its entry as completed.
 ///
 /// Created by the lock keeper. The idempotency layer passes it to a store that completes entries
-/// together with the handler's effect. A request carries only the [`Lock`], from which a
+/// together with the handler's effect. A request carries only the [`LockHandle`], from which a
 /// `LockControl` cannot be obtained.
 #[doc(hidden)]
 #[derive(Clone)]
-pub struct LockControl(Lock);
+pub struct LockControl(LockHandle);
 
 impl LockControl {
     /// Creates a lock that is granted until this deadline, by this clock.
@@ -28,7 +28,7 @@ impl LockControl {
         clock: Clock,
         deadline: Duration,
     ) -> Self {
-        Self(Lock(Arc::new(Inner {
+        Self(LockHandle(Arc::new(Inner {
             key,
             grant,
             attempt,
@@ -41,7 +41,7 @@ impl LockControl {
     }
 
     /// Returns the lock as the handler sees it.
-    pub fn lock(&self) -> &Lock {
+    pub fn lock_handle(&self) -> &LockHandle {
         &self.0
     }
 
@@ -56,7 +56,7 @@ impl LockControl {
         self.0.lose(cause);
     }
 
-    /// Returns how the lock was lost, as [`Lock::check`] does.
+    /// Returns how the lock was lost, as [`LockHandle::check`] does.
     pub fn loss(&self) -> Option<LockLost> {
         self.0.loss()
     }

@@ -15,7 +15,7 @@ use crate::wakers::Wakers;
 use crate::{FencingToken, Grant, IdempotencyKey, LockLost, LostCause};
 
 pub use self::control::LockControl;
-pub use self::lost::Lost;
+pub use self::lost::LostFuture;
 
 /// The lock under which a request is processed, as its handler sees it. Cheap to clone.
 ///
@@ -23,7 +23,7 @@ pub use self::lost::Lost;
 /// [`check`](Self::check) and the effect can outlast it. Only a receiver that compares the
 /// [`token`](Self::token), or that deduplicates by the [`key`](Self::key), closes that gap.
 #[derive(Clone)]
-pub struct Lock(Arc<Inner>);
+pub struct LockHandle(Arc<Inner>);
 
 struct Inner {
     key: IdempotencyKey,
@@ -49,7 +49,7 @@ pub struct Completion {
     pub at: SystemTime,
 }
 
-impl Lock {
+impl LockHandle {
     /// Returns the key of the lock.
     pub fn key(&self) -> &IdempotencyKey {
         &self.0.key
@@ -88,8 +88,8 @@ impl Lock {
 
     /// Returns a future that resolves when the lock is lost, for `select!` in a long-running
     /// handler.
-    pub fn lost(&self) -> Lost {
-        Lost::new(self.clone())
+    pub fn lost(&self) -> LostFuture {
+        LostFuture::new(self.clone())
     }
 
     /// Returns the grant with which the entry is compared, for commands from outside the keeper.
@@ -125,9 +125,9 @@ impl Lock {
     }
 }
 
-impl fmt::Debug for Lock {
+impl fmt::Debug for LockHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
+        f.debug_struct("LockHandle")
             .field("token", &self.token().get())
             .field("attempt", &self.attempt())
             .field("remaining", &self.remaining())
@@ -179,7 +179,7 @@ mod tests {
     fn lock_is_lost_at_deadline_without_notice() {
         let clock = Arc::new(AtomicU64::new(0));
         let control = new_control(&clock);
-        let lock = control.lock();
+        let lock = control.lock_handle();
         assert_eq!(lock.remaining(), Duration::from_secs(10));
         clock.store(10, Ordering::Relaxed);
         assert_eq!(lock.check().unwrap_err().cause, LostCause::Expired);
@@ -193,7 +193,7 @@ mod tests {
     fn renewal_never_moves_deadline_back() {
         let clock = Arc::new(AtomicU64::new(0));
         let control = new_control(&clock);
-        let lock = control.lock();
+        let lock = control.lock_handle();
         control.renewed(Duration::from_secs(20));
         control.renewed(Duration::from_secs(15));
         assert_eq!(lock.remaining(), Duration::from_secs(20));
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn loss_wakes_all_waiters_with_first_cause() {
         let control = new_control(&Arc::new(AtomicU64::new(0)));
-        let lock = control.lock();
+        let lock = control.lock_handle();
         let mut one = task::spawn(lock.lost());
         let mut other = task::spawn(lock.lost());
         let dropped = task::spawn(lock.lost());

@@ -81,7 +81,7 @@ impl RecordBuilder {
             headers,
             interrupted: AtomicBool::new(false),
             progress: AttemptProgress::default(),
-            entry_kept: AtomicU32::new(0),
+            entry_retention: AtomicU32::new(0),
             interrupts: AtomicUsize::new(0),
             wakers: Wakers::default(),
         }))

@@ -15,7 +15,7 @@ use crate::wakers::{Wakers, Watch, Watcher};
 /// then released and the attempt is not counted.
 ///
 /// The layer and the keeper hold a clone until the store has answered their last command for the record,
-/// so that the driver can wait for the answer: see [`LetGo`]. Not part of the public contract.
+/// so that the driver can wait for the answer: see [`LockReleased`]. Not part of the public contract.
 #[doc(hidden)]
 pub struct Interrupt(Record);
 
@@ -53,7 +53,7 @@ impl Interrupt {
     /// Sets how long the record's entry is kept, rounded down to seconds.
     pub fn set_entry_kept(&self, time: Duration) {
         let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-        self.0.0.entry_kept.store(seconds, Ordering::Relaxed);
+        self.0.0.entry_retention.store(seconds, Ordering::Relaxed);
     }
 }
 
@@ -86,15 +86,15 @@ impl fmt::Debug for Interrupt {
 /// Resolves when no [`Interrupt`] of the record is left. After the record's future was dropped, this is
 /// when the store has answered the release of its lock. Not part of the public contract.
 #[doc(hidden)]
-pub struct LetGo(Watcher<Record>);
+pub struct LockReleased(Watcher<Record>);
 
-impl LetGo {
+impl LockReleased {
     pub(super) fn new(record: Record) -> Self {
         Self(Watcher::new(record))
     }
 }
 
-impl Future for LetGo {
+impl Future for LockReleased {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -103,9 +103,9 @@ impl Future for LetGo {
     }
 }
 
-impl fmt::Debug for LetGo {
+impl fmt::Debug for LockReleased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LetGo").field(self.0.get()).finish()
+        f.debug_tuple("LockReleased").field(self.0.get()).finish()
     }
 }
 
@@ -120,26 +120,26 @@ mod tests {
     #[test]
     fn entry_kept_returns_time_set_by_layer() {
         let record = Record::builder("t", 0, 0).build();
-        assert_eq!(record.entry_kept(), None);
+        assert_eq!(record.entry_retention(), None);
         let day = Duration::from_secs(86_400);
         record.interrupt().set_entry_kept(day);
-        assert_eq!(record.entry_kept(), Some(day));
+        assert_eq!(record.entry_retention(), Some(day));
         record.interrupt().set_entry_kept(Duration::MAX);
-        assert!(record.entry_kept() >= Some(day * 3650));
+        assert!(record.entry_retention() >= Some(day * 3650));
     }
 
     #[test]
     fn let_go_resolves_when_last_interrupt_is_dropped() {
         let record = Record::builder("t", 0, 0).build();
-        assert_ready!(task::spawn(record.let_go()).poll());
+        assert_ready!(task::spawn(record.lock_released()).poll());
         let one = record.interrupt();
         let other = one.clone();
-        let mut let_go = task::spawn(record.let_go());
-        assert_pending!(let_go.poll());
+        let mut lock_released = task::spawn(record.lock_released());
+        assert_pending!(lock_released.poll());
         drop(one);
-        assert!(!let_go.is_woken());
+        assert!(!lock_released.is_woken());
         drop(other);
-        assert!(let_go.is_woken());
-        assert_ready!(let_go.poll());
+        assert!(lock_released.is_woken());
+        assert_ready!(lock_released.poll());
     }
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 pub use self::builder::RecordBuilder;
 pub use self::coordinates::Coordinates;
 pub use self::headers::Headers;
-pub use self::interrupt::{Interrupt, LetGo};
+pub use self::interrupt::{Interrupt, LockReleased};
 use self::turn::AttemptProgress;
 pub use self::turn::Turn;
 
@@ -54,7 +54,7 @@ struct Inner {
     interrupted: AtomicBool,
     progress: AttemptProgress,
     /// How long the entry is kept, in seconds; 0 if no layer has set it.
-    entry_kept: AtomicU32,
+    entry_retention: AtomicU32,
     /// The number of [`Interrupt`]s.
     interrupts: AtomicUsize,
     wakers: Wakers,
@@ -191,16 +191,16 @@ impl Record {
 
     /// Returns how long the key's entry is kept once it is COMPLETED, if a layer has set it.
     #[doc(hidden)]
-    pub fn entry_kept(&self) -> Option<Duration> {
-        let seconds = self.0.entry_kept.load(Ordering::Relaxed);
+    pub fn entry_retention(&self) -> Option<Duration> {
+        let seconds = self.0.entry_retention.load(Ordering::Relaxed);
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
     /// Returns a future that resolves when the record's lock is released. The driver awaits it
     /// after it has dropped the record's future.
     #[doc(hidden)]
-    pub fn let_go(&self) -> LetGo {
-        LetGo::new(self.clone())
+    pub fn lock_released(&self) -> LockReleased {
+        LockReleased::new(self.clone())
     }
 }
 

@@ -57,10 +57,10 @@ impl Acquire {
         let (token, attempt) = (entry.token, entry.attempt);
         let is_mine = entry.owner == Some(self.owner);
         match entry.state {
-            State::Processing if is_mine && entry.burial => Reply::Exhausted {
+            State::Processing if is_mine && entry.giving_up => Reply::Exhausted {
                 token,
                 attempt,
-                burials: entry.burials,
+                give_ups: entry.give_ups,
                 last_error: error_text(entry),
             },
             State::Processing if is_mine => Reply::Acquired { token, attempt },
@@ -76,7 +76,7 @@ impl Acquire {
                 attempt,
                 completed_at: entry.at(),
             },
-            State::Failed => Reply::Parked { attempt, reason: error_text(entry) },
+            State::Failed => Reply::AlreadyGivenUp { attempt, reason: error_text(entry) },
         }
     }
 
@@ -99,14 +99,14 @@ impl Acquire {
             return false;
         };
         let exhausted = self.max_attempts > 0 && entry.attempt >= self.max_attempts;
-        let burial = entry.doomed || exhausted;
-        if burial {
-            entry.burials = entry.burials.saturating_add(1);
+        let giving_up = entry.permanent_failure || exhausted;
+        if giving_up {
+            entry.give_ups = entry.give_ups.saturating_add(1);
         } else if entry.attempt < MAX_ATTEMPTS {
             entry.attempt += 1;
         }
         entry.enter_state(State::Processing, self.expires_at(now));
-        entry.burial = burial;
+        entry.giving_up = giving_up;
         entry.token = token;
         entry.owner = Some(self.owner);
         entry.fingerprint = self.fingerprint.or(entry.fingerprint);

@@ -18,7 +18,7 @@ impl Complete<'_> {
     pub(super) fn apply(&self, entry: &mut Option<Entry>, now: Micros) {
         if let Some(entry) = held_by(entry, self.grant) {
             entry.enter_state(State::Completed, now);
-            entry.doomed = false;
+            entry.permanent_failure = false;
             entry.tail = Tail::from_reply(self.reply);
         } else if entry.is_none() {
             *entry = Some(self.recreate_entry(now));

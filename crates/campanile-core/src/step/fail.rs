@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::release::uncount_burial;
+use super::release::uncount_give_up;
 use super::{held_by, owned_by};
 use crate::entry::{Entry, Micros, State};
 use crate::limits::MAX_BACKOFF;
@@ -17,9 +17,9 @@ pub(super) fn apply(
     now: Micros,
 ) {
     if let Some(entry) = held_by(entry, grant) {
-        uncount_burial(entry);
+        uncount_give_up(entry);
         entry.enter_state(State::Retrying, now.saturating_add(delay.min(MAX_BACKOFF)));
-        entry.doomed |= last;
+        entry.permanent_failure |= last;
         entry.tail.set_error(error);
     }
 }

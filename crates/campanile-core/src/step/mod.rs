@@ -9,8 +9,8 @@ mod acquire;
 mod cancel;
 mod complete;
 mod fail;
+mod give_up;
 mod redrive;
-mod reject;
 mod release;
 mod renew;
 
@@ -40,21 +40,21 @@ use crate::{Grant, Operation, Reply};
 ///
 /// | operation | absent | P | R | C | F |
 /// |---|---|---|---|---|---|
-/// | acquire | grant | same owner: `at` rises to now + ttl → Acquired or Exhausted as before; other owner: live → Locked, expired → grant | same owner → Settled; not due → BackingOff; due → grant | Duplicate | Parked |
+/// | acquire | grant | same owner: `at` rises to now + ttl → Acquired or Exhausted as before; other owner: live → Locked, expired → grant | same owner → Settled; not due → BackingOff; due → grant | Duplicate | AlreadyGivenUp |
 /// | renew | Lost | mine: `at` rises to now + ttl → Renewed | mine: Settled | mine: Settled | mine: Settled |
 /// | complete | → C → Completed | mine: → C → Completed | mine: Settled | mine: Completed | mine: Settled |
 /// | fail | Lost | mine: → R, due after the delay → Retrying | mine: Retrying (Settled if released) | mine: Settled | mine: Settled |
 /// | release | Lost | mine: → R, due immediately, attempt − 1 → Released | mine: Released (Settled if failed) | mine: Settled | mine: Settled |
 /// | cancel | Released | same owner: as a release with `ran = false` | same owner: Released | same owner: Settled | same owner: Settled |
-/// | reject | Lost | mine: → F → Rejected | mine: Settled | mine: Settled | mine: Rejected |
+/// | give_up | Lost | mine: → F → GivenUp | mine: Settled | mine: Settled | mine: GivenUp |
 /// | redrive | Lost | Settled | already reopened: Reopened; forced: as F; else Settled | forced: as F; else Settled | → R, counters and owner cleared → Reopened |
 ///
 /// If the entry is not mine (for redrive: has a different token), the reply is Lost. Lost, Settled,
 /// Mismatch and Corrupt change nothing. An entry can be mine although the lock has expired.
 ///
 /// * **Grant**: moves the entry to P, with a token above the entry's, the command's floor and the
-///   clock's microseconds. It counts an attempt → Acquired; if the entry is doomed or has no
-///   attempt left, it counts a burial instead → Exhausted. If no token below 2^53 is left →
+///   clock's microseconds. It counts an attempt → Acquired; if the entry has failed permanently or has no
+///   attempt left, it counts a give-up instead → Exhausted. If no token below 2^53 is left →
 ///   Corrupt.
 /// * **Mismatch** takes precedence: an acquire with a different fingerprint than the entry's, in
 ///   every state, except in R if the key was never tried.
@@ -88,7 +88,7 @@ pub fn reply(after: Option<&Entry>, operation: &Operation, now: SystemTime) -> R
         Operation::Fail { grant, .. } => fail::reply(after, grant),
         Operation::Release { grant, .. } => release::reply(after, grant),
         Operation::Cancel { owner } => cancel::reply(after, owner),
-        Operation::Reject { grant, .. } => reject::reply(after, grant),
+        Operation::GiveUp { grant, .. } => give_up::reply(after, grant),
         Operation::Redrive { token, .. } => redrive::reply(after, token),
     }
 }
@@ -107,7 +107,7 @@ fn apply(entry: &mut Option<Entry>, operation: &Operation, now: Micros) {
         }
         Operation::Release { grant, ran } => release::apply(entry, grant, ran, now),
         Operation::Cancel { owner } => cancel::apply(entry, owner, now),
-        Operation::Reject { grant, ref reason } => reject::apply(entry, grant, reason, now),
+        Operation::GiveUp { grant, ref reason } => give_up::apply(entry, grant, reason, now),
         Operation::Redrive { token, force } => redrive::apply(entry, token, force, now),
     }
 }

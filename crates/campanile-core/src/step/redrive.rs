@@ -33,10 +33,10 @@ pub(super) fn reply(after: Option<&Entry>, token: FencingToken) -> Reply {
 /// Keeps the token, because the token of the next grant must exceed it.
 fn reopen(entry: &mut Entry, now: Micros) {
     entry.enter_state(State::Retrying, now);
-    entry.doomed = false;
+    entry.permanent_failure = false;
     entry.attempt = 0;
     entry.interrupts = 0;
-    entry.burials = 0;
+    entry.give_ups = 0;
     entry.owner = None;
     entry.fingerprint = None;
     entry.tail.keep_error_only();

@@ -25,12 +25,12 @@ pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
 /// grant.
 ///
 /// If the handler had started, the attempt counter is decremented only a limited number of times: a
-/// record that crashes the process on every run must run out of attempts. A burial lock counted no
+/// record that crashes the process on every run must run out of attempts. A give-up lock counted no
 /// attempt.
 pub(super) fn release_entry(entry: &mut Entry, ran: bool, now: Micros) {
-    uncount_burial(entry);
+    uncount_give_up(entry);
     let interrupted = ran && entry.interrupts < MAX_INTERRUPTS;
-    if !entry.burial {
+    if !entry.giving_up {
         if interrupted {
             entry.interrupts += 1;
         }
@@ -42,10 +42,10 @@ pub(super) fn release_entry(entry: &mut Entry, ran: bool, now: Micros) {
     entry.released = true;
 }
 
-/// Decrements the burial counter. `burials` counts only burial locks that were never settled,
+/// Decrements the give-up counter. `give_ups` counts only give-up locks that were never settled,
 /// because their process crashed.
-pub(super) fn uncount_burial(entry: &mut Entry) {
-    if entry.burial {
-        entry.burials = entry.burials.saturating_sub(1);
+pub(super) fn uncount_give_up(entry: &mut Entry) {
+    if entry.giving_up {
+        entry.give_ups = entry.give_ups.saturating_sub(1);
     }
 }

@@ -62,12 +62,12 @@ fn drafts() -> impl Strategy<Value = Draft> {
     (select(states), grant, counters, flags, tail, any::<u8>()).prop_map(
         |(state, grant, counters, flags, tail, spare)| Draft {
             state,
-            burial: flags.0,
-            doomed: flags.1,
+            giving_up: flags.0,
+            permanent_failure: flags.1,
             released: flags.2,
             attempt: counters.0,
             interrupts: counters.1,
-            burials: counters.2,
+            give_ups: counters.2,
             kind: tail.0,
             spare,
             token: grant.0,
@@ -107,7 +107,7 @@ fn operations() -> impl Strategy<Value = Operation> {
         (grants(), any::<bool>()).prop_map(|(grant, ran)| Operation::Release { grant, ran });
     let cancels = owners().prop_map(|owner| Operation::Cancel { owner });
     let rejections =
-        (grants(), texts()).prop_map(|(grant, reason)| Operation::Reject { grant, reason });
+        (grants(), texts()).prop_map(|(grant, reason)| Operation::GiveUp { grant, reason });
     let redrives = (tokens(), any::<bool>())
         .prop_map(|(value, force)| Operation::Redrive { token: token(value), force });
     prop_oneof![
@@ -167,7 +167,7 @@ fn targeted(operation: Operation, draft: &Draft) -> Operation {
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }
         | Operation::Release { grant, .. }
-        | Operation::Reject { grant, .. } => *grant = Grant { token, owner },
+        | Operation::GiveUp { grant, .. } => *grant = Grant { token, owner },
         _ => {}
     }
     operation

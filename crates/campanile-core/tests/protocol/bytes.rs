@@ -11,12 +11,12 @@ use crate::draft::{Draft, NOW, SECOND, fingerprint, owner, time, token};
 fn full() -> Draft {
     Draft {
         state: State::Retrying,
-        burial: false,
-        doomed: true,
+        giving_up: false,
+        permanent_failure: true,
         released: true,
         attempt: 0x0102,
         interrupts: 3,
-        burials: 4,
+        give_ups: 4,
         kind: 1,
         spare: 5,
         token: 0x0006_0708_090A_0B0C,
@@ -38,9 +38,9 @@ fn every_field_has_a_fixed_offset() {
     let entry = Entry::from_bytes(FULL_BYTES).expect("readable");
     assert_eq!(entry.to_bytes(), FULL_BYTES);
     assert_eq!(entry.state(), State::Retrying);
-    assert!(!entry.is_burial() && entry.is_doomed() && entry.is_released());
+    assert!(!entry.is_give_up() && entry.has_permanent_failure() && entry.is_released());
     assert_eq!(entry.attempt(), 0x0102);
-    assert_eq!((entry.interrupts(), entry.burials()), (3, 4));
+    assert_eq!((entry.interrupts(), entry.give_ups()), (3, 4));
     assert_eq!(entry.token(), token(full().token));
     assert_eq!(entry.owner(), Some(owner(full().owner)));
     assert_eq!(entry.fingerprint(), Some(fingerprint(full().fingerprint)));
@@ -54,8 +54,8 @@ fn states_and_flags_have_fixed_bits() {
     let plain = Draft::new(State::Processing, NOW);
     let drafts = [
         (plain.clone(), 0b0000_0001),
-        (Draft { burial: true, ..plain.clone() }, 0b0000_1001),
-        (Draft { doomed: true, ..plain.clone() }, 0b0001_0001),
+        (Draft { giving_up: true, ..plain.clone() }, 0b0000_1001),
+        (Draft { permanent_failure: true, ..plain.clone() }, 0b0001_0001),
         (Draft { released: true, ..plain.clone() }, 0b0010_0001),
         (Draft { state: State::Retrying, ..plain.clone() }, 0b0000_0010),
         (Draft { state: State::Completed, ..plain.clone() }, 0b0000_0011),
@@ -66,8 +66,8 @@ fn states_and_flags_have_fixed_bits() {
         assert_eq!(entry.to_bytes()[1], bits);
         assert_eq!(entry.state(), draft.state);
         assert_eq!(
-            (entry.is_burial(), entry.is_doomed(), entry.is_released()),
-            (draft.burial, draft.doomed, draft.released)
+            (entry.is_give_up(), entry.has_permanent_failure(), entry.is_released()),
+            (draft.giving_up, draft.permanent_failure, draft.released)
         );
     }
 }

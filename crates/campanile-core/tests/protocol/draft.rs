@@ -21,12 +21,12 @@ pub(crate) const OTHER: u64 = 0xB;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Draft {
     pub(crate) state: State,
-    pub(crate) burial: bool,
-    pub(crate) doomed: bool,
+    pub(crate) giving_up: bool,
+    pub(crate) permanent_failure: bool,
     pub(crate) released: bool,
     pub(crate) attempt: u16,
     pub(crate) interrupts: u8,
-    pub(crate) burials: u8,
+    pub(crate) give_ups: u8,
     pub(crate) kind: u8,
     pub(crate) spare: u8,
     pub(crate) token: u64,
@@ -42,17 +42,17 @@ pub(crate) const ERROR: u8 = 1;
 pub(crate) const REPLY: u8 = 2;
 
 impl Draft {
-    /// The first grant of `ME`, acquired at `TOKEN`, with no flags, interrupts, burials,
+    /// The first grant of `ME`, acquired at `TOKEN`, with no flags, interrupts, give-ups,
     /// fingerprint or tail.
     pub(crate) fn new(state: State, at: u64) -> Self {
         Self {
             state,
-            burial: false,
-            doomed: false,
+            giving_up: false,
+            permanent_failure: false,
             released: false,
             attempt: 1,
             interrupts: 0,
-            burials: 0,
+            give_ups: 0,
             kind: NO_TAIL,
             spare: 0,
             token: TOKEN,
@@ -84,11 +84,12 @@ impl Draft {
             State::Completed => 3,
             State::Failed => 4,
         };
-        let flags =
-            8 * u8::from(self.burial) + 16 * u8::from(self.doomed) + 32 * u8::from(self.released);
+        let flags = 8 * u8::from(self.giving_up)
+            + 16 * u8::from(self.permanent_failure)
+            + 32 * u8::from(self.released);
         let [high, low] = self.attempt.to_be_bytes();
         let mut bytes = vec![0xC1, state + flags, high, low];
-        bytes.extend([self.interrupts, self.burials, self.kind, self.spare]);
+        bytes.extend([self.interrupts, self.give_ups, self.kind, self.spare]);
         bytes.extend(self.token.to_be_bytes());
         bytes.extend(self.owner.to_be_bytes());
         bytes.extend(self.fingerprint.to_be_bytes());

@@ -77,7 +77,7 @@ use super::{BatchLimits, BatchService};
 /// A request leaves its batch if its lock is lost, if it times out, or if its partition is revoked;
 /// the other requests continue. If the batch has not started, the service does not see the request.
 /// A request **cannot be removed** from a running batch: the service continues to process it
-/// without a lock. [`Lock::check`](campanile_core::Lock::check) detects this, as does a receiver
+/// without a lock. [`LockHandle::check`](campanile_core::LockHandle::check) detects this, as does a receiver
 /// that compares the fencing token.
 ///
 /// # Order

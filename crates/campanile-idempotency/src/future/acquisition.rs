@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use campanile_core::{BoxableError, CarryLock, Duplicate, Outcome, Parked, Unguarded};
+use campanile_core::{BoxableError, CarryLock, Duplicate, GivenUp, Outcome, WithoutLock};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -11,10 +11,10 @@ use super::failure::handle_failure;
 use super::replies::decode_reply;
 use super::running::Running;
 use super::state::{AfterSettle, ResponseState, Wait};
-use crate::error::{Exhausted, Handover, IdempotencyError};
-use crate::keeper::{Acquisition, HeldLock, Settled, Settlement, wait_at_most};
+use crate::error::{ErrorLock, Exhausted, IdempotencyError};
+use crate::keeper::{Acquisition, HeldLock, SettledFuture, Settlement, wait_at_most};
 use crate::layer::LayerParts;
-use crate::policy::OnGivenUp;
+use crate::policy::OnExhausted;
 use crate::reply::ReplyCodec;
 use crate::service::CloneableService;
 use crate::store::StoreErrorKind;
@@ -36,8 +36,8 @@ where
     let key = pending.key.key().clone();
     let error = match answer {
         Acquisition::Held(lock) => return process(layer, lock, pending),
-        Acquisition::Exhausted { lock, attempts, burials, last_error } => {
-            return handle_exhausted(layer, lock, attempts, burials, last_error);
+        Acquisition::Exhausted { lock, attempts, give_ups, last_error } => {
+            return handle_exhausted(layer, lock, attempts, give_ups, last_error);
         }
         Acquisition::Duplicate { reply, attempts, completed_at } => {
             if let Some(interrupt) = pending.request.interrupt() {
@@ -50,9 +50,9 @@ where
                 completed_at,
             )));
         }
-        Acquisition::Parked { attempts, reason } => {
+        Acquisition::AlreadyGivenUp { attempts, reason } => {
             tracing::warn!(attempts, "request not processed: its key is FAILED");
-            return ResponseState::answer(Outcome::Parked(Parked::new(attempts, reason)));
+            return ResponseState::answer(Outcome::GivenUp(GivenUp::new(attempts, reason)));
         }
         Acquisition::Locked { retry_after, settled } => {
             return match wait_budget.filter(|remaining| !remaining.is_zero()) {
@@ -73,7 +73,7 @@ where
             if fail_open.is_some_and(|predicate| predicate(&key, &error)) {
                 tracing::warn!(%error, "store unavailable; processing without a lock");
                 let Pending { service, request, .. } = pending;
-                return ResponseState::unguarded(service, request, Unguarded::StoreDown);
+                return ResponseState::unguarded(service, request, WithoutLock::StoreUnavailable);
             }
             IdempotencyError::Store(error)
         }
@@ -92,7 +92,7 @@ where
     S: Service<R>,
     S::Error: BoxableError,
 {
-    let lock = held.lock().clone();
+    let lock = held.lock_handle().clone();
     // Created before the rest of `pending` is destructured, and thus dropped after it: if the inner
     // service panics, user code is dropped before its lock is released.
     let mut running = Running::new(held, pending.request.interrupt(), layer.policies.clone());
@@ -122,20 +122,20 @@ fn handle_exhausted<S: Service<R>, R, C>(
     layer: &LayerParts<C>,
     mut lock: HeldLock,
     attempts: u32,
-    burials: u32,
+    give_ups: u32,
     last_error: Option<Box<str>>,
 ) -> ResponseState<S, R> {
-    match layer.policies.given_up {
-        OnGivenUp::Reject => {
-            let parked = Outcome::Parked(Parked::new(attempts, last_error));
-            let settlement = Settlement::Reject { reason: "".into() };
-            ResponseState::settle(lock, settlement, AfterSettle::Answer(parked))
+    match layer.policies.exhausted {
+        OnExhausted::GiveUp => {
+            let given_up = Outcome::GivenUp(GivenUp::new(attempts, last_error));
+            let settlement = Settlement::GiveUp { reason: "".into() };
+            ResponseState::settle(lock, settlement, AfterSettle::Answer(given_up))
         }
-        OnGivenUp::HandOver => {
-            lock.set_drop_failure(layer.policies.backoff.delay(burials), false, "".into());
-            let key = lock.lock().key().clone();
-            let lock = Handover::new(Some(lock));
-            let exhausted = Exhausted { key, attempts, burials, last_error, lock };
+        OnExhausted::ReturnLock => {
+            lock.set_drop_failure(layer.policies.backoff.delay(give_ups), false, "".into());
+            let key = lock.lock_handle().key().clone();
+            let lock = ErrorLock::new(Some(lock));
+            let exhausted = Exhausted { key, attempts, give_ups, last_error, lock };
             ResponseState::refused(IdempotencyError::Exhausted(exhausted))
         }
     }
@@ -144,7 +144,7 @@ fn handle_exhausted<S: Service<R>, R, C>(
 fn wait_for_lock<S, R>(
     pending: Pending<S, R>,
     at_most: Duration,
-    settled: Option<Settled>,
+    settled: Option<SettledFuture>,
 ) -> ResponseState<S, R>
 where
     S: Service<R> + CloneableService,

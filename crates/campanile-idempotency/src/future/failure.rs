@@ -6,16 +6,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use campanile_core::limits::{MAX_BACKOFF, MAX_ERROR_BYTES};
-use campanile_core::{BoxError, Classify, Disposition, Lock, LockLost, Outcome, Parked, error};
+use campanile_core::{
+    BoxError, Classify, Disposition, GivenUp, LockHandle, LockLost, Outcome, error,
+};
 use tower_service::Service;
 
 use super::running::Running;
 use super::state::{AfterSettle, ResponseState};
 use crate::defaults::{Defaults, has_no_effect};
-use crate::error::{Failed, Handover, IdempotencyError};
+use crate::error::{AttemptFailed, ErrorLock, IdempotencyError};
 use crate::keeper::{HeldLock, Settlement};
 use crate::layer::{LayerParts, Policies};
-use crate::policy::OnGivenUp;
+use crate::policy::OnExhausted;
 
 pub(super) fn handle_failure<S: Service<R>, R, C>(
     layer: &LayerParts<C>,
@@ -33,7 +35,7 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
         return ResponseState::refused(IdempotencyError::LockLost(lost.clone()));
     }
     let held = running.finish();
-    let attempt = held.lock().attempt();
+    let attempt = held.lock_handle().attempt();
     let backoff = policies.backoff.delay(attempt);
     let no_attempt_left = attempt >= layer.settings.max_attempts.into();
     match disposition {
@@ -53,14 +55,14 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
             let settlement = Settlement::Release { ran: true };
             settle_with_error(held, settlement, source, Disposition::Stop, None)
         }
-        Disposition::Skip => reject(held, error),
-        disposition => match policies.given_up {
-            OnGivenUp::Reject => reject(held, error),
-            OnGivenUp::HandOver => {
-                // A key without attempts is not doomed: it can be tried again if the maximum is
+        Disposition::Skip => give_up(held, error),
+        disposition => match policies.exhausted {
+            OnExhausted::GiveUp => give_up(held, error),
+            OnExhausted::ReturnLock => {
+                // Out of attempts is not a permanent failure: the key can be tried again if the maximum is
                 // raised.
                 let last = disposition == Disposition::DeadLetter;
-                hand_over(held, backoff, last, error, source)
+                return_lock(held, backoff, last, error, source)
             }
         },
     }
@@ -74,23 +76,23 @@ fn settle_with_error<S: Service<R>, R>(
     disposition: Disposition,
     retry_after: Option<Duration>,
 ) -> ResponseState<S, R> {
-    let failed = failed_error(&held.lock().clone(), disposition, retry_after, source, None);
+    let failed = failed_error(&held.lock_handle().clone(), disposition, retry_after, source, None);
     ResponseState::settle(held, settlement, AfterSettle::Error(failed))
 }
 
 /// Gives the key up without a dead letter, as the user has configured.
-fn reject<S: Service<R>, R>(held: HeldLock, error: Box<str>) -> ResponseState<S, R> {
-    tracing::warn!(attempt = held.lock().attempt(), %error, "record given up without a dead letter");
-    let parked = Parked::new(held.lock().attempt(), Some(error.clone()));
+fn give_up<S: Service<R>, R>(held: HeldLock, error: Box<str>) -> ResponseState<S, R> {
+    tracing::warn!(attempt = held.lock_handle().attempt(), %error, "record given up without a dead letter");
+    let given_up = GivenUp::new(held.lock_handle().attempt(), Some(error.clone()));
     ResponseState::settle(
         held,
-        Settlement::Reject { reason: error },
-        AfterSettle::Answer(Outcome::Parked(parked)),
+        Settlement::GiveUp { reason: error },
+        AfterSettle::Answer(Outcome::GivenUp(given_up)),
     )
 }
 
 /// Returns the lock in the error, so that the caller can publish the dead letter under it.
-fn hand_over<S: Service<R>, R>(
+fn return_lock<S: Service<R>, R>(
     mut held: HeldLock,
     delay: Duration,
     last: bool,
@@ -98,24 +100,24 @@ fn hand_over<S: Service<R>, R>(
     source: BoxError,
 ) -> ResponseState<S, R> {
     held.set_drop_failure(delay, last, error);
-    let lock = held.lock().clone();
+    let lock = held.lock_handle().clone();
     ResponseState::refused(failed_error(&lock, Disposition::DeadLetter, None, source, Some(held)))
 }
 
 fn failed_error(
-    lock: &Lock,
+    lock: &LockHandle,
     disposition: Disposition,
     retry_after: Option<Duration>,
     source: BoxError,
-    handover: Option<HeldLock>,
+    held: Option<HeldLock>,
 ) -> IdempotencyError {
-    IdempotencyError::Failed(Failed {
+    IdempotencyError::AttemptFailed(AttemptFailed {
         key: lock.key().clone(),
         attempt: lock.attempt(),
         disposition,
         retry_after,
         source,
-        lock: Handover::new(handover),
+        lock: ErrorLock::new(held),
     })
 }
 

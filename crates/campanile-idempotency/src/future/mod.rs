@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Fingerprint, Outcome, Record, StoreKey, Unguarded,
+    BoxError, BoxableError, CarryLock, Fingerprint, Outcome, Record, StoreKey, WithoutLock,
 };
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -24,7 +24,7 @@ pub(crate) use self::replies::encode_reply;
 use self::running::Running;
 use self::state::{AfterSettle, AheadOfTurn, ResponseState, ResponseStateProj};
 use crate::error::{IdempotencyError, Panicked};
-use crate::keeper::{Acquisition, Settled, Settlement, stopped_error};
+use crate::keeper::{Acquisition, SettledFuture, Settlement, stopped_error};
 use crate::layer::LayerParts;
 use crate::policy::{OnLocked, OnLost};
 use crate::reply::ReplyCodec;
@@ -37,7 +37,7 @@ pin_project! {
     /// # Cancellation
     /// It can be dropped at any time. While it acquires, the lock is released and no attempt is
     /// counted. While the inner service is running, the inner future is dropped first, and then
-    /// [`OnAbandoned`](crate::policy::OnAbandoned) decides; by default, the attempt has failed. On
+    /// [`OnDropped`](crate::policy::OnDropped) decides; by default, the attempt has failed. On
     /// a revoke or shutdown of the driver, the attempt is not counted. While it settles, the
     /// settlement continues.
     pub struct ResponseFuture<S, R, C>
@@ -62,7 +62,7 @@ pub(crate) struct Pending<S, R> {
     pub(crate) fingerprint: Option<Fingerprint>,
     /// The signal for which the request has waited. Kept until the next acquire is answered, which
     /// then needs no command.
-    pub(crate) _waited: Option<Settled>,
+    pub(crate) _waited: Option<SettledFuture>,
 }
 
 impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
@@ -75,7 +75,12 @@ impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
         }
     }
 
-    pub(crate) fn unguarded(layer: LayerParts<C>, service: S, request: R, reason: Unguarded) -> Self
+    pub(crate) fn unguarded(
+        layer: LayerParts<C>,
+        service: S,
+        request: R,
+        reason: WithoutLock,
+    ) -> Self
     where
         R: CarryLock,
         S: Clone,
@@ -86,7 +91,7 @@ impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
         let state = match turn {
             Some(turn) => {
                 // The clone drops the permit that a ready service may hold.
-                let ahead = AheadOfTurn::Unguarded(service.clone(), request, reason);
+                let ahead = AheadOfTurn::WithoutLock(service.clone(), request, reason);
                 ResponseState::WaitingForTurn { turn, ahead: Some(ahead) }
             }
             None => ResponseState::unguarded(service, request, reason),
@@ -182,7 +187,7 @@ where
                         AheadOfTurn::Acquired(answer, pending) => {
                             handle_acquisition(layer, answer, pending, *this.wait_budget)
                         }
-                        AheadOfTurn::Unguarded(service, request, reason) => {
+                        AheadOfTurn::WithoutLock(service, request, reason) => {
                             ResponseState::unguarded(service, request, reason)
                         }
                     }
@@ -235,9 +240,9 @@ where
                 ResponseStateProj::Answered { outcome } => {
                     return Poll::Ready(Ok(outcome.take().expect("polled after completion")));
                 }
-                ResponseStateProj::Unguarded { future, reason } => {
+                ResponseStateProj::WithoutLock { future, reason } => {
                     let reply = ready!(future.poll(cx)).map_err(Into::into)?;
-                    return Poll::Ready(Ok(Outcome::Unguarded(reply, *reason)));
+                    return Poll::Ready(Ok(Outcome::WithoutLock(reply, *reason)));
                 }
                 ResponseStateProj::Settling { settling, after, span } => {
                     let answer = ready!(span.in_scope(|| Pin::new(settling).poll(cx)));

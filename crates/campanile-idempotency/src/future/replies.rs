@@ -27,7 +27,7 @@ pub(crate) fn encode_reply<T, C: ReplyCodec<T>>(
     });
     match encoded {
         Ok(Some(bytes)) if bytes.len() > policies.max_reply_bytes => {
-            let error = ReplyTooLarge { size: bytes.len(), most: policies.max_reply_bytes };
+            let error = ReplyTooLarge { size: bytes.len(), limit: policies.max_reply_bytes };
             match policies.large_reply {
                 OnLargeReply::Fail => Err(error.into()),
                 OnLargeReply::KeepNone => {

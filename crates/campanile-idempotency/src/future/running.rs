@@ -8,7 +8,7 @@ use campanile_core::{Completion, IdempotencyKey, Interrupt, LockLost, LostCause,
 use crate::error::Panicked;
 use crate::keeper::{HeldLock, Settlement};
 use crate::layer::Policies;
-use crate::policy::OnAbandoned;
+use crate::policy::OnDropped;
 
 /// The lock of a running handler. It knows how to settle the lock if it is dropped before the inner
 /// service has ended, and before the rest of the user code has run: the drop of the inner future
@@ -35,7 +35,7 @@ impl Running {
 
     /// Returns the locked key.
     pub(super) fn key(&self) -> &IdempotencyKey {
-        self.held.as_ref().expect("present until the attempt ends").lock().key()
+        self.held.as_ref().expect("present until the attempt ends").lock_handle().key()
     }
 
     /// Returns the record being processed, if the request has one.
@@ -86,7 +86,7 @@ impl Running {
 
     fn drop_settlement(&self, held: &HeldLock) -> Settlement {
         let fail = |error: &str| {
-            let attempt = held.lock().attempt();
+            let attempt = held.lock_handle().attempt();
             let delay = self.policies.backoff.delay(attempt);
             Settlement::Fail { delay, last: false, error: error.into() }
         };
@@ -102,10 +102,10 @@ impl Running {
         if self.interrupt.as_ref().is_some_and(Interrupt::is_set) {
             return Settlement::Release { ran: true };
         }
-        match self.policies.abandoned {
-            OnAbandoned::Fail => fail("dropped before it completed, for example by a timeout"),
-            OnAbandoned::Release => Settlement::Release { ran: true },
-            OnAbandoned::Expire => Settlement::Expire,
+        match self.policies.dropped {
+            OnDropped::Fail => fail("dropped before it completed, for example by a timeout"),
+            OnDropped::Release => Settlement::Release { ran: true },
+            OnDropped::Expire => Settlement::Expire,
         }
     }
 }

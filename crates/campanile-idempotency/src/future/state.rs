@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use campanile_core::{Lost, Outcome, Turn, Unguarded};
+use campanile_core::{LostFuture, Outcome, Turn, WithoutLock};
 use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -45,14 +45,14 @@ pin_project! {
             #[pin]
             future: S::Future,
             running: Option<Running>,
-            lost: Lost,
+            lost: LostFuture,
             span: Span,
         },
         // The inner service runs without a lock.
-        Unguarded {
+        WithoutLock {
             #[pin]
             future: S::Future,
-            reason: Unguarded,
+            reason: WithoutLock,
         },
         // The keeper settles the lock.
         Settling {
@@ -70,14 +70,14 @@ pub(super) enum AheadOfTurn<S, R> {
     /// The keeper's answer is handled.
     Acquired(Acquisition, Pending<S, R>),
     /// The inner service is called without a lock.
-    Unguarded(S, R, Unguarded),
+    WithoutLock(S, R, WithoutLock),
 }
 
 impl<S, R> AheadOfTurn<S, R> {
     pub(super) fn service(&mut self) -> &mut S {
         match self {
             Self::Acquired(_, pending) => &mut pending.service,
-            Self::Unguarded(service, ..) => service,
+            Self::WithoutLock(service, ..) => service,
         }
     }
 }
@@ -107,8 +107,8 @@ impl<S: Service<R>, R> ResponseState<S, R> {
         Self::WaitingForTurn { turn, ahead: Some(AheadOfTurn::Acquired(answer, pending)) }
     }
 
-    pub(super) fn unguarded(mut service: S, request: R, reason: Unguarded) -> Self {
-        Self::Unguarded { future: service.call(request), reason }
+    pub(super) fn unguarded(mut service: S, request: R, reason: WithoutLock) -> Self {
+        Self::WithoutLock { future: service.call(request), reason }
     }
 
     pub(super) fn answer(outcome: Outcome<S::Response>) -> Self {
@@ -124,7 +124,7 @@ impl<S: Service<R>, R> ResponseState<S, R> {
             Settlement::Complete { .. } => tracing::debug_span!("complete"),
             Settlement::Fail { .. } => tracing::debug_span!("fail"),
             Settlement::Release { .. } => tracing::debug_span!("release"),
-            Settlement::Reject { .. } => tracing::debug_span!("reject"),
+            Settlement::GiveUp { .. } => tracing::debug_span!("give_up"),
             Settlement::Completed(_) | Settlement::Expire => Span::none(),
         };
         Self::Settling { settling: held.settle(settlement), after: Some(after), span }
@@ -138,7 +138,7 @@ impl<S: Service<R>, R> ResponseState<S, R> {
             | Self::WaitingForLock { .. }
             | Self::Readying { .. }
             | Self::Processing { .. }
-            | Self::Unguarded { .. } => true,
+            | Self::WithoutLock { .. } => true,
             Self::Refused { .. }
             | Self::Acquiring { .. }
             | Self::Settling { .. }
@@ -154,7 +154,7 @@ impl<S: Service<R>, R> ResponseState<S, R> {
             Self::WaitingForLock { .. } => "WaitingForLock",
             Self::Readying { .. } => "Readying",
             Self::Processing { .. } => "Processing",
-            Self::Unguarded { .. } => "Unguarded",
+            Self::WithoutLock { .. } => "WithoutLock",
             Self::Settling { .. } => "Settling",
             Self::Answered { .. } => "Answered",
         }

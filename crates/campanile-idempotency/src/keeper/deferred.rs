@@ -23,7 +23,7 @@ pub(super) enum Deferred {
         reply: oneshot::Sender<Acquisition>,
         control: LockControl,
         slot: usize,
-        burial: Option<Burial>,
+        giving_up: Option<GiveUp>,
     },
     SendSettleResult(oneshot::Sender<SettleResult>, SettleResult),
     /// Marks the lock as lost, unless it already is.
@@ -43,11 +43,11 @@ pub(super) enum Deferred {
     NotifyShutdown(oneshot::Sender<()>),
 }
 
-/// The details of a burial lock, under which the handler does not run.
+/// The details of a give-up lock, under which the handler does not run.
 #[derive(Debug)]
-pub(super) struct Burial {
+pub(super) struct GiveUp {
     pub(super) attempts: u32,
-    pub(super) burials: u32,
+    pub(super) give_ups: u32,
     pub(super) last_error: Option<Box<str>>,
 }
 
@@ -56,12 +56,12 @@ impl Deferred {
         // If the receiver was dropped, the value is dropped here, which releases a lock.
         match self {
             Self::SendAcquisition(reply, answer) => drop(reply.send(answer)),
-            Self::SendGrant { reply, control, slot, burial } => {
+            Self::SendGrant { reply, control, slot, giving_up } => {
                 let lock = HeldLock::new(control, slot, KeeperHandle::new(shared.clone()));
-                drop(reply.send(match burial {
+                drop(reply.send(match giving_up {
                     None => Acquisition::Held(lock),
-                    Some(Burial { attempts, burials, last_error }) => {
-                        Acquisition::Exhausted { lock, attempts, burials, last_error }
+                    Some(GiveUp { attempts, give_ups, last_error }) => {
+                        Acquisition::Exhausted { lock, attempts, give_ups, last_error }
                     }
                 }));
             }
@@ -69,7 +69,7 @@ impl Deferred {
             Self::LoseLock(control, cause) => {
                 // If the attempt has ended, the lock is about to be settled.
                 if control.cause() != Some(LostCause::Ended) {
-                    let token = control.lock().token().get();
+                    let token = control.lock_handle().token().get();
                     tracing::warn!(token, ?cause, "lock lost");
                 }
                 control.lose(cause);

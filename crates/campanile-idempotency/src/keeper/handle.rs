@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use campanile_core::{Clock, ConfigError, Fingerprint, Interrupt, Lock, LockControl, StoreKey};
+use campanile_core::{
+    Clock, ConfigError, Fingerprint, Interrupt, LockControl, LockHandle, StoreKey,
+};
 use tokio::sync::oneshot;
 
 use super::background::Background;
@@ -34,7 +36,7 @@ use crate::store::Store;
 pub struct LockKeeper {
     handle: KeeperHandle,
     /// The longest call of the store, if known.
-    longest_call: Option<Duration>,
+    max_call_duration: Option<Duration>,
 }
 
 impl LockKeeper {
@@ -70,21 +72,23 @@ impl LockKeeper {
     /// Nothing is renewed or repeated unless the future is polled. Once the future is dropped, all
     /// locks are lost and every request fails because the store is unavailable.
     pub fn unspawned(store: impl Store, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
-        let longest_call = store.longest_call();
-        calls::warn_if_calls_long(longest_call, CALL_TIMEOUT);
-        let (max_batch, separate) = (store.max_batch().get(), Arc::new(store.separate()));
+        let max_call_duration = store.max_call_duration();
+        calls::warn_if_calls_long(max_call_duration, CALL_TIMEOUT);
+        let (max_batch, separate) = (store.max_batch().get(), Arc::new(store.for_renewals()));
         let shared = KeeperShared::new(Arc::new(store), clock.clone(), max_batch);
         let background = Background::new(shared.clone(), separate, clock);
-        (Self { handle: KeeperHandle::new(shared), longest_call }, background.run())
+        (Self { handle: KeeperHandle::new(shared), max_call_duration }, background.run())
     }
 
     /// Stops granting locks, and waits at most this long until all held locks are settled.
     ///
     /// For applications without the consumer driver, which waits by itself.
-    pub async fn shutdown(&self, at_most: Duration) -> Report {
+    pub async fn shutdown(&self, at_most: Duration) -> ShutdownReport {
         let (done, settled) = oneshot::channel();
         self.handle.update(|state| state.shut_down(done));
-        Report { settled: matches!(tokio::time::timeout(at_most, settled).await, Ok(Ok(()))) }
+        ShutdownReport {
+            settled: matches!(tokio::time::timeout(at_most, settled).await, Ok(Ok(()))),
+        }
     }
 
     /// Returns whether both are handles to the same keeper.
@@ -94,7 +98,7 @@ impl LockKeeper {
 
     /// Logs a warning if the store may take longer for a call than locks with this TTL allow.
     pub(crate) fn warn_if_ttl_short(&self, ttl: Duration) {
-        calls::warn_if_calls_long(self.longest_call, call_timeout(ttl));
+        calls::warn_if_calls_long(self.max_call_duration, call_timeout(ttl));
     }
 
     /// Starts an acquisition. If the receiver is dropped, a granted lock is released. If the keeper
@@ -114,7 +118,7 @@ impl LockKeeper {
     }
 
     /// Returns the control of a lock that this keeper holds under this key.
-    pub(crate) fn control(&self, key: &StoreKey, lock: &Lock) -> Option<LockControl> {
+    pub(crate) fn control(&self, key: &StoreKey, lock: &LockHandle) -> Option<LockControl> {
         self.handle.update(|state| state.control(key, lock.grant()))
     }
 }
@@ -128,7 +132,7 @@ impl fmt::Debug for LockKeeper {
 /// The result of [`LockKeeper::shutdown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct ShutdownReport {
     /// Whether every lock was settled and the store has confirmed it.
     pub settled: bool,
 }

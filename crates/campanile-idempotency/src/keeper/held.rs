@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use campanile_core::{Lock, LockControl, LostCause};
+use campanile_core::{LockControl, LockHandle, LostCause};
 use tokio::sync::oneshot;
 
 use super::request::{SettleError, SettleResult, Settlement};
@@ -17,11 +17,11 @@ use crate::store::StoreError;
 ///
 /// The error for a record that is given up contains this guard, so that the dead letter can be
 /// published under the lock: publish it, wait for the broker's acknowledgement, then call
-/// [`reject`](Self::reject).
+/// [`give_up`](Self::give_up).
 ///
 /// # Cancellation
 /// Dropping the guard releases the lock and counts the attempt as failed; it never moves the entry
-/// to FAILED. A call to `reject` or `release` takes effect even if its future is dropped.
+/// to FAILED. A call to `give_up` or `release` takes effect even if its future is dropped.
 #[derive(Debug)]
 pub struct HeldLock {
     control: LockControl,
@@ -39,8 +39,8 @@ impl HeldLock {
     }
 
     /// Returns the lock, with its token, its attempt, and whether it is still held.
-    pub fn lock(&self) -> &Lock {
-        self.control.lock()
+    pub fn lock_handle(&self) -> &LockHandle {
+        self.control.lock_handle()
     }
 
     pub(crate) fn control(&self) -> &LockControl {
@@ -55,18 +55,18 @@ impl HeldLock {
     /// # Errors
     /// [`IdempotencyError::LockLost`] if the entry belongs to another grant; do not commit in that
     /// case. [`IdempotencyError::Store`] if the entry cannot be read, or if the keeper has stopped.
-    pub fn reject(self, reason: impl Into<Box<str>>) -> Settling {
-        self.settle(Settlement::Reject { reason: reason.into() })
+    pub fn give_up(self, reason: impl Into<Box<str>>) -> Settling {
+        self.settle(Settlement::GiveUp { reason: reason.into() })
     }
 
-    /// Releases the lock without counting the attempt. A burial lock has counted no attempt. If the
+    /// Releases the lock without counting the attempt. A give-up lock has counted no attempt. If the
     /// handler has run, this works at most 8 times per key; after that the attempt counts, so that
     /// a poison record runs out of attempts.
     ///
     /// Repeats the command until the store answers.
     ///
     /// # Errors
-    /// As for [`reject`](Self::reject).
+    /// As for [`give_up`](Self::give_up).
     pub fn release(self) -> Settling {
         let ran = matches!(self.on_drop, Some(Settlement::Fail { .. }));
         self.settle(Settlement::Release { ran })
@@ -78,7 +78,7 @@ impl HeldLock {
     /// Repeats the command until the store answers.
     ///
     /// # Errors
-    /// As for [`reject`](Self::reject).
+    /// As for [`give_up`](Self::give_up).
     pub fn fail(mut self) -> impl Future<Output = Result<(), IdempotencyError>> + Send + use<> {
         let settlement = match self.on_drop.take().expect("present until settled or dropped") {
             Settlement::Fail { delay, error, .. } => Settlement::Fail { delay, last: false, error },
@@ -118,7 +118,7 @@ impl Drop for HeldLock {
     }
 }
 
-/// Resolves when the store has answered. Returned by [`HeldLock::reject`] and
+/// Resolves when the store has answered. Returned by [`HeldLock::give_up`] and
 /// [`HeldLock::release`].
 ///
 /// # Cancellation

@@ -37,9 +37,9 @@ mod slot;
 mod state;
 mod timers;
 
-pub use self::handle::{IntoKeeper, LockKeeper, Report};
+pub use self::handle::{IntoKeeper, LockKeeper, ShutdownReport};
 pub(crate) use self::held::stopped_error;
 pub use self::held::{HeldLock, Settling};
 pub(crate) use self::request::{Acquisition, LockSettings, Settlement};
-pub use self::settled::Settled;
+pub use self::settled::SettledFuture;
 pub(crate) use self::settled::wait_at_most;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use campanile_core::{Completion, Fingerprint, Interrupt, LockLost, Owner, Retention, StoreKey};
 use tokio::sync::oneshot;
 
-use super::{HeldLock, Settled};
+use super::{HeldLock, SettledFuture};
 use crate::store::StoreError;
 
 /// The settings of a layer that the keeper needs.
@@ -36,10 +36,10 @@ pub(super) struct AcquireRequest {
 #[derive(Debug)]
 pub(crate) enum Acquisition {
     Held(HeldLock),
-    Exhausted { lock: HeldLock, attempts: u32, burials: u32, last_error: Option<Box<str>> },
+    Exhausted { lock: HeldLock, attempts: u32, give_ups: u32, last_error: Option<Box<str>> },
     Duplicate { reply: Option<Bytes>, attempts: u32, completed_at: SystemTime },
-    Parked { attempts: u32, reason: Option<Box<str>> },
-    Locked { retry_after: Duration, settled: Option<Settled> },
+    AlreadyGivenUp { attempts: u32, reason: Option<Box<str>> },
+    Locked { retry_after: Duration, settled: Option<SettledFuture> },
     BackingOff { retry_after: Duration, attempts: u32 },
     Mismatch,
     Unavailable(StoreError),
@@ -60,7 +60,7 @@ pub(crate) enum Settlement {
     Release {
         ran: bool,
     },
-    Reject {
+    GiveUp {
         reason: Box<str>,
     },
     /// Sends nothing: the entry was already completed, together with the handler's effect.

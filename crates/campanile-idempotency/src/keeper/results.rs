@@ -53,7 +53,7 @@ impl CachedAnswer {
             Acquisition::Duplicate { ref reply, attempts, completed_at } => {
                 Self::Completed { reply: reply.clone(), attempts, completed_at }
             }
-            Acquisition::Parked { attempts, ref reason } => {
+            Acquisition::AlreadyGivenUp { attempts, ref reason } => {
                 Self::Failed { attempts, reason: reason.clone() }
             }
             Acquisition::BackingOff { retry_after, attempts } => {
@@ -88,7 +88,9 @@ impl CachedResult {
             CachedAnswer::Completed { reply, attempts, completed_at } => {
                 Acquisition::Duplicate { reply, attempts, completed_at }
             }
-            CachedAnswer::Failed { attempts, reason } => Acquisition::Parked { attempts, reason },
+            CachedAnswer::Failed { attempts, reason } => {
+                Acquisition::AlreadyGivenUp { attempts, reason }
+            }
             CachedAnswer::BackingOff { retry_after, attempts } => {
                 Acquisition::BackingOff { retry_after: remaining(retry_after)?, attempts }
             }

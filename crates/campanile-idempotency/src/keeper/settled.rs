@@ -23,12 +23,12 @@ use super::results::CachedResult;
 /// # Cancellation
 /// It can be dropped at any time. Waiting writes nothing.
 #[derive(Clone)]
-pub struct Settled {
+pub struct SettledFuture {
     signal: Shared<oneshot::Receiver<()>>,
     result: Arc<OnceLock<CachedResult>>,
 }
 
-impl Settled {
+impl SettledFuture {
     /// Creates a signal, and the sender that triggers it when dropped.
     pub(super) fn pair() -> (oneshot::Sender<()>, Self) {
         let (sender, receiver) = oneshot::channel();
@@ -55,14 +55,14 @@ impl Settled {
 }
 
 /// Waits for this time, or until the holder of the key in this process has ended, if there is one.
-pub(crate) async fn wait_at_most(settled: Option<Settled>, at_most: Duration) {
+pub(crate) async fn wait_at_most(settled: Option<SettledFuture>, at_most: Duration) {
     match settled {
         Some(settled) => drop(timeout(at_most, settled).await),
         None => sleep(at_most).await,
     }
 }
 
-impl Future for Settled {
+impl Future for SettledFuture {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -70,8 +70,8 @@ impl Future for Settled {
     }
 }
 
-impl fmt::Debug for Settled {
+impl fmt::Debug for SettledFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Settled({})", self.signal.peek().is_some())
+        write!(f, "SettledFuture({})", self.signal.peek().is_some())
     }
 }

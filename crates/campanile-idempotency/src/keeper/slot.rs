@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::request::{AcquireRequest, Acquisition, LockSettings, SettleResult, Settlement};
 use super::results::{CachedAnswer, CachedResult, RecentResults};
-use super::settled::Settled;
+use super::settled::SettledFuture;
 
 /// One acquisition of a key. While the slot exists, this keeper does not acquire the key again, and
 /// at most one command for it is in flight: a settlement is sent only after a renewal has ended.
@@ -26,7 +26,7 @@ pub(super) struct Slot {
     /// The time set in the keeper's timers.
     pub(super) timer: Option<Duration>,
     /// Dropped with the slot, which wakes the waiters for the key.
-    settled: Option<(oneshot::Sender<()>, Settled)>,
+    settled: Option<(oneshot::Sender<()>, SettledFuture)>,
     /// How the acquisition has ended, if known.
     result: Option<CachedResult>,
     /// Dropped with the slot, which wakes the driver.
@@ -119,8 +119,8 @@ impl Slot {
     }
 
     /// Returns the signal of the slot's end.
-    pub(super) fn settled(&mut self) -> Settled {
-        self.settled.get_or_insert_with(Settled::pair).1.clone()
+    pub(super) fn settled(&mut self) -> SettledFuture {
+        self.settled.get_or_insert_with(SettledFuture::pair).1.clone()
     }
 
     /// Records how the acquisition has ended.
@@ -224,7 +224,7 @@ impl SettlingGrant {
                 Operation::Fail { grant, delay, last, error }
             }
             Settlement::Release { ran } => Operation::Release { grant, ran },
-            Settlement::Reject { reason } => Operation::Reject { grant, reason },
+            Settlement::GiveUp { reason } => Operation::GiveUp { grant, reason },
             Settlement::Completed(_) | Settlement::Expire => return None,
         })
     }

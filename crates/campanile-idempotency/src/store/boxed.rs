@@ -34,12 +34,12 @@ impl Store for BoxStore {
         self.0.max_batch()
     }
 
-    fn longest_call(&self) -> Option<Duration> {
-        self.0.longest_call()
+    fn max_call_duration(&self) -> Option<Duration> {
+        self.0.max_call_duration()
     }
 
-    fn separate(&self) -> Self {
-        self.0.separate()
+    fn for_renewals(&self) -> Self {
+        self.0.for_renewals()
     }
 
     fn boxed(self) -> BoxStore {
@@ -58,8 +58,8 @@ trait Erased: Send + Sync {
     fn apply(&self, command: Command) -> BoxFuture<'_, Result<Answer, StoreError>>;
     fn apply_batch(&self, batch: Vec<Command>) -> BoxFuture<'_, Vec<Result<Answer, StoreError>>>;
     fn max_batch(&self) -> NonZeroUsize;
-    fn longest_call(&self) -> Option<Duration>;
-    fn separate(&self) -> BoxStore;
+    fn max_call_duration(&self) -> Option<Duration>;
+    fn for_renewals(&self) -> BoxStore;
 }
 
 impl<S: Store> Erased for S {
@@ -75,11 +75,11 @@ impl<S: Store> Erased for S {
         Store::max_batch(self)
     }
 
-    fn longest_call(&self) -> Option<Duration> {
-        Store::longest_call(self)
+    fn max_call_duration(&self) -> Option<Duration> {
+        Store::max_call_duration(self)
     }
 
-    fn separate(&self) -> BoxStore {
-        BoxStore::new(Store::separate(self))
+    fn for_renewals(&self) -> BoxStore {
+        BoxStore::new(Store::for_renewals(self))
     }
 }

@@ -33,14 +33,14 @@ const CACHE_TTL: Duration = Duration::from_secs(60);
 ///
 /// ```
 /// use campanile_core::{BoxError, Outcome};
-/// use campanile_idempotency::{Cached, Guard, MemoryStore};
+/// use campanile_idempotency::{Cached, Runner, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), BoxError> {
 /// let store = Cached::new(MemoryStore::new(), 16 * 1024 * 1024);
-/// let guard = Guard::new(store.clone(), "jobs")?;
-/// guard.run("job-1", async |_| Ok::<_, BoxError>(())).await?;
-/// assert!(guard.run("job-1", async |_| Ok::<_, BoxError>(())).await?.is_duplicate());
+/// let runner = Runner::new(store.clone(), "jobs")?;
+/// runner.run("job-1", async |_| Ok::<_, BoxError>(())).await?;
+/// assert!(runner.run("job-1", async |_| Ok::<_, BoxError>(())).await?.is_duplicate());
 /// assert_eq!((store.hits(), store.misses()), (1, 1));
 /// # Ok(())
 /// # }
@@ -358,12 +358,12 @@ impl<S: Store> Store for Cached<S> {
         self.store.max_batch()
     }
 
-    fn longest_call(&self) -> Option<Duration> {
-        self.store.longest_call()
+    fn max_call_duration(&self) -> Option<Duration> {
+        self.store.max_call_duration()
     }
 
     /// Shares the cache, in front of a separate handle to the store.
-    fn separate(&self) -> Self {
-        Self { store: self.store.separate(), cache: self.cache.clone() }
+    fn for_renewals(&self) -> Self {
+        Self { store: self.store.for_renewals(), cache: self.cache.clone() }
     }
 }

@@ -45,7 +45,7 @@ impl StoreError {
     }
 
     /// Marks the command as possibly applied, because an earlier try was sent.
-    pub fn but_sent_before(self) -> Self {
+    pub fn possibly_sent(self) -> Self {
         Self { was_sent: true, ..self }
     }
 

@@ -41,7 +41,7 @@ pub use self::stepped::{EntryStore, Stepped};
 ///
 /// # Clones
 /// Clones are handles to the same store. The lock keeper has two, one of which is
-/// [separate](Self::separate).
+/// [separate](Self::for_renewals).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
     note = "use `MemoryStore`, `RedisStore`, or implement `Store` (or `EntryStore`, with `Stepped`)"
@@ -72,7 +72,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     ///
     /// The lock keeper waits for a call for a sixth of the lock's TTL, and at most 5 s. It logs a
     /// warning if the store may take longer, because late answers are lost.
-    fn longest_call(&self) -> Option<Duration> {
+    fn max_call_duration(&self) -> Option<Duration> {
         None
     }
 
@@ -81,7 +81,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     ///
     /// The lock keeper renews locks through this handle, on its own thread: a connection belongs to
     /// the runtime that created it, and the application's runtime may be blocked.
-    fn separate(&self) -> Self {
+    fn for_renewals(&self) -> Self {
         self.clone()
     }
 
@@ -132,11 +132,11 @@ impl<S: Store> Store for Arc<S> {
         (**self).max_batch()
     }
 
-    fn longest_call(&self) -> Option<Duration> {
-        (**self).longest_call()
+    fn max_call_duration(&self) -> Option<Duration> {
+        (**self).max_call_duration()
     }
 
-    fn separate(&self) -> Self {
-        Self::new((**self).separate())
+    fn for_renewals(&self) -> Self {
+        Self::new((**self).for_renewals())
     }
 }

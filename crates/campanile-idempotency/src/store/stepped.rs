@@ -24,9 +24,9 @@ pub trait EntryStore: Clone + Send + Sync + 'static {
         key: &StoreKey,
     ) -> impl Future<Output = Result<(Option<Entry>, Self::Version, SystemTime), StoreError>> + Send;
 
-    /// Returns a handle that shares no connection with this one; see [`Store::separate`]. Default:
+    /// Returns a handle that shares no connection with this one; see [`Store::for_renewals`]. Default:
     /// a clone.
-    fn separate(&self) -> Self {
+    fn for_renewals(&self) -> Self {
         self.clone()
     }
 
@@ -76,8 +76,8 @@ impl<S: EntryStore> Store for Stepped<S> {
         Err(StoreError::unavailable(format!("the entry was not swapped in {MAX_ROUNDS} rounds")))
     }
 
-    fn separate(&self) -> Self {
-        Self(self.0.separate())
+    fn for_renewals(&self) -> Self {
+        Self(self.0.for_renewals())
     }
 }
 

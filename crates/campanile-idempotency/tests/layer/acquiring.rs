@@ -10,7 +10,7 @@ use campanile_core::{
     Answer, BoxError, Command, FencingToken, Operation, Outcome, Owner, Request, Retention, State,
 };
 use campanile_idempotency::{
-    Guard, IdempotencyError, LockKeeper, MemoryStore, Store, StoreError, StoreErrorKind,
+    IdempotencyError, LockKeeper, MemoryStore, Runner, Store, StoreError, StoreErrorKind,
 };
 use campanile_test::TestClock;
 use campanile_test::faults::{Fault, FaultyStore};
@@ -124,12 +124,12 @@ async fn extra_call_needs_more_commands_for_larger_batches() {
         let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
         tokio::spawn(task);
         store.store.always(Fault::Hang);
-        let guard = Guard::new(&keeper, "payments").unwrap();
+        let runner = Runner::new(&keeper, "payments").unwrap();
         let mut numbers = 0_u32..;
         let mut start_requests = async |count: usize| {
             for number in numbers.by_ref().take(count) {
-                let guard = guard.clone();
-                let run = async move { guard.run(number, async |_| Ok::<_, BoxError>(())).await };
+                let runner = runner.clone();
+                let run = async move { runner.run(number, async |_| Ok::<_, BoxError>(())).await };
                 drop(tokio::spawn(run));
             }
             run_until_idle().await;
@@ -318,7 +318,7 @@ async fn processing_resumes_after_outage_and_nothing_is_counted() {
 #[tokio::test(start_paused = true)]
 async fn grant_received_after_its_expiration_is_released() {
     let harness = Harness::new();
-    let layer = harness.layer().with_lock_ttl(Duration::from_millis(500)).unwrap();
+    let layer = harness.layer_with(|config| config.with_lock_ttl(Duration::from_millis(500)));
     let (service, _handle) = harness.mock_service(layer);
     harness.store.next_of("acquire", Fault::Slow(Duration::from_millis(40)));
     // The process was paused between the command and its reply.
@@ -326,7 +326,7 @@ async fn grant_received_after_its_expiration_is_released() {
     tokio::task::yield_now().await;
     tokio::task::yield_now().await;
     assert_eq!(harness.store.count("acquire"), 1);
-    harness.clock.put_forward(Duration::from_secs(1));
+    harness.clock.advance(Duration::from_secs(1));
     let result = call.await.unwrap();
     let IdempotencyError::Store(error) = layer_error(&result) else {
         panic!("expected a store error");
@@ -342,7 +342,7 @@ async fn wrong_number_of_answers_fails_all_requests() {
     for fault in [Fault::FewerAnswers, Fault::MoreAnswers] {
         let harness = Harness::new();
         let service = harness.layer().layer(service_fn(async |request: Request<()>| {
-            let lock = request.lock().unwrap();
+            let lock = request.lock_handle().unwrap();
             Ok::<_, BoxError>((lock.key().clone(), lock.token()))
         }));
         harness.store.next(Fault::HangReply);
@@ -373,7 +373,7 @@ async fn wrong_number_of_answers_fails_all_requests() {
 async fn granted_token_exceeds_all_tokens_seen_before() {
     let harness = Harness::new();
     let service = harness.layer().layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock().unwrap().token())
+        Ok::<_, BoxError>(request.lock_handle().unwrap().token())
     }));
     let mut largest = FencingToken::ZERO;
     for number in 0..20 {
@@ -414,7 +414,7 @@ async fn absurd_token_does_not_raise_tokens_of_other_keys() {
         harness.memory.apply(command).await.unwrap();
     }
     let service = harness.layer().layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock().unwrap().token())
+        Ok::<_, BoxError>(request.lock_handle().unwrap().token())
     }));
     let token = |outcome: Outcome<FencingToken>| outcome.into_reply().unwrap();
     assert!(token(service.run("absurd").await.unwrap()) > absurd);

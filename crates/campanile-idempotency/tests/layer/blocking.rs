@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_core::{Answer, BoxError, Command, Outcome, Request, State, key};
-use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore, Store, StoreError};
+use campanile_idempotency::{
+    IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore, Store, StoreError,
+};
 use campanile_test::eventually;
 use campanile_test::faults::{Fault, FaultyStore};
 use futures_util::FutureExt;
@@ -20,9 +22,16 @@ use crate::harness::{TestLayer, TestService, failed, layer_error, request, store
 /// The shortest allowed TTL.
 const TTL: Duration = Duration::from_millis(500);
 
+fn config() -> IdempotencyConfig {
+    IdempotencyConfig::new("payments").with_lock_ttl(TTL)
+}
+
 fn layer(keeper: &LockKeeper) -> TestLayer {
-    let layer = IdempotencyLayer::new(keeper, "payments", key::header("id")).unwrap();
-    layer.with_lock_ttl(TTL).unwrap()
+    layer_with(keeper, config())
+}
+
+fn layer_with(keeper: &LockKeeper, config: IdempotencyConfig) -> TestLayer {
+    IdempotencyLayer::new(keeper, config, key::header("id")).unwrap()
 }
 
 /// The runtime has only this thread, and the handler blocks it for twice the TTL of its lock.
@@ -32,7 +41,7 @@ async fn handler_blocking_its_runtime_keeps_its_lock() {
     let keeper = LockKeeper::new(memory.clone()).unwrap();
     let seen = memory.clone();
     let service = layer(&keeper).layer(service_fn(move |request: Request<()>| {
-        let lock = request.lock().unwrap().clone();
+        let lock = request.lock_handle().unwrap().clone();
         for _ in 0..4 {
             thread::sleep(TTL / 2);
             assert!(lock.check().is_ok());
@@ -239,7 +248,7 @@ async fn lock_dropped_outside_of_runtime_is_settled() {
             true => LockKeeper::new(FaultyStore::new(memory.clone())).unwrap(),
             false => LockKeeper::new(memory.clone()).unwrap(),
         };
-        let layer = layer(&keeper).with_max_attempts(1).unwrap();
+        let layer = layer_with(&keeper, config().with_max_attempts(1));
         let service =
             layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("declined".into())));
         let result = service.run("p-1").await;
@@ -256,7 +265,7 @@ fn background_makes_call_of_runtime_that_was_shut_down() {
         let memory = MemoryStore::new();
         let store = FaultyStore::new(memory.clone());
         let keeper = LockKeeper::new(store.clone()).unwrap();
-        let layer = layer(&keeper).with_lock_ttl(Duration::from_secs(60)).unwrap();
+        let layer = layer_with(&keeper, config().with_lock_ttl(Duration::from_secs(60)));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
         store.next_of(operation, Fault::HangReply);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -308,7 +317,7 @@ fn repeated_acquire_that_is_not_sent_is_cancelled() {
     let memory = MemoryStore::new();
     let store = UnreachableStore { memory: memory.clone(), calls: Arc::default() };
     let keeper = LockKeeper::new(store.clone()).unwrap();
-    let layer = layer(&keeper).with_lock_ttl(Duration::from_secs(3600)).unwrap();
+    let layer = layer_with(&keeper, config().with_lock_ttl(Duration::from_secs(3600)));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

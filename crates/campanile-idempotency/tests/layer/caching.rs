@@ -8,7 +8,8 @@ use campanile_core::{
     key,
 };
 use campanile_idempotency::{
-    Cached, IdempotencyError, IdempotencyLayer, LockKeeper, MemoryStore, Store, reply,
+    Cached, IdempotencyConfig, IdempotencyError, IdempotencyLayer, LockKeeper, MemoryStore, Store,
+    reply,
 };
 use campanile_test::TestClock;
 use campanile_test::faults::{Fault, FaultyStore};
@@ -40,7 +41,15 @@ impl Harness {
     }
 
     fn layer(&self) -> TestLayer {
-        IdempotencyLayer::new(&self.keeper, "payments", key::header("id")).unwrap()
+        self.layer_with(|config| config)
+    }
+
+    fn layer_with(
+        &self,
+        settings: impl FnOnce(IdempotencyConfig) -> IdempotencyConfig,
+    ) -> TestLayer {
+        let config = settings(IdempotencyConfig::new("payments"));
+        IdempotencyLayer::new(&self.keeper, config, key::header("id")).unwrap()
     }
 
     fn service(&self) -> impl TestService<Bytes> + use<> {
@@ -142,7 +151,8 @@ async fn completion_differing_from_its_grant_is_not_cached() {
 async fn key_is_cached_for_its_retention_and_at_most_a_minute() {
     for (retention, cache_seconds) in [(10, 10), (3600, 60)] {
         let harness = Harness::new(MEGABYTE);
-        let layer = harness.layer().with_retention(Duration::from_secs(retention)).unwrap();
+        let layer =
+            harness.layer_with(|config| config.with_retention(Duration::from_secs(retention)));
         let service = layer.with_reply(reply::bytes()).layer(service_fn(receipt));
         service.run("p-1").await.unwrap();
         sleep(Duration::from_secs(cache_seconds) - Duration::from_millis(1)).await;
@@ -249,11 +259,12 @@ async fn cached_completion_without_fingerprint_does_not_answer_one_with() {
 async fn key_cached_late_expires_with_its_entry() {
     let harness = Harness::new(MEGABYTE);
     let kept = Duration::from_secs(30);
-    let layer = harness.layer().with_retention(kept).unwrap().with_reply(reply::bytes());
+    let layer = harness.layer_with(|config| config.with_retention(kept)).with_reply(reply::bytes());
     let other_process = LockKeeper::unspawned(harness.memory.clone(), harness.clock.clock());
     tokio::spawn(other_process.1);
-    let other = IdempotencyLayer::new(&other_process.0, "payments", key::header("id")).unwrap();
-    let other = other.with_retention(kept).unwrap().with_reply(reply::bytes());
+    let config = IdempotencyConfig::new("payments").with_retention(kept);
+    let other = IdempotencyLayer::new(&other_process.0, config, key::header("id")).unwrap();
+    let other = other.with_reply(reply::bytes());
     other.layer(service_fn(receipt)).run("p-1").await.unwrap();
     sleep(Duration::from_secs(29)).await;
     let service = layer.layer(service_fn(receipt));
@@ -265,7 +276,7 @@ async fn key_cached_late_expires_with_its_entry() {
 #[tokio::test(start_paused = true)]
 async fn late_answer_is_not_cached_beyond_its_entry() {
     let harness = Harness::new(MEGABYTE);
-    let layer = harness.layer().with_retention(Duration::from_secs(2)).unwrap();
+    let layer = harness.layer_with(|config| config.with_retention(Duration::from_secs(2)));
     let service = layer.with_reply(reply::bytes()).layer(service_fn(receipt));
     harness.store.next_of("complete", Fault::Slow(Duration::from_secs(4)));
     service.run("p-1").await.unwrap();

@@ -15,11 +15,11 @@ use crate::harness::{HOUR, Harness, TestService, exhausted, failed, failing_serv
 async fn skip_error_parks_record() {
     let harness = Harness::new();
     let service = failing_service(&harness.layer(), || error::skip("a test order").into());
-    let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
-        panic!("expected a parked outcome");
+    let Outcome::GivenUp(given_up) = service.run("p-1").await.unwrap() else {
+        panic!("expected a given_up outcome");
     };
     let text = "skipped by the handler: a test order";
-    assert_eq!((parked.attempts, parked.error.as_deref()), (1, Some(text)));
+    assert_eq!((given_up.attempts, given_up.error.as_deref()), (1, Some(text)));
     assert_eq!(harness.state("p-1"), Some(State::Failed));
 }
 
@@ -92,13 +92,13 @@ async fn classified_release_is_uncounted_eight_times() {
 
     let harness = Harness::new();
     let release = classify::on(|_: &Maintenance| Disposition::Release);
-    let layer = harness.layer().with_classifier(release).with_max_attempts(2).unwrap();
+    let layer = harness.layer_with(|config| config.with_max_attempts(2)).with_classifier(release);
     let service = failing_service(&layer, || Maintenance.into());
     let mut runs = 0;
     let result = loop {
         let result = service.run("p-1").await;
         match layer_error(&result) {
-            IdempotencyError::Failed(_) => runs += 1,
+            IdempotencyError::AttemptFailed(_) => runs += 1,
             _ => break result,
         }
     };
@@ -121,12 +121,12 @@ async fn later_classifiers_take_precedence_and_defaults_come_last() {
     let disposition = async |id: &str, text: &'static str| {
         let result = failing_service(&layer, move || text.into()).run(id).await;
         result.map_err(|error| match IdempotencyError::find(&*error) {
-            Some(IdempotencyError::Failed(failed)) => failed.disposition,
+            Some(IdempotencyError::AttemptFailed(failed)) => failed.disposition,
             other => panic!("{other:?}"),
         })
     };
     assert_eq!(disposition("1", "no such account").await, Err(Disposition::Stop));
-    assert!(matches!(disposition("2", "account closed").await, Ok(Outcome::Parked(_))));
+    assert!(matches!(disposition("2", "account closed").await, Ok(Outcome::GivenUp(_))));
     let retry = Disposition::Retry { after: None };
     assert_eq!(disposition("3", "gateway busy").await, Err(retry));
 }
@@ -162,7 +162,7 @@ async fn overload_of_client_in_handler_runs_out_of_attempts() {
         }
     }
     let harness = Harness::new();
-    let layer = harness.layer().with_max_attempts(3).unwrap();
+    let layer = harness.layer_with(|config| config.with_max_attempts(3));
     let service = failing_service(&layer, || ClientFailed(Overloaded::new()).into());
     let mut runs = 0;
     while !matches!(layer_error(&service.run("p-1").await), IdempotencyError::Exhausted(_)) {

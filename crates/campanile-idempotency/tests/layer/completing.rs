@@ -10,7 +10,7 @@ use campanile_core::{
 };
 use campanile_idempotency::policy::OnLost;
 use campanile_idempotency::{
-    Guard, IdempotencyError, LockKeeper, MemoryStore, Store, StoreError, StoreErrorKind, reply,
+    IdempotencyError, LockKeeper, MemoryStore, Runner, Store, StoreError, StoreErrorKind, reply,
 };
 use campanile_test::TestClock;
 use campanile_test::faults::{Fault, FaultyStore};
@@ -63,7 +63,7 @@ async fn completion_is_repeated_until_answered_and_counts_once() {
 async fn repeated_completion_keeps_key_from_other_processes() {
     for ttl in [Duration::from_millis(500), Duration::from_secs(2), TTL] {
         let harness = Harness::new();
-        let layer = harness.layer().with_lock_ttl(ttl).unwrap();
+        let layer = harness.layer_with(|config| config.with_lock_ttl(ttl));
         let (service, mut handle) = harness.mock_service(layer);
         let call = service.start(request("p-1"));
         let (_, respond) = handle.next_request().await.unwrap();
@@ -135,10 +135,10 @@ async fn completion_after_another_grant_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn completion_recreates_missing_entry() {
     let harness = Harness::new();
-    let layer = fingerprint_layer(&harness).with_lost(OnLost::Notify);
+    let layer = fingerprint_layer(&harness).on_lost(OnLost::Notify);
     let clock = harness.clock.clone();
     let service = layer.layer(service_fn(move |_: Request<()>| {
-        clock.put_forward(Duration::from_secs(8 * 24 * 60 * 60));
+        clock.advance(Duration::from_secs(8 * 24 * 60 * 60));
         ready(Ok::<_, BoxError>("done"))
     }));
     let outcome = service.start(request_with_payload("p-1", "100")).await.unwrap().unwrap();
@@ -161,7 +161,7 @@ async fn failure_is_repeated_until_answered_and_counts_once() {
         harness.store.next_of("fail", fault);
         respond.send_error("gateway busy");
         let result = call.await.unwrap();
-        let IdempotencyError::Failed(failed) = layer_error(&result) else {
+        let IdempotencyError::AttemptFailed(failed) = layer_error(&result) else {
             panic!("expected a failed attempt");
         };
         let entry = harness.entry("p-1").unwrap();
@@ -181,7 +181,7 @@ async fn handler_error_is_returned_if_it_cannot_be_recorded() {
     harness.take_over("p-1").await;
     respond.send_error("gateway busy");
     let result = call.await.unwrap();
-    let IdempotencyError::Failed(failed) = layer_error(&result) else {
+    let IdempotencyError::AttemptFailed(failed) = layer_error(&result) else {
         panic!("expected a failed attempt");
     };
     assert_eq!(failed.source.to_string(), "gateway busy");
@@ -229,16 +229,16 @@ async fn short_handlers_do_not_run_again_after_store_loses_its_data() {
     let store = RestartableStore(Arc::new(Mutex::new(memory())));
     let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
     tokio::spawn(task);
-    let guard = Guard::new(&keeper, "payments").unwrap();
+    let runner = Runner::new(&keeper, "payments").unwrap();
     let runs = Arc::new(AtomicUsize::new(0));
     let run = |id: u64, duration: Duration| {
-        let (guard, runs) = (guard.clone(), runs.clone());
+        let (runner, runs) = (runner.clone(), runs.clone());
         let work = async move |_| {
             runs.fetch_add(1, Ordering::Relaxed);
             sleep(duration).await;
             Ok::<_, BoxError>(())
         };
-        tokio::spawn(async move { guard.run(id, work).await })
+        tokio::spawn(async move { runner.run(id, work).await })
     };
     let short: Vec<_> = (0..100).map(|id| run(id, TTL / 6)).collect();
     let long = run(100, TTL);
@@ -277,10 +277,10 @@ async fn keeper_without_handles_settles_locks_and_ends() {
         let store = FaultyStore::new(memory.clone());
         let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
         let task = tokio::spawn(task);
-        let guard = Guard::new(&keeper, "payments").unwrap();
+        let runner = Runner::new(&keeper, "payments").unwrap();
         drop(keeper);
         store.always_of("complete", Fault::Refuse);
-        let run = async move { guard.run("p-1", async |_| Ok::<_, BoxError>(())).await };
+        let run = async move { runner.run("p-1", async |_| Ok::<_, BoxError>(())).await };
         let call = tokio::spawn(run);
         run_until_idle().await;
         call.abort();
@@ -303,8 +303,8 @@ async fn grant_without_receiver_is_released() {
     let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
     let task = tokio::spawn(task);
     store.next_of("acquire", Fault::HangReply);
-    let guard = Guard::new(keeper, "payments").unwrap();
-    let run = async move { guard.run("p-1", async |_| Ok::<_, BoxError>(())).await };
+    let runner = Runner::new(keeper, "payments").unwrap();
+    let run = async move { runner.run("p-1", async |_| Ok::<_, BoxError>(())).await };
     let call = tokio::spawn(run);
     run_until_idle().await;
     call.abort(); // drops the last handle
@@ -325,8 +325,8 @@ async fn completion_of_unreadable_entry_is_not_repeated() {
         let store = UnreadableStore { memory, reply };
         let (keeper, task) = LockKeeper::unspawned(store, clock.clock());
         tokio::spawn(task);
-        let guard = Guard::new(&keeper, "payments").unwrap();
-        let run = guard.run("p-1", async |_| Ok::<_, BoxError>(()));
+        let runner = Runner::new(&keeper, "payments").unwrap();
+        let run = runner.run("p-1", async |_| Ok::<_, BoxError>(()));
         let result = tokio::time::timeout(HOUR, run).await.unwrap();
         let IdempotencyError::Store(error) = layer_error(&result) else {
             panic!("expected a store error");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Entry, Outcome, Request, State, error};
 use campanile_idempotency::IdempotencyError;
-use campanile_idempotency::policy::{OnAbandoned, OnLocked};
+use campanile_idempotency::policy::{OnDropped, OnLocked};
 use campanile_test::faults::Fault;
 use futures_util::FutureExt;
 use tokio::task::yield_now;
@@ -150,7 +150,7 @@ struct Run {
     case: Case,
     fault: Option<Fault>,
     interrupted: bool,
-    abandoned: OnAbandoned,
+    abandoned: OnDropped,
     drop_point: DropPoint,
 }
 
@@ -160,7 +160,7 @@ impl Run {
         let harness = Harness::new();
         let at_most = Duration::from_secs(60);
         let layer =
-            harness.layer().with_locked(OnLocked::Wait { at_most }).with_abandoned(self.abandoned);
+            harness.layer().on_locked(OnLocked::Wait { at_most }).on_dropped(self.abandoned);
         self.prepare(&harness, &layer).await;
         for operation in ["acquire", "cancel", "complete", "fail", "release"] {
             if let Some(fault) = self.fault {
@@ -182,7 +182,7 @@ impl Run {
         assert_ne!(handler, HandlerProgress::Running, "the handler is still running");
         let is_lost = harness.clock.elapsed() >= MAX_HOLD;
 
-        timeout(HOUR, record.let_go()).await.expect("the record is released");
+        timeout(HOUR, record.lock_released()).await.expect("the record is released");
         self.assert_others_ended(&harness).await;
         let entry = harness.entry("p-1");
         self.assert_entry(entry.as_ref(), handler, is_lost);
@@ -238,7 +238,7 @@ impl Run {
         };
         let seen = (entry.state(), entry.attempt(), entry.interrupts());
         let error = entry.error().unwrap_or_default().into_owned();
-        let is_uncounted = self.interrupted || self.abandoned == OnAbandoned::Release;
+        let is_uncounted = self.interrupted || self.abandoned == OnDropped::Release;
         let expected = match (handler, self.case) {
             (_, IsDuplicate | WaitsAndIsDuplicate) => (State::Completed, 1, 0),
             (HandlerProgress::NotStarted, _) => (State::Retrying, 0, 0),
@@ -246,7 +246,7 @@ impl Run {
             (HandlerProgress::Finished | HandlerProgress::Panicked, _) => (State::Retrying, 1, 0),
             (HandlerProgress::Dropped, _) if is_lost => (State::Retrying, 1, 0),
             (HandlerProgress::Dropped, _) if is_uncounted => (State::Retrying, 0, 1),
-            (HandlerProgress::Dropped, _) if self.abandoned == OnAbandoned::Expire => {
+            (HandlerProgress::Dropped, _) if self.abandoned == OnDropped::Expire => {
                 (State::Processing, 1, 0)
             }
             (HandlerProgress::Dropped, _) => (State::Retrying, 1, 0),
@@ -254,7 +254,7 @@ impl Run {
         };
         assert_eq!(seen, expected, "{error}");
         assert_eq!(
-            entry.is_doomed(),
+            entry.has_permanent_failure(),
             (handler, self.case) == (HandlerProgress::Finished, FailsPermanently)
         );
         let expected = match handler {
@@ -287,7 +287,7 @@ impl Run {
             Some(entry) if entry.state() == State::Completed => {
                 assert!(result.unwrap().is_duplicate());
             }
-            Some(entry) if entry.is_doomed() => {
+            Some(entry) if entry.has_permanent_failure() => {
                 let error = result.unwrap_err();
                 let error = IdempotencyError::find(&*error);
                 assert!(matches!(error, Some(IdempotencyError::Exhausted(_))), "{error:?}");
@@ -331,7 +331,7 @@ async fn future_can_be_dropped_at_every_await() {
     for case in CASES {
         for fault in FAULTS {
             for interrupted in [false, true] {
-                let abandoned = OnAbandoned::Fail;
+                let abandoned = OnDropped::Fail;
                 runs += run_all_drop_points(|drop_point| Run {
                     case,
                     fault,
@@ -349,7 +349,7 @@ async fn future_can_be_dropped_at_every_await() {
 
 #[tokio::test(start_paused = true)]
 async fn abandoned_policy_decides_about_dropped_future() {
-    for abandoned in [OnAbandoned::Release, OnAbandoned::Expire] {
+    for abandoned in [OnDropped::Release, OnDropped::Expire] {
         for case in [Succeeds, Hangs, Panics] {
             for interrupted in [false, true] {
                 let fault = None;

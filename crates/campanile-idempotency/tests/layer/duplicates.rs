@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use campanile_core::{BoxError, Outcome, Reply, Request, error};
-use campanile_idempotency::policy::{OnGivenUp, OnLocked};
-use campanile_idempotency::{IdempotencyError, Settled, Store, WaitForLock, reply};
+use campanile_idempotency::policy::{OnExhausted, OnLocked};
+use campanile_idempotency::{IdempotencyError, SettledFuture, Store, WaitForLock, reply};
 use campanile_test::faults::Fault;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceBuilder, service_fn};
@@ -19,7 +19,7 @@ use crate::harness::{
 const HANDLER_TIME: Duration = Duration::from_secs(5);
 
 fn waiting_layer(harness: &Harness) -> TestLayer {
-    harness.layer().with_locked(OnLocked::Wait { at_most: Duration::from_secs(3600) })
+    harness.layer().on_locked(OnLocked::Wait { at_most: Duration::from_secs(3600) })
 }
 
 /// The operations of the commands that reached the store.
@@ -28,7 +28,7 @@ fn operations(harness: &Harness) -> Vec<&'static str> {
 }
 
 /// The settled signal of the holder that blocks the request.
-fn settled_signal<T: std::fmt::Debug>(result: &super::harness::CallResult<T>) -> Settled {
+fn settled_signal<T: std::fmt::Debug>(result: &super::harness::CallResult<T>) -> SettledFuture {
     match layer_error(result) {
         IdempotencyError::Locked { settled: Some(settled), .. } => settled.clone(),
         other => panic!("{other:?}"),
@@ -88,11 +88,11 @@ async fn waiters_of_failed_holder_get_its_backoff() {
 async fn one_waiter_of_failed_holder_retries() {
     let harness = Harness::new();
     let service = ServiceBuilder::new()
-        .retry(WaitForLock::new(Duration::from_secs(3600)).and_failures())
+        .retry(WaitForLock::new(Duration::from_secs(3600)).retrying_failures())
         .layer(harness.layer())
         .service_fn(async |request: Request<()>| {
             sleep(HANDLER_TIME).await;
-            match request.lock().unwrap().attempt() {
+            match request.lock_handle().unwrap().attempt() {
                 1 => Err::<(), BoxError>("busy".into()),
                 _ => Ok(()),
             }
@@ -110,7 +110,7 @@ async fn one_waiter_of_failed_holder_retries() {
 #[tokio::test(start_paused = true)]
 async fn waiters_of_given_up_holder_are_parked() {
     let harness = Harness::new();
-    let layer = waiting_layer(&harness).with_given_up(OnGivenUp::Reject);
+    let layer = waiting_layer(&harness).on_exhausted(OnExhausted::GiveUp);
     let service = layer.layer(service_fn(async |_: Request<()>| {
         sleep(HANDLER_TIME).await;
         Err::<(), BoxError>(error::permanent("card expired").into())
@@ -118,14 +118,14 @@ async fn waiters_of_given_up_holder_are_parked() {
     let calls: Vec<_> = (0..100).map(|_| service.start(request("p-1"))).collect();
     for call in calls {
         match call.await.unwrap().unwrap() {
-            Outcome::Parked(parked) => {
-                assert_eq!(parked.error.as_deref(), Some("permanent error: card expired"));
-                assert_eq!(parked.attempts, 1);
+            Outcome::GivenUp(given_up) => {
+                assert_eq!(given_up.error.as_deref(), Some("permanent error: card expired"));
+                assert_eq!(given_up.attempts, 1);
             }
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(operations(&harness), ["acquire", "reject"]);
+    assert_eq!(operations(&harness), ["acquire", "give_up"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +176,7 @@ async fn waiters_for_key_of_other_process_share_one_acquire() {
 async fn waiter_with_other_payload_never_gets_holders_answer() {
     let harness = Harness::new();
     let layer = fingerprint_layer(&harness)
-        .with_locked(OnLocked::Wait { at_most: HANDLER_TIME * 2 })
+        .on_locked(OnLocked::Wait { at_most: HANDLER_TIME * 2 })
         .with_reply(reply::bytes());
     let service = layer.layer(service_fn(async |_: Request<()>| {
         sleep(HANDLER_TIME).await;
@@ -265,7 +265,7 @@ async fn wait_longer_than_holders_backoff_asks_the_store() {
     assert!(matches!(layer_error(&result), IdempotencyError::BackingOff { .. }), "{result:?}");
     sleep(Duration::from_secs(7)).await;
     let result = service.run("p-1").await;
-    assert!(matches!(layer_error(&result), IdempotencyError::Failed(_)), "{result:?}");
+    assert!(matches!(layer_error(&result), IdempotencyError::AttemptFailed(_)), "{result:?}");
     drop(settled);
     assert!(TTL > HANDLER_TIME, "no renewal in between");
     assert_eq!(operations(&harness), ["acquire", "fail", "acquire", "fail"]);
@@ -278,7 +278,7 @@ async fn key_reopened_meanwhile_is_tried_again() {
         || error::retry_after("busy", Duration::from_secs(3600)).into();
     for fails in [permanent_error, retry_error] {
         let harness = Harness::new();
-        let layer = harness.layer().with_given_up(OnGivenUp::Reject);
+        let layer = harness.layer().on_exhausted(OnExhausted::GiveUp);
         let service = layer.layer(service_fn(move |_: Request<()>| async move {
             sleep(HANDLER_TIME).await;
             Err::<(), BoxError>(fails())
@@ -308,8 +308,7 @@ async fn holder_without_fingerprint_does_not_answer_waiter_with_one() {
     }));
     let first = service.start(request("p-1"));
     run_until_idle().await;
-    let other =
-        fingerprint_layer(&harness).with_locked(OnLocked::Wait { at_most: HANDLER_TIME * 2 });
+    let other = fingerprint_layer(&harness).on_locked(OnLocked::Wait { at_most: HANDLER_TIME * 2 });
     let other = other.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
     let waiter = other.start(request_with_payload("p-1", "100"));
     first.await.unwrap().unwrap();
@@ -320,17 +319,19 @@ async fn holder_without_fingerprint_does_not_answer_waiter_with_one() {
 #[tokio::test(start_paused = true)]
 async fn rejection_that_keeps_last_error_is_answered_by_store() {
     let harness = Harness::new();
-    let layer = waiting_layer(&harness).with_max_attempts(1).unwrap();
+    let layer = harness
+        .layer_with(|config| config.with_max_attempts(1))
+        .on_locked(OnLocked::Wait { at_most: Duration::from_secs(3600) });
     let service = failing_service(&layer, || "declined".into());
     drop(service.run("p-1").await);
     sleep(Duration::from_secs(3600)).await;
     let result = service.run("p-1").await;
-    let burial = exhausted(&result).take_lock().unwrap();
+    let giving_up = exhausted(&result).take_lock().unwrap();
     let waiter = service.start(request("p-1"));
     assert!(is_pending(&waiter).await);
-    burial.reject("").await.unwrap();
-    let Outcome::Parked(parked) = waiter.await.unwrap().unwrap() else { panic!("not parked") };
-    assert_eq!(parked.error.as_deref(), Some("declined"));
+    giving_up.give_up("").await.unwrap();
+    let Outcome::GivenUp(given_up) = waiter.await.unwrap().unwrap() else { panic!("not given_up") };
+    assert_eq!(given_up.error.as_deref(), Some("declined"));
 }
 
 /// The reply to an acquire is shared by all requests that wait for it.
@@ -343,7 +344,7 @@ async fn requests_during_acquire_get_the_same_answer() {
     ];
     for handler in handler {
         let harness = Harness::new();
-        let layer = waiting_layer(&harness).with_given_up(OnGivenUp::Reject);
+        let layer = waiting_layer(&harness).on_exhausted(OnExhausted::GiveUp);
         let service = layer.layer(service_fn(move |_: Request<()>| async move { handler() }));
         drop(service.run("p-1").await);
         harness.store.forget_calls();

@@ -1,7 +1,7 @@
 //! Keys that get no further attempt.
 
 use campanile_core::{BoxError, Disposition, FencingToken, Outcome, Reply, Request, State, error};
-use campanile_idempotency::policy::OnGivenUp;
+use campanile_idempotency::policy::OnExhausted;
 use campanile_idempotency::{IdempotencyError, Store};
 use campanile_test::faults::Fault;
 use tokio::time::sleep;
@@ -24,27 +24,27 @@ async fn given_up_lock_is_handed_over_once_for_rejection() {
 
     // Publishing takes a while, and the lock is renewed meanwhile.
     sleep(TTL * 3).await;
-    assert!(lock.lock().check().is_ok());
+    assert!(lock.lock_handle().check().is_ok());
     assert!(layer_error(&service.run("p-1").await).is_contention());
-    lock.reject("published").await.unwrap();
+    lock.give_up("published").await.unwrap();
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.error().as_deref()), (State::Failed, Some("published")));
-    let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
-        panic!("expected a parked outcome");
+    let Outcome::GivenUp(given_up) = service.run("p-1").await.unwrap() else {
+        panic!("expected a given_up outcome");
     };
-    assert_eq!((parked.attempts, parked.error.as_deref()), (1, Some("published")));
+    assert_eq!((given_up.attempts, given_up.error.as_deref()), (1, Some("published")));
     harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn rejection_without_reason_keeps_handler_error() {
     let harness = Harness::new();
-    let layer = harness.layer().with_max_attempts(2).unwrap();
+    let layer = harness.layer_with(|config| config.with_max_attempts(2));
     let service = failing_service(&layer, || "gateway busy".into());
     service.run("p-1").await.unwrap_err();
     sleep(HOUR).await;
     let result = service.run("p-1").await;
-    failed(&result).take_lock().unwrap().reject("").await.unwrap();
+    failed(&result).take_lock().unwrap().give_up("").await.unwrap();
     assert_eq!(harness.entry("p-1").unwrap().error().as_deref(), Some("gateway busy"));
 }
 
@@ -64,10 +64,10 @@ async fn untaken_lock_counts_failed_attempt_and_does_not_fail_key() {
     // Another attempt would not help: the next delivery gets the lock for its dead letter.
     sleep(HOUR).await;
     let result = service.run("p-1").await;
-    let burial = exhausted(&result);
-    assert_eq!((burial.attempts, burial.burials), (1, 1));
-    assert_eq!(burial.last_error.as_deref(), Some("permanent error: no such account"));
-    burial.take_lock().unwrap().reject("").await.unwrap();
+    let giving_up = exhausted(&result);
+    assert_eq!((giving_up.attempts, giving_up.give_ups), (1, 1));
+    assert_eq!(giving_up.last_error.as_deref(), Some("permanent error: no such account"));
+    giving_up.take_lock().unwrap().give_up("").await.unwrap();
     assert_eq!(harness.state("p-1"), Some(State::Failed));
     harness.assert_settled().await;
 }
@@ -75,7 +75,7 @@ async fn untaken_lock_counts_failed_attempt_and_does_not_fail_key() {
 #[tokio::test(start_paused = true)]
 async fn failed_last_attempt_can_be_retried_with_more_attempts() {
     let harness = Harness::new();
-    let layer = harness.layer().with_max_attempts(1).unwrap();
+    let layer = harness.layer_with(|config| config.with_max_attempts(1));
     let result = failing_service(&layer, || "gateway busy".into()).run("p-1").await;
     assert_eq!(failed(&result).disposition, Disposition::DeadLetter);
     drop(result);
@@ -95,47 +95,47 @@ async fn key_of_crashing_processes_runs_out_of_attempts() {
     for attempt in 1..=3 {
         let mut harness = first_process.other_process();
         let (service, mut handle) =
-            harness.mock_service(harness.layer().with_max_attempts(3).unwrap());
+            harness.mock_service(harness.layer_with(|config| config.with_max_attempts(3)));
         let _call = service.start(request("p-1"));
         let (request, _respond) = handle.next_request().await.unwrap();
-        assert_eq!(request.lock().unwrap().attempt(), attempt);
+        assert_eq!(request.lock_handle().unwrap().attempt(), attempt);
         harness.crash().await;
         sleep(TTL).await; // the lock outlives the process by at most its TTL
     }
-    for burials in 1..=2 {
+    for give_ups in 1..=2 {
         let mut harness = first_process.other_process();
         let (service, _handle) =
-            harness.mock_service(harness.layer().with_max_attempts(3).unwrap());
+            harness.mock_service(harness.layer_with(|config| config.with_max_attempts(3)));
         let result = service.run("p-1").await;
-        let burial = exhausted(&result);
-        assert_eq!((burial.attempts, burial.burials), (3, burials));
-        assert_eq!(burial.last_error, None, "no attempt survived to record one");
+        let giving_up = exhausted(&result);
+        assert_eq!((giving_up.attempts, giving_up.give_ups), (3, give_ups));
+        assert_eq!(giving_up.last_error, None, "no attempt survived to record one");
         harness.crash().await;
         sleep(TTL).await;
     }
     let (service, _handle) =
-        first_process.mock_service(first_process.layer().with_max_attempts(3).unwrap());
+        first_process.mock_service(first_process.layer_with(|config| config.with_max_attempts(3)));
     let result = service.run("p-1").await;
     let lock = exhausted(&result).take_lock().unwrap();
     assert!(exhausted(&result).take_lock().is_none(), "taken only once");
-    lock.reject("published").await.unwrap();
-    assert!(matches!(service.run("p-1").await.unwrap(), Outcome::Parked(_)));
+    lock.give_up("published").await.unwrap();
+    assert!(matches!(service.run("p-1").await.unwrap(), Outcome::GivenUp(_)));
     first_process.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn untaken_burial_lock_is_released_and_granted_again() {
+async fn untaken_give_up_lock_is_released_and_granted_again() {
     let harness = Harness::new();
-    let layer = harness.layer().with_max_attempts(1).unwrap();
+    let layer = harness.layer_with(|config| config.with_max_attempts(1));
     let service = failing_service(&layer, || "declined".into());
     drop(service.run("p-1").await);
     for _ in 0..3 {
         sleep(HOUR).await;
         let result = service.run("p-1").await;
-        let burial = exhausted(&result);
-        // No burial was interrupted, so the counter stays at one.
-        assert_eq!((burial.attempts, burial.burials), (1, 1));
-        assert_eq!(burial.last_error.as_deref(), Some("declined"));
+        let giving_up = exhausted(&result);
+        // No give-up was interrupted, so the counter stays at one.
+        assert_eq!((giving_up.attempts, giving_up.give_ups), (1, 1));
+        assert_eq!(giving_up.last_error.as_deref(), Some("declined"));
     }
     run_until_idle().await;
     let entry = harness.entry("p-1").unwrap();
@@ -144,9 +144,9 @@ async fn untaken_burial_lock_is_released_and_granted_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn burial_lock_can_be_released() {
+async fn give_up_lock_can_be_released() {
     let harness = Harness::new();
-    let layer = harness.layer().with_max_attempts(1).unwrap();
+    let layer = harness.layer_with(|config| config.with_max_attempts(1));
     let service = failing_service(&layer, || "declined".into());
     drop(service.run("p-1").await);
     sleep(HOUR).await;
@@ -159,7 +159,7 @@ async fn burial_lock_can_be_released() {
 #[tokio::test(start_paused = true)]
 async fn released_last_attempt_is_uncounted_eight_times() {
     let harness = Harness::new();
-    let layer = harness.layer().with_max_attempts(1).unwrap();
+    let layer = harness.layer_with(|config| config.with_max_attempts(1));
     let service = failing_service(&layer, || "declined".into());
     for released in 1..=9 {
         let result = service.run("p-1").await;
@@ -173,12 +173,13 @@ async fn released_last_attempt_is_uncounted_eight_times() {
 #[tokio::test(start_paused = true)]
 async fn given_up_record_is_processed_after_redrive() {
     let harness = Harness::new();
-    let layer = harness.layer().with_given_up(OnGivenUp::Reject).with_max_attempts(1).unwrap();
+    let layer =
+        harness.layer_with(|config| config.with_max_attempts(1)).on_exhausted(OnExhausted::GiveUp);
     failing_service(&layer, || "declined".into()).run("p-1").await.unwrap();
     let fixed_service = layer.layer(service_fn(async |request: Request<()>| {
         Ok::<_, BoxError>(lock(&request).attempt())
     }));
-    assert!(matches!(fixed_service.run("p-1").await.unwrap(), Outcome::Parked(_)));
+    assert!(matches!(fixed_service.run("p-1").await.unwrap(), Outcome::GivenUp(_)));
 
     let token = harness.entry("p-1").unwrap().token();
     let redrive = |token| harness.memory.redrive(store_key("p-1"), token, false);
@@ -188,11 +189,11 @@ async fn given_up_record_is_processed_after_redrive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn exhausted_key_is_parked_immediately_by_policy() {
+async fn exhausted_key_is_given_up_immediately_by_policy() {
     let first_process = Harness::new();
     let layer = |harness: &Harness| {
-        let layer = harness.layer().with_given_up(OnGivenUp::Reject);
-        layer.with_max_attempts(1).unwrap()
+        let layer = harness.layer_with(|config| config.with_max_attempts(1));
+        layer.on_exhausted(OnExhausted::GiveUp)
     };
     let mut harness = first_process.other_process();
     let (service, mut handle) = harness.mock_service(layer(&harness));
@@ -201,10 +202,10 @@ async fn exhausted_key_is_parked_immediately_by_policy() {
     harness.crash().await;
     sleep(TTL).await;
     let (service, _handle) = first_process.mock_service(layer(&first_process));
-    let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
-        panic!("expected a parked outcome");
+    let Outcome::GivenUp(given_up) = service.run("p-1").await.unwrap() else {
+        panic!("expected a given_up outcome");
     };
-    assert_eq!((parked.attempts, parked.error), (1, None));
+    assert_eq!((given_up.attempts, given_up.error), (1, None));
     assert_eq!(first_process.state("p-1"), Some(State::Failed));
     first_process.assert_settled().await;
 }
@@ -215,10 +216,10 @@ async fn rejection_is_repeated_until_answered() {
     let service = failing_service(&harness.layer(), || error::permanent("no such account").into());
     let result = service.run("p-1").await;
     let lock = failed(&result).take_lock().unwrap();
-    harness.store.next_of("reject", Fault::LoseReply);
-    harness.store.next_of("reject", Fault::Refuse);
-    lock.reject("published").await.unwrap();
-    assert_eq!(harness.store.count("reject"), 3);
+    harness.store.next_of("give_up", Fault::LoseReply);
+    harness.store.next_of("give_up", Fault::Refuse);
+    lock.give_up("published").await.unwrap();
+    assert_eq!(harness.store.count("give_up"), 3);
     assert_eq!(harness.state("p-1"), Some(State::Failed));
 }
 
@@ -230,7 +231,7 @@ async fn superseded_rejection_reports_lost_lock_and_changes_nothing() {
     let lock = failed(&result).take_lock().unwrap();
     harness.take_over("p-1").await;
     let before = harness.entry("p-1");
-    let lost = lock.reject("published").await.unwrap_err();
+    let lost = lock.give_up("published").await.unwrap_err();
     assert!(matches!(lost, IdempotencyError::LockLost(_)), "{lost:?}");
     assert_eq!(harness.entry("p-1"), before);
 }
@@ -240,7 +241,7 @@ async fn rejection_takes_effect_if_its_future_is_dropped() {
     let harness = Harness::new();
     let service = failing_service(&harness.layer(), || error::permanent("no such account").into());
     let result = service.run("p-1").await;
-    drop(failed(&result).take_lock().unwrap().reject("published"));
+    drop(failed(&result).take_lock().unwrap().give_up("published"));
     run_until_idle().await;
     assert_eq!(harness.state("p-1"), Some(State::Failed));
 }

@@ -5,11 +5,12 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use campanile_core::{
-    BoxError, Command, Entry, Grant, IdempotencyKey, KeyExtractor, Lock, Operation, Outcome, Owner,
-    Record, Request, Retention, State, StoreKey, key,
+    BoxError, Command, Entry, Grant, IdempotencyKey, KeyExtractor, LockHandle, Operation, Outcome,
+    Owner, Record, Request, Retention, State, StoreKey, key,
 };
 use campanile_idempotency::{
-    Exhausted, Failed, IdempotencyError, IdempotencyLayer, LockKeeper, MemoryStore, Store,
+    AttemptFailed, Exhausted, IdempotencyConfig, IdempotencyError, IdempotencyLayer, LockKeeper,
+    MemoryStore, Store,
 };
 use campanile_test::TestClock;
 use campanile_test::faults::FaultyStore;
@@ -60,7 +61,15 @@ impl Harness {
     }
 
     pub(crate) fn layer(&self) -> TestLayer {
-        IdempotencyLayer::new(&self.keeper, "payments", key::header("id")).unwrap()
+        self.layer_with(|config| config)
+    }
+
+    pub(crate) fn layer_with(
+        &self,
+        settings: impl FnOnce(IdempotencyConfig) -> IdempotencyConfig,
+    ) -> TestLayer {
+        let config = settings(IdempotencyConfig::new("payments"));
+        IdempotencyLayer::new(&self.keeper, config, key::header("id")).unwrap()
     }
 
     /// Returns the layer's service around a mock of the handler, and the mock's handle.
@@ -188,9 +197,9 @@ where
     }))
 }
 
-pub(crate) fn failed<T: Debug>(result: &CallResult<T>) -> &Failed {
+pub(crate) fn failed<T: Debug>(result: &CallResult<T>) -> &AttemptFailed {
     match layer_error(result) {
-        IdempotencyError::Failed(failed) => failed,
+        IdempotencyError::AttemptFailed(failed) => failed,
         other => panic!("{other:?}"),
     }
 }
@@ -202,8 +211,8 @@ pub(crate) fn exhausted<T: Debug>(result: &CallResult<T>) -> &Exhausted {
     }
 }
 
-pub(crate) fn lock(request: &Request<()>) -> Lock {
-    request.lock().unwrap().clone()
+pub(crate) fn lock(request: &Request<()>) -> LockHandle {
+    request.lock_handle().unwrap().clone()
 }
 
 /// Runs all tasks until they are idle.

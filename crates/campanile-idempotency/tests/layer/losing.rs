@@ -65,7 +65,7 @@ async fn hung_handler_loses_its_lock_after_max_hold() {
     let harness = Harness::new();
     let max_hold = Duration::from_secs(90);
     let (service, mut handle) =
-        harness.mock_service(harness.layer().with_max_hold(max_hold).unwrap());
+        harness.mock_service(harness.layer_with(|config| config.with_max_hold(max_hold)));
     let call = service.start(request("p-1"));
     let (request, _respond) = handle.next_request().await.unwrap();
     assert_eq!(lock(&request).lost().await.cause, LostCause::MaxHold);
@@ -115,7 +115,7 @@ async fn handler_is_dropped_on_lost_lock_by_default() {
 async fn notified_handler_continues_and_counts_unless_superseded() {
     for is_superseded in [false, true] {
         let harness = Harness::new();
-        let (service, mut handle) = harness.mock_service(harness.layer().with_lost(OnLost::Notify));
+        let (service, mut handle) = harness.mock_service(harness.layer().on_lost(OnLost::Notify));
         let call = service.start(request("p-1"));
         let (request, respond) = handle.next_request().await.unwrap();
         harness.store.always_of("renew", Fault::Refuse);
@@ -159,7 +159,7 @@ async fn handler_is_not_polled_after_its_deadline() {
     let call = service.start(request("p-1"));
     assert!(is_pending(&call).await);
     assert_eq!(polls.load(Ordering::Relaxed), 1);
-    harness.clock.put_forward(TTL);
+    harness.clock.advance(TTL);
     wake.notify_one();
     assert_eq!(cause(&call.await.unwrap()), LostCause::Expired);
     assert_eq!(polls.load(Ordering::Relaxed), 1);
@@ -168,7 +168,7 @@ async fn handler_is_not_polled_after_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn lost_lock_blocks_key_in_process_until_holder_ends() {
     let harness = Harness::new();
-    let (service, mut handle) = harness.mock_service(harness.layer().with_lost(OnLost::Notify));
+    let (service, mut handle) = harness.mock_service(harness.layer().on_lost(OnLost::Notify));
     let call = service.start(request("p-1"));
     let (request, respond) = handle.next_request().await.unwrap();
     harness.store.always_of("renew", Fault::Refuse);

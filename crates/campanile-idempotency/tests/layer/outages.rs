@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use campanile_core::{Answer, BoxError, Command, Operation, Outcome};
 use campanile_idempotency::{
-    Guard, IdempotencyError, LockKeeper, MemoryStore, Store, StoreError, StoreErrorKind,
+    IdempotencyError, LockKeeper, MemoryStore, Runner, Store, StoreError, StoreErrorKind,
 };
 use campanile_test::TestClock;
 use futures_util::future::join_all;
@@ -74,7 +74,7 @@ impl Drop for CountedKey {
 struct Scenario {
     store: FailingStore,
     keeper: LockKeeper,
-    guard: Guard,
+    runner: Runner,
     kept_keys: Arc<AtomicUsize>,
 }
 
@@ -85,8 +85,8 @@ impl Scenario {
         let store = FailingStore { memory, mode: Arc::new(Mutex::new(mode)) };
         let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
         tokio::spawn(task);
-        let guard = Guard::new(&keeper, "payments").unwrap();
-        Self { store, keeper, guard, kept_keys: Arc::default() }
+        let runner = Runner::new(&keeper, "payments").unwrap();
+        Self { store, keeper, runner, kept_keys: Arc::default() }
     }
 
     fn key(&self, number: usize) -> Bytes {
@@ -98,7 +98,7 @@ impl Scenario {
     }
 
     async fn request(&self, number: usize) -> Result<Outcome<()>, BoxError> {
-        self.guard.run(self.key(number), async |_| Ok::<_, BoxError>(())).await
+        self.runner.run(self.key(number), async |_| Ok::<_, BoxError>(())).await
     }
 
     /// Runs requests that are dropped after a second, and counts the requests of each result.

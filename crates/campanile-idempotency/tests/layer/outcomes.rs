@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use campanile_core::{BoxError, Outcome, Record, Request, State, Unguarded, error};
-use campanile_idempotency::policy::{OnGivenUp, OnMissingKey};
+use campanile_core::{BoxError, Outcome, Record, Request, State, WithoutLock, error};
+use campanile_idempotency::policy::{OnExhausted, OnMissingKey};
 use campanile_idempotency::{ReplyCodec, StoreErrorKind, reply};
 use campanile_test::faults::Fault;
 use tower::{Layer, service_fn};
@@ -38,7 +38,7 @@ async fn request_is_processed_once_and_duplicate_is_answered() {
 async fn handler_sees_its_lock() {
     let harness = Harness::new();
     let service = harness.layer().layer(service_fn(async |request: Request<()>| {
-        let lock = request.lock().unwrap();
+        let lock = request.lock_handle().unwrap();
         assert_eq!(lock.key().as_bytes(), b"p-1");
         assert!(lock.check().is_ok());
         Ok::<_, BoxError>((lock.token(), lock.attempt()))
@@ -82,7 +82,8 @@ async fn duplicate_gets_reply_bytes() {
 #[tokio::test(start_paused = true)]
 async fn reply_is_kept_up_to_size_limit() {
     let harness = Harness::new();
-    let layer = harness.layer().with_max_reply_bytes(4).with_reply(reply::bytes());
+    let layer =
+        harness.layer_with(|config| config.with_max_reply_bytes(4)).with_reply(reply::bytes());
     let service = layer.layer(service_fn(async |request: Request<()>| {
         let length = request.record().headers().len();
         Ok::<_, BoxError>(Bytes::from(vec![7; 3 + length]))
@@ -176,14 +177,15 @@ async fn reply_rejected_by_codec_fails_attempt() {
 #[tokio::test(start_paused = true)]
 async fn given_up_key_is_parked() {
     let harness = Harness::new();
-    let layer = harness.layer().with_given_up(OnGivenUp::Reject).with_max_attempts(1).unwrap();
+    let layer =
+        harness.layer_with(|config| config.with_max_attempts(1)).on_exhausted(OnExhausted::GiveUp);
     let service =
         layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("declined".into())));
     for _ in 0..2 {
-        let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
-            panic!("expected a parked outcome");
+        let Outcome::GivenUp(given_up) = service.run("p-1").await.unwrap() else {
+            panic!("expected a given_up outcome");
         };
-        assert_eq!((parked.attempts, parked.error.as_deref()), (1, Some("declined")));
+        assert_eq!((given_up.attempts, given_up.error.as_deref()), (1, Some("declined")));
     }
     assert_eq!(harness.state("p-1"), Some(State::Failed));
     harness.assert_settled().await;
@@ -192,13 +194,13 @@ async fn given_up_key_is_parked() {
 #[tokio::test(start_paused = true)]
 async fn request_without_key_passes_unguarded_by_policy() {
     let harness = Harness::new();
-    let layer = harness.layer().with_missing_key(OnMissingKey::PassThrough);
+    let layer = harness.layer().on_missing_key(OnMissingKey::PassThrough);
     let service = layer.layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock().is_none())
+        Ok::<_, BoxError>(request.lock_handle().is_none())
     }));
     for _ in 0..2 {
         let outcome = service.run("").await.unwrap();
-        assert_eq!(outcome, Outcome::Unguarded(true, Unguarded::MissingKey));
+        assert_eq!(outcome, Outcome::WithoutLock(true, WithoutLock::MissingKey));
     }
     assert_eq!(harness.store.commands(), []);
 }
@@ -210,11 +212,11 @@ async fn request_without_store_runs_unguarded_if_predicate_allows() {
         key.as_bytes() == b"harmless" && error.kind() == StoreErrorKind::Unavailable
     });
     let service = layer.layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock().is_none())
+        Ok::<_, BoxError>(request.lock_handle().is_none())
     }));
     harness.store.always(Fault::Refuse);
     let open = service.run("harmless").await.unwrap();
-    assert_eq!(open, Outcome::Unguarded(true, Unguarded::StoreDown));
+    assert_eq!(open, Outcome::WithoutLock(true, WithoutLock::StoreUnavailable));
     let closed = service.run("harmful").await;
     assert!(matches!(layer_error(&closed), campanile_idempotency::IdempotencyError::Store(_)));
 
@@ -236,5 +238,5 @@ async fn acquire_in_doubt_is_cancelled_if_request_runs_unguarded() {
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
     respond.send_response("done");
-    assert!(matches!(call.await.unwrap().unwrap(), Outcome::Unguarded("done", _)));
+    assert!(matches!(call.await.unwrap().unwrap(), Outcome::WithoutLock("done", _)));
 }

@@ -163,7 +163,7 @@ async fn panic_of_interrupted_record_counts_as_attempt() {
         let record = request.record().clone();
         record.set_interrupted();
         drop(harness.layer().layer(panics).start(request).await);
-        record.let_go().await;
+        record.lock_released().await;
         assert_counted(&harness.entry("p-1").unwrap(), 1, panics);
         harness.assert_settled().await;
     }
@@ -173,7 +173,7 @@ async fn panic_of_interrupted_record_counts_as_attempt() {
 async fn always_panicking_handler_runs_out_of_attempts() {
     for panics in all() {
         let harness = Harness::new();
-        let service = harness.layer().with_max_attempts(3).unwrap().layer(panics);
+        let service = harness.layer_with(|config| config.with_max_attempts(3)).layer(panics);
         for attempt in 1..=3 {
             drop(service.start(request("p-1")).await);
             run_until_idle().await;
@@ -211,7 +211,7 @@ async fn classifier_panic_means_retry() {
     let service =
         layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("gateway busy".into())));
     let result = service.run("p-1").await;
-    let IdempotencyError::Failed(failed) = layer_error(&result) else {
+    let IdempotencyError::AttemptFailed(failed) = layer_error(&result) else {
         panic!("expected a failed attempt");
     };
     assert_eq!(failed.disposition, Disposition::Retry { after: None });

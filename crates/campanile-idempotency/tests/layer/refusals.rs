@@ -97,7 +97,7 @@ async fn failed_key_is_refused_until_end_of_backoff() {
     let (_, respond) = handle.next_request().await.unwrap();
     respond.send_error("gateway busy");
     let failed = call.await.unwrap();
-    let IdempotencyError::Failed(failure) = layer_error(&failed) else {
+    let IdempotencyError::AttemptFailed(failure) = layer_error(&failed) else {
         panic!("expected a failed attempt");
     };
     let back_off = failure.retry_after.unwrap();

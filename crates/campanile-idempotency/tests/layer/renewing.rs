@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use campanile_core::{Outcome, State};
 use campanile_idempotency::IdempotencyError;
-use campanile_idempotency::policy::OnAbandoned;
+use campanile_idempotency::policy::OnDropped;
 use campanile_test::faults::{Call, Fault};
 use tokio::time::{Instant, sleep};
 
@@ -182,8 +182,7 @@ async fn completion_is_sent_after_renewal_is_answered() {
 #[tokio::test(start_paused = true)]
 async fn key_released_during_renewal_keeps_its_slot_until_answer() {
     let harness = Harness::new();
-    let (service, mut handle) =
-        harness.mock_service(harness.layer().with_abandoned(OnAbandoned::Expire));
+    let (service, mut handle) = harness.mock_service(harness.layer().on_dropped(OnDropped::Expire));
     let call = service.start(request("p-1"));
     let _held = handle.next_request().await.unwrap();
     harness.store.next_of("renew", Fault::HangReply);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use campanile_core::{
     BoxError, Disposition, IdempotencyKey, Namespace, Outcome, Request, State, classify,
 };
-use campanile_idempotency::policy::{OnGivenUp, OnLargeReply};
+use campanile_idempotency::policy::{OnExhausted, OnLargeReply};
 use campanile_idempotency::reply::ReplyCipher;
 use campanile_idempotency::{IdempotencyError, ReplyTooLarge, reply};
 use tower::{Layer, service_fn};
@@ -24,10 +24,11 @@ fn receipt_service(layer: TestLayer) -> impl TestService<Bytes> + use<> {
 #[tokio::test(start_paused = true)]
 async fn too_large_reply_fails_attempt_permanently_by_policy() {
     let harness = Harness::new();
-    let layer = harness.layer().with_large_reply(OnLargeReply::Fail);
     for limit in [RECEIPT.len(), RECEIPT.len() - 1] {
         let id = format!("p-{limit}");
-        let result = receipt_service(layer.clone().with_max_reply_bytes(limit)).run(&id).await;
+        let layer = harness.layer_with(|config| config.with_max_reply_bytes(limit));
+        let layer = layer.on_large_reply(OnLargeReply::Fail);
+        let result = receipt_service(layer.clone()).run(&id).await;
         if limit == RECEIPT.len() {
             assert!(result.is_ok());
             continue;
@@ -35,12 +36,12 @@ async fn too_large_reply_fails_attempt_permanently_by_policy() {
         let failed = failed(&result);
         assert_eq!(failed.disposition, Disposition::DeadLetter);
         let error = failed.source.downcast_ref::<ReplyTooLarge>().unwrap();
-        assert_eq!((error.size, error.most), (7, 6));
+        assert_eq!((error.size, error.limit), (7, 6));
         drop(result);
         run_until_idle().await;
         let again = receipt_service(layer.clone()).run(&id).await;
         assert!(matches!(layer_error(&again), IdempotencyError::BackingOff { .. }), "{again:?}");
-        let text = "the reply of 7 bytes exceeds the limit of 6; raise `IdempotencyLayer::with_max_reply_bytes`";
+        let text = "the reply of 7 bytes exceeds the limit of 6; raise `IdempotencyConfig::with_max_reply_bytes`";
         assert_eq!(harness.entry(&id).unwrap().error().unwrap(), text);
     }
 }
@@ -49,13 +50,12 @@ async fn too_large_reply_fails_attempt_permanently_by_policy() {
 async fn too_large_reply_can_be_classified() {
     let harness = Harness::new();
     let layer = harness
-        .layer()
-        .with_large_reply(OnLargeReply::Fail)
-        .with_max_reply_bytes(1)
-        .with_given_up(OnGivenUp::Reject)
+        .layer_with(|config| config.with_max_reply_bytes(1))
+        .on_large_reply(OnLargeReply::Fail)
+        .on_exhausted(OnExhausted::GiveUp)
         .with_classifier(classify::on(|_: &ReplyTooLarge| Disposition::Skip));
     let outcome = receipt_service(layer).run("p-1").await.unwrap();
-    assert!(matches!(outcome, Outcome::Parked(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::GivenUp(_)), "{outcome:?}");
     assert_eq!(harness.state("p-1"), Some(State::Failed));
 }
 
@@ -140,7 +140,9 @@ async fn undecryptable_reply_leaves_duplicate_without_reply() {
 async fn reply_size_limit_applies_to_encrypted_size() {
     let harness = Harness::new();
     let cipher = TestCipher { fails: false, opened: Arc::default() };
-    let layer = harness.layer().with_reply_encryption(cipher).with_max_reply_bytes(RECEIPT.len());
+    let layer = harness
+        .layer_with(|config| config.with_max_reply_bytes(RECEIPT.len()))
+        .with_reply_encryption(cipher);
     receipt_service(layer).run("p-1").await.unwrap();
     assert_eq!(harness.entry("p-1").unwrap().reply(), None);
 }

@@ -1,33 +1,33 @@
-//! Other request types: `Guard`, `http`, `Guarded` and custom ones; and what `anyhow` errors need.
+//! Other request types: `Runner`, `http`, `WithLock` and custom ones; and what `anyhow` errors need.
 
 use std::fmt;
 use std::time::Duration;
 
 use campanile_core::{
-    BoxError, CarryLock, Disposition, Guarded, Lock, Outcome, Record, Request, error,
+    BoxError, CarryLock, Disposition, LockHandle, Outcome, Record, Request, WithLock, error,
 };
-use campanile_idempotency::policy::{OnGivenUp, OnLocked, OnMissingKey};
-use campanile_idempotency::{Guard, IdempotencyError, IdempotencyLayer, reply};
+use campanile_idempotency::policy::{OnExhausted, OnLocked, OnMissingKey};
+use campanile_idempotency::{IdempotencyError, IdempotencyLayer, Runner, reply};
 use tokio::time::sleep;
 use tower::{ServiceBuilder, ServiceExt};
 
 use crate::harness::{Harness, TestService, failed, layer_error};
 
-async fn unreachable_handler(_: Option<Lock>) -> Result<String, BoxError> {
+async fn unreachable_handler(_: Option<LockHandle>) -> Result<String, BoxError> {
     unreachable!("the function must not run")
 }
 
 #[tokio::test(start_paused = true)]
 async fn guard_runs_function_once() {
     let harness = Harness::new();
-    let guard = Guard::new(&harness.keeper, "jobs").unwrap();
+    let runner = Runner::new(&harness.keeper, "jobs").unwrap();
     let (mut first, mut second) = (0, 0);
-    let outcome = guard.run(7, async |lock: Option<Lock>| {
+    let outcome = runner.run(7, async |lock: Option<LockHandle>| {
         first += 1;
         Ok::<_, BoxError>(lock.unwrap().attempt())
     });
     assert_eq!(outcome.await.unwrap(), Outcome::Processed(1));
-    let outcome = guard.run("7", async |_| {
+    let outcome = runner.run("7", async |_| {
         second += 1;
         Ok::<_, BoxError>(0)
     });
@@ -37,50 +37,48 @@ async fn guard_runs_function_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn guard_has_settings_of_its_layer() {
+async fn runner_has_settings_of_its_layer() {
     let harness = Harness::new();
     let at_most = Duration::from_secs(60);
     let layer = harness
-        .layer()
-        .with_locked(OnLocked::Wait { at_most })
-        .with_missing_key(OnMissingKey::PassThrough)
-        .with_given_up(OnGivenUp::Reject)
-        .with_max_attempts(1)
-        .unwrap()
+        .layer_with(|config| config.with_max_attempts(1))
+        .on_locked(OnLocked::Wait { at_most })
+        .on_missing_key(OnMissingKey::PassThrough)
+        .on_exhausted(OnExhausted::GiveUp)
         .with_reply(reply::json());
-    let guard = Guard::from(layer);
+    let runner = Runner::from(layer);
 
-    let holder_guard = guard.clone();
+    let holder_runner = runner.clone();
     let holder = tokio::spawn(async move {
-        let work = async |_: Option<Lock>| {
+        let work = async |_: Option<LockHandle>| {
             sleep(Duration::from_secs(5)).await;
             Ok::<_, BoxError>("receipt".to_owned())
         };
-        holder_guard.run("job-1", work).await
+        holder_runner.run("job-1", work).await
     });
     sleep(Duration::from_secs(1)).await;
-    let again = guard.run("job-1", unreachable_handler).await.unwrap();
+    let again = runner.run("job-1", unreachable_handler).await.unwrap();
     assert_eq!(again.into_reply().as_deref(), Some("receipt"));
     assert!(holder.await.unwrap().is_ok());
 
     let missing =
-        guard.run(None::<String>, async |lock| Ok::<_, BoxError>(lock.is_none().to_string()));
-    assert!(matches!(missing.await.unwrap(), Outcome::Unguarded(ran, _) if ran == "true"));
-    let given_up = guard.run("job-2", async |_| Err::<String, BoxError>("no".into())).await;
-    assert!(matches!(given_up.unwrap(), Outcome::Parked(_)));
+        runner.run(None::<String>, async |lock| Ok::<_, BoxError>(lock.is_none().to_string()));
+    assert!(matches!(missing.await.unwrap(), Outcome::WithoutLock(ran, _) if ran == "true"));
+    let given_up = runner.run("job-2", async |_| Err::<String, BoxError>("no".into())).await;
+    assert!(matches!(given_up.unwrap(), Outcome::GivenUp(_)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn function_with_invalid_key_never_runs() {
     let harness = Harness::new();
-    let guard = Guard::new(&harness.keeper, "jobs").unwrap();
+    let runner = Runner::new(&harness.keeper, "jobs").unwrap();
     let no_key: Result<String, &str> = Err("not a number");
-    let result = guard.run(no_key, unreachable_handler).await;
+    let result = runner.run(no_key, unreachable_handler).await;
     let IdempotencyError::InvalidKey(error) = layer_error(&result) else {
         panic!("expected an invalid key");
     };
     assert_eq!(error.to_string(), "not a number");
-    let result = guard.run("", unreachable_handler).await;
+    let result = runner.run("", unreachable_handler).await;
     assert!(matches!(layer_error(&result), IdempotencyError::MissingKey));
 }
 
@@ -94,8 +92,8 @@ async fn http_request_carries_its_lock() {
     let service = ServiceBuilder::new()
         .layer(IdempotencyLayer::new(&harness.keeper, "http", by_header).unwrap())
         .service_fn(async |request: http::Request<()>| {
-            let lock = request.extensions().get::<Lock>().unwrap();
-            assert_eq!(request.lock().unwrap().token(), lock.token());
+            let lock = request.extensions().get::<LockHandle>().unwrap();
+            assert_eq!(request.lock_handle().unwrap().token(), lock.token());
             Ok::<_, BoxError>(http::Response::new(lock.attempt()))
         });
     let post = || {
@@ -112,12 +110,12 @@ async fn http_request_carries_its_lock() {
 #[tokio::test(start_paused = true)]
 async fn foreign_request_is_wrapped() {
     let harness = Harness::new();
-    let by_length = |job: &Guarded<Vec<u8>>| job.len();
+    let by_length = |job: &WithLock<Vec<u8>>| job.len();
     let service = ServiceBuilder::new()
-        .map_request(Guarded::new)
+        .map_request(WithLock::new)
         .layer(IdempotencyLayer::new(&harness.keeper, "jobs", by_length).unwrap())
-        .service_fn(async |job: Guarded<Vec<u8>>| {
-            assert_eq!(job.lock().unwrap().key().as_bytes(), b"3");
+        .service_fn(async |job: WithLock<Vec<u8>>| {
+            assert_eq!(job.lock_handle().unwrap().key().as_bytes(), b"3");
             Ok::<_, BoxError>(job.into_inner())
         });
     let outcome = service.clone().oneshot(vec![1, 2, 3]).await.unwrap();
@@ -128,15 +126,15 @@ async fn foreign_request_is_wrapped() {
 /// A custom request type.
 struct Job {
     id: u64,
-    lock: Option<Lock>,
+    lock: Option<LockHandle>,
 }
 
 impl CarryLock for Job {
-    fn set_lock(&mut self, lock: Lock) {
+    fn set_lock(&mut self, lock: LockHandle) {
         self.lock = Some(lock);
     }
 
-    fn lock(&self) -> Option<&Lock> {
+    fn lock_handle(&self) -> Option<&LockHandle> {
         self.lock.as_ref()
     }
 }
@@ -146,7 +144,7 @@ async fn custom_request_carries_its_lock() {
     let harness = Harness::new();
     let service = ServiceBuilder::new()
         .layer(IdempotencyLayer::new(&harness.keeper, "jobs", |job: &Job| job.id).unwrap())
-        .service_fn(async |job: Job| Ok::<_, BoxError>(job.lock().unwrap().attempt()));
+        .service_fn(async |job: Job| Ok::<_, BoxError>(job.lock_handle().unwrap().attempt()));
     let job = |id| Job { id, lock: None };
     assert_eq!(service.clone().oneshot(job(7)).await.unwrap(), Outcome::Processed(1));
     assert!(service.oneshot(job(7)).await.unwrap().is_duplicate());
@@ -186,7 +184,7 @@ async fn anyhow_error_is_found_if_reallocated_outside_handler() {
         .layer(harness.layer())
         .map_err(|error: anyhow::Error| error.reallocate_into_boxed_dyn_error_without_backtrace())
         .service_fn(async |request: Request<()>| {
-            let error = match request.lock().unwrap().key().as_bytes() {
+            let error = match request.lock_handle().unwrap().key().as_bytes() {
                 b"bare" => anyhow::Error::new(Declined),
                 _ => anyhow::Error::new(Declined).context("charging"),
             };

@@ -64,7 +64,7 @@ async fn transactional_completion_is_not_repeated_and_answers_waiters() {
 async fn superseded_lock_is_lost_and_records_no_failure() {
     let harness = Harness::new();
     // With `OnLost::Cancel`, the layer would have dropped the handler by then.
-    let layer = harness.layer().with_lost(OnLost::Notify);
+    let layer = harness.layer().on_lost(OnLost::Notify);
     let layer_clone = layer.clone();
     let service = layer.layer(service_fn(move |request: Request<()>| {
         let lock = lock(&request);
@@ -101,7 +101,7 @@ impl std::error::Error for NotCharged {
 async fn handler_failing_with_lost_lock_is_not_counted() {
     for is_wrapped in [false, true] {
         let harness = Harness::new();
-        let layer = harness.layer().with_lost(OnLost::Notify);
+        let layer = harness.layer().on_lost(OnLost::Notify);
         let service = layer.layer(service_fn(move |request: Request<()>| async move {
             let lost = lock(&request).lost().await;
             Err::<(), BoxError>(if is_wrapped { NotCharged(lost).into() } else { lost.into() })
@@ -123,7 +123,7 @@ async fn handler_failing_with_lost_lock_is_not_counted() {
 #[tokio::test(start_paused = true)]
 async fn handler_exceeding_max_hold_is_failed_attempt() {
     let harness = Harness::new();
-    let layer = harness.layer().with_lost(OnLost::Notify).with_max_hold(2 * TTL).unwrap();
+    let layer = harness.layer_with(|config| config.with_max_hold(2 * TTL)).on_lost(OnLost::Notify);
     let service = layer.layer(service_fn(async |request: Request<()>| {
         Err::<(), BoxError>(lock(&request).lost().await.into())
     }));

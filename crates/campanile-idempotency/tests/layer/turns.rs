@@ -58,7 +58,7 @@ async fn record_dropped_ahead_of_its_turn_counts_no_attempt() {
     let call = service.start(request);
     assert!(is_pending(&call).await);
     call.abort();
-    record.let_go().await;
+    record.lock_released().await;
     run_until_idle().await;
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 0));
@@ -107,7 +107,7 @@ async fn record_ahead_with_key_of_previous_record_is_duplicate() {
 #[tokio::test(start_paused = true)]
 async fn record_ahead_without_key_waits_for_its_turn() {
     let harness = Harness::new();
-    let layer = harness.layer().with_missing_key(OnMissingKey::PassThrough);
+    let layer = harness.layer().on_missing_key(OnMissingKey::PassThrough);
     let (service, mut handle) = harness.mock_service(layer);
     let record = Record::builder("payments", 0, 0).build();
     record.start(true);
@@ -115,7 +115,7 @@ async fn record_ahead_without_key_waits_for_its_turn() {
     assert!(is_pending(&call).await);
     record.begin_turn();
     respond_to_call(&mut handle).await;
-    assert!(matches!(outcome_of(call).await, Outcome::Unguarded("done", _)));
+    assert!(matches!(outcome_of(call).await, Outcome::WithoutLock("done", _)));
     assert_eq!(operations(&harness), [""; 0]);
 }
 
@@ -130,7 +130,7 @@ async fn record_ahead_that_fails_open_waits_for_its_turn() {
     assert!(is_pending(&call).await);
     record.begin_turn();
     respond_to_call(&mut handle).await;
-    assert!(matches!(outcome_of(call).await, Outcome::Unguarded("done", _)));
+    assert!(matches!(outcome_of(call).await, Outcome::WithoutLock("done", _)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,7 +163,7 @@ async fn record_ahead_of_its_turn_keeps_no_permit() {
 #[tokio::test(start_paused = true)]
 async fn running_handler_is_reported_to_driver() {
     let harness = Harness::new();
-    let layer = harness.layer().with_missing_key(OnMissingKey::PassThrough);
+    let layer = harness.layer().on_missing_key(OnMissingKey::PassThrough);
     let (service, mut handle) = harness.mock_service(layer);
     let with_key = request("p-1");
     let without_key = Request::new(Record::builder("payments", 0, 0).build(), ());
@@ -212,7 +212,7 @@ async fn end_of_cancelled_attempt_does_not_begin_the_next_turn() {
 #[tokio::test(start_paused = true)]
 async fn wait_for_lock_is_reported_to_driver() {
     let harness = Harness::new();
-    let layer = harness.layer().with_locked(OnLocked::Wait { at_most: Duration::from_secs(1) });
+    let layer = harness.layer().on_locked(OnLocked::Wait { at_most: Duration::from_secs(1) });
     let (service, mut handle) = harness.mock_service(layer);
     let first = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();

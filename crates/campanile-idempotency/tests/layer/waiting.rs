@@ -19,7 +19,7 @@ use crate::harness::{
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 fn waiting_layer(harness: &Harness) -> TestLayer {
-    harness.layer().with_locked(OnLocked::Wait { at_most: MAX_WAIT })
+    harness.layer().on_locked(OnLocked::Wait { at_most: MAX_WAIT })
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +105,7 @@ async fn waiter_retries_key_held_by_other_process() {
 async fn waiter_gives_up_exactly_at_its_limit_and_changes_nothing() {
     for at_most in [Duration::from_millis(700), Duration::from_secs(100), TTL] {
         let harness = Harness::new();
-        let layer = harness.layer().with_locked(OnLocked::Wait { at_most });
+        let layer = harness.layer().on_locked(OnLocked::Wait { at_most });
         let (service, mut handle) = harness.mock_service(layer);
         let _holder = service.start(request("p-1"));
         let (request_of_holder, _respond) = handle.next_request().await.unwrap();
@@ -127,7 +127,7 @@ async fn waiters_woken_early_keep_their_remaining_time() {
     let service =
         waiting_layer(&harness).layer(service_fn(move |request: Request<()>| async move {
             sleep(hold_time).await;
-            match request.lock().unwrap().attempt() {
+            match request.lock_handle().unwrap().attempt() {
                 1 => Err::<(), BoxError>(overloaded()),
                 _ => unreachable!("an overloaded attempt is not counted"),
             }
@@ -136,7 +136,7 @@ async fn waiters_woken_early_keep_their_remaining_time() {
     let mut ran = 0;
     for call in calls {
         match layer_error(&call.await.unwrap()) {
-            IdempotencyError::Failed(_) => ran += 1,
+            IdempotencyError::AttemptFailed(_) => ran += 1,
             other => panic!("after {ran}: {other:?}"),
         }
     }
@@ -151,7 +151,7 @@ fn overloaded() -> BoxError {
 async fn maximum_wait_limit_is_allowed() {
     let harness = Harness::new();
     let at_most = Duration::MAX;
-    let layer = harness.layer().with_locked(OnLocked::Wait { at_most });
+    let layer = harness.layer().on_locked(OnLocked::Wait { at_most });
     let (service, mut handle) = harness.mock_service(layer);
     let _holder = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
@@ -210,7 +210,7 @@ async fn outer_retry_retries_at_the_reported_time() {
     let _held = held.next_request().await.unwrap();
     other_process.crash().await;
     let handler = service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock().unwrap().attempt())
+        Ok::<_, BoxError>(request.lock_handle().unwrap().attempt())
     });
     let service = ServiceBuilder::new()
         .retry(WaitForLock::new(MAX_WAIT))
@@ -228,9 +228,9 @@ async fn outer_retry_waits_for_backoff_of_other_request() {
     let harness = Harness::new();
     let later = Duration::from_secs(7);
     let fail = failing_service(&harness.layer(), move || error::retry_after("busy", later).into());
-    assert!(matches!(layer_error(&fail.run("p-1").await), IdempotencyError::Failed(_)));
+    assert!(matches!(layer_error(&fail.run("p-1").await), IdempotencyError::AttemptFailed(_)));
     let handler = service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock().unwrap().attempt())
+        Ok::<_, BoxError>(request.lock_handle().unwrap().attempt())
     });
     let service = ServiceBuilder::new()
         .retry(WaitForLock::new(MAX_WAIT))
@@ -254,7 +254,7 @@ async fn outer_retry_does_not_retry_handler_errors() {
         let handler = service_fn(move |result: Request<()>| {
             let inner = inner.clone();
             async move {
-                match result.lock().unwrap().key().as_bytes() {
+                match result.lock_handle().unwrap().key().as_bytes() {
                     b"p-1" => Err::<&str, BoxError>("gateway busy".into()),
                     _ => inner.start(request("account-7")).await?.map(|_| "done"),
                 }
@@ -293,12 +293,12 @@ async fn outer_retry_gives_up_at_its_limit() {
 async fn outer_retry_waits_for_failures_if_enabled() {
     let harness = Harness::new();
     let handler =
-        service_fn(async |request: Request<()>| match request.lock().unwrap().attempt() {
+        service_fn(async |request: Request<()>| match request.lock_handle().unwrap().attempt() {
             3 => Ok("done"),
             _ => Err::<_, BoxError>("gateway busy".into()),
         });
     let service = ServiceBuilder::new()
-        .retry(WaitForLock::new(Duration::MAX).and_failures())
+        .retry(WaitForLock::new(Duration::MAX).retrying_failures())
         .layer(harness.layer())
         .service(handler);
     assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed("done"));
@@ -308,7 +308,7 @@ async fn outer_retry_waits_for_failures_if_enabled() {
         .retry(WaitForLock::new(Duration::MAX))
         .layer(harness.layer())
         .service(handler);
-    assert!(matches!(layer_error(&service.run("p-2").await), IdempotencyError::Failed(_)));
+    assert!(matches!(layer_error(&service.run("p-2").await), IdempotencyError::AttemptFailed(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,11 +316,11 @@ async fn outer_retry_ends_with_last_attempt() {
     let harness = Harness::new();
     let handler = service_fn(async |_: Request<()>| Err::<(), BoxError>("declined".into()));
     let service = ServiceBuilder::new()
-        .retry(WaitForLock::new(Duration::MAX).and_failures())
-        .layer(harness.layer().with_max_attempts(3).unwrap())
+        .retry(WaitForLock::new(Duration::MAX).retrying_failures())
+        .layer(harness.layer_with(|config| config.with_max_attempts(3)))
         .service(handler);
     let result = service.run("p-1").await;
-    let IdempotencyError::Failed(failed) = layer_error(&result) else {
+    let IdempotencyError::AttemptFailed(failed) = layer_error(&result) else {
         panic!("expected a failed attempt");
     };
     assert_eq!((failed.attempt, failed.retry_after), (3, None));
@@ -332,7 +332,7 @@ async fn outer_retry_does_not_wait_for_the_store() {
     harness.store.always(Fault::Refuse);
     let (handler, _handle): (MockHandler, MockHandle) = mock::pair();
     let service = ServiceBuilder::new()
-        .retry(WaitForLock::new(MAX_WAIT).and_failures())
+        .retry(WaitForLock::new(MAX_WAIT).retrying_failures())
         .layer(harness.layer())
         .service(handler);
     let start = Instant::now();

@@ -12,5 +12,5 @@ mod topic;
 pub use self::headers::HeaderStyle;
 pub(crate) use self::headers::{Cause, Letter};
 pub use self::policy::DeadLetter;
-pub(crate) use self::publisher::{BuryError, DeadLetters, GivenUpRecord};
+pub(crate) use self::publisher::{DeadLetters, GiveUpError, GivenUpRecord};
 pub(crate) use self::targets::DeadLetterTargets;

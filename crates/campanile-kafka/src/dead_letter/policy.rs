@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::HeaderStyle;
 use super::topic::TopicChoice;
-use crate::flood::FloodGuard;
+use crate::flood_limit::FloodLimit;
 use crate::publish::PublishSettings;
 
 /// A policy that publishes given-up records to a topic of their own, and commits their offsets only
@@ -17,7 +17,7 @@ use crate::publish::PublishSettings;
 /// # fn main() -> Result<(), campanile_core::ConfigError> {
 /// let consumer = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
 ///     .subscribe(["payments"])
-///     .with_given_up(DeadLetter::topic("payments.dead"));
+///     .on_give_up(DeadLetter::topic("payments.dead"));
 /// # Ok(())
 /// # }
 /// ```
@@ -35,25 +35,25 @@ use crate::publish::PublishSettings;
 /// * The letter is published and acknowledged by all in-sync replicas; then the key's entry becomes
 ///   FAILED; then the offset is committed. A crash in between publishes the letter again, and loses
 ///   none. Copies of a letter have the same original topic, partition and offset, and the same
-///   `campanile-key`, but not the same `campanile-token`, because the second burial has a lock of
+///   `campanile-key`, but not the same `campanile-token`, because the second give-up has a lock of
 ///   its own.
 /// * While a letter cannot be published, its record's offset is not committed and its partition
 ///   waits. The other partitions continue. An event at level ERROR says what is wrong.
 /// * A letter that is too large for the topic is published without its payload; its headers say
-///   where the record is stored. The same applies if an earlier burial (an attempt to publish the
-///   letter) was interrupted by a crash, because the payload may have caused the crash. A burial
+///   where the record is stored. The same applies if an earlier give-up (an attempt to publish the
+///   letter) was interrupted by a crash, because the payload may have caused the crash. A give-up
 ///   under the lock of the record's last attempt is not counted, however it ends. From the fifth
-///   burial on, if the earlier ones were all interrupted this way, nothing is published or
+///   give-up on, if the earlier ones were all interrupted this way, nothing is published or
 ///   committed any more: an event at level ERROR says so, and the partition waits until the key is
-///   reopened. A burial that ends cleanly is not counted, whether an unavailable topic, a pause, a
+///   reopened. A give-up that ends cleanly is not counted, whether an unavailable topic, a pause, a
 ///   shutdown, a revoke or a stop ended it.
 /// * If more than half of the finished records become dead letters, the consumer pauses instead of
-///   moving its whole topic into another: see [`FloodGuard`].
+///   moving its whole topic into another: see [`FloodLimit`].
 /// * If a shutdown or a revoke interrupts a publication, the attempt that failed stays counted, and
-///   no burial is. The next owner of the record publishes its letter.
+///   no give-up is. The next owner of the record publishes its letter.
 ///
 /// The idempotency layer must hand over the records that it gives up, as it does by default. A
-/// record that the layer [rejects](campanile_idempotency::policy::OnGivenUp::Reject) by itself
+/// record that the layer [rejects](campanile_idempotency::policy::OnExhausted::GiveUp) by itself
 /// never becomes a dead letter.
 ///
 /// The topic must exist when serving starts, and must not be one of the topics that are consumed.
@@ -66,7 +66,7 @@ pub struct DeadLetter {
     pub(super) topic: TopicChoice,
     pub(super) headers: HeaderStyle,
     pub(super) publish_settings: PublishSettings,
-    pub(crate) flood_guard: FloodGuard,
+    pub(crate) flood_limit: FloodLimit,
 }
 
 impl DeadLetter {
@@ -86,7 +86,7 @@ impl DeadLetter {
             topic,
             headers: HeaderStyle::default(),
             publish_settings: PublishSettings::new(Duration::from_secs(5 * 60)),
-            flood_guard: FloodGuard::default(),
+            flood_limit: FloodLimit::default(),
         }
     }
 
@@ -113,20 +113,20 @@ impl DeadLetter {
     }
 
     /// Sets how long one publication may take. Within that time, a publication that is refused is
-    /// retried. At least 1 s. Afterwards the record's lock is dropped, and the burial starts over
+    /// retried. At least 1 s. Afterwards the record's lock is dropped, and the give-up starts over
     /// after a backoff.
     ///
     /// Default: 5 min, librdkafka's default for the delivery of a message. Brokers that are
     /// restarted one after the other are back by then, and the lock of a record that is being
-    /// buried may be held for twice as long.
+    /// given up may be held for twice as long.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.publish_settings.set_budget(timeout);
         self
     }
 
-    /// Sets when to pause instead of publishing. Default: [`FloodGuard::default`].
-    pub fn with_flood_guard(mut self, guard: FloodGuard) -> Self {
-        self.flood_guard = guard;
+    /// Sets when to pause instead of publishing. Default: [`FloodLimit::default`].
+    pub fn with_flood_limit(mut self, guard: FloodLimit) -> Self {
+        self.flood_limit = guard;
         self
     }
 }
@@ -134,12 +134,12 @@ impl DeadLetter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GivenUp;
+    use crate::OnGiveUp;
 
     #[test]
     fn debug_shows_no_secrets() {
         let policy = DeadLetter::topic("orders.dead").set("sasl.password", "s3cret");
-        let text = format!("{:?}", GivenUp::from(policy));
+        let text = format!("{:?}", OnGiveUp::from(policy));
         assert!(text.contains("orders.dead") && !text.contains("s3cret"), "{text}");
     }
 }

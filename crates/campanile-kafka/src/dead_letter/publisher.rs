@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use campanile_core::{BoxError, ConfigError, FencingToken, Lock, Output, Record};
+use campanile_core::{BoxError, ConfigError, FencingToken, LockHandle, Output, Record};
 use campanile_idempotency::IdempotencyError;
 use futures_util::future::{Either, select};
 use rdkafka::ClientConfig;
@@ -12,15 +12,15 @@ use rdkafka::ClientConfig;
 use super::policy::DeadLetter;
 use super::topic::TopicChoice;
 use super::{Cause, HeaderStyle, Letter};
-use crate::given_up::{BurialLock, reject, settle_for_stop};
-use crate::publish::{Publisher, Refused};
+use crate::give_up::{GiveUpLock, give_up, settle_for_stop};
+use crate::publish::{PublishError, Publisher};
 use crate::retry_topics::origin;
 
-/// From this burial on, a letter has no payload: an earlier burial was interrupted, and the payload
-/// may be the reason. Burials that ended cleanly are not counted.
+/// From this give-up on, a letter has no payload: an earlier give-up was interrupted, and the payload
+/// may be the reason. Give-ups that ended cleanly are not counted.
 const TRUNCATE_FROM_BURIAL: u32 = 2;
 
-/// From this burial on, nothing is published any more.
+/// From this give-up on, nothing is published any more.
 const STOP_FROM_BURIAL: u32 = 5;
 
 /// The longest record key, in bytes, that a truncated letter keeps.
@@ -42,15 +42,15 @@ pub(crate) struct GivenUpRecord {
     pub(crate) reason: String,
 }
 
-/// Why a record was not buried. Its offset is not committed, and the record is handled again later.
+/// Why a record was not given up. Its offset is not committed, and the record is handled again later.
 #[derive(Debug)]
-pub(crate) enum BuryError {
+pub(crate) enum GiveUpError {
     /// The letter could not be published within the budget; `help` says what to do. The lock, if
     /// the record had one, is dropped.
     Unpublished { topic: Option<Arc<str>>, error: String, help: &'static str },
-    /// Too many burials of this record were interrupted, so nothing is published any more. The lock
+    /// Too many give-ups of this record were interrupted, so nothing is published any more. The lock
     /// is released.
-    Stuck { burials: u32 },
+    Stuck { give_ups: u32 },
     /// The lock was lost, or the entry cannot be written.
     Unsettled(BoxError),
 }
@@ -89,27 +89,29 @@ impl DeadLetters {
     ///
     /// # Cancellation
     /// If the future is dropped, the lock is dropped with it. The letter may still be published.
-    pub(crate) async fn bury(
+    pub(crate) async fn give_up(
         &self,
         dead: GivenUpRecord,
-        burial: BurialLock,
-    ) -> Result<(), BuryError> {
-        let burials = burial.burials();
-        if burials >= STOP_FROM_BURIAL {
-            settle_for_stop(burial).await.map_err(unsettled)?;
-            return Err(BuryError::Stuck { burials });
+        giving_up: GiveUpLock,
+    ) -> Result<(), GiveUpError> {
+        let give_ups = giving_up.give_ups();
+        if give_ups >= STOP_FROM_BURIAL {
+            settle_for_stop(giving_up).await.map_err(unsettled)?;
+            return Err(GiveUpError::Stuck { give_ups });
         }
         let topic = self.topic_of(&dead.record.origin().topic).map_err(|error| {
             let help = "fix the function that chooses the topic, then restart";
-            BuryError::Unpublished { topic: None, error, help }
+            GiveUpError::Unpublished { topic: None, error, help }
         })?;
-        let truncated = burials >= TRUNCATE_FROM_BURIAL;
-        let published = self.publish_while_locked(burial.lock(), &topic, &dead, truncated).await?;
-        let LetterForm { truncated, .. } = published.map_err(|refused| BuryError::Unpublished {
-            topic: Some(topic.clone()),
-            error: refused.to_string(),
-            help: help(&refused),
-        })?;
+        let truncated = give_ups >= TRUNCATE_FROM_BURIAL;
+        let published =
+            self.publish_while_locked(giving_up.lock_handle(), &topic, &dead, truncated).await?;
+        let LetterForm { truncated, .. } =
+            published.map_err(|refused| GiveUpError::Unpublished {
+                topic: Some(topic.clone()),
+                error: refused.to_string(),
+                help: help(&refused),
+            })?;
         tracing::warn!(
             record = %dead.record.coordinates(),
             origin = origin(&dead.record),
@@ -118,18 +120,18 @@ impl DeadLetters {
             error = dead.reason,
             "record given up and dead-lettered"
         );
-        reject(burial, dead.reason).await.map_err(unsettled)
+        give_up(giving_up, dead.reason).await.map_err(unsettled)
     }
 
     /// Publishes the letter while the lock is held. The loss of the lock is polled first, because
     /// an attempt may outlive its lock.
     async fn publish_while_locked(
         &self,
-        lock: Option<&Lock>,
+        lock: Option<&LockHandle>,
         topic: &Arc<str>,
         dead: &GivenUpRecord,
         truncated: bool,
-    ) -> Result<Result<LetterForm, Refused>, BuryError> {
+    ) -> Result<Result<LetterForm, PublishError>, GiveUpError> {
         let Some(lock) = lock else {
             return Ok(self.publish(topic, dead, None, truncated).await);
         };
@@ -149,13 +151,13 @@ impl DeadLetters {
         dead: &GivenUpRecord,
         token: Option<FencingToken>,
         truncated: bool,
-    ) -> Result<LetterForm, Refused> {
+    ) -> Result<LetterForm, PublishError> {
         let mut form = LetterForm { truncated, has_timestamp: true };
         loop {
             let message = self.message(topic, dead, token, form);
             match self.publisher.publish(&message).await {
-                Err(Refused::TooLarge) if !form.truncated => form.truncated = true,
-                Err(Refused::Timestamp) if form.has_timestamp => form.has_timestamp = false,
+                Err(PublishError::TooLarge) if !form.truncated => form.truncated = true,
+                Err(PublishError::Timestamp) if form.has_timestamp => form.has_timestamp = false,
                 result => return result.map(|()| form),
             }
         }
@@ -180,17 +182,21 @@ impl DeadLetters {
 }
 
 /// Returns what to do about a refused publication.
-fn help(refused: &Refused) -> &'static str {
+fn help(refused: &PublishError) -> &'static str {
     match refused {
-        Refused::TooLarge => {
+        PublishError::TooLarge => {
             "the record is too large even without its payload: raise the topic's \
              `max.message.bytes`, or the producer's `message.max.bytes` if that is set"
         }
-        Refused::Timestamp => "the topic rejects it both with and without the record's timestamp",
-        Refused::Otherwise(_) => "create the topic, allow writes to it, or restore its brokers",
+        PublishError::Timestamp => {
+            "the topic rejects it both with and without the record's timestamp"
+        }
+        PublishError::Otherwise(_) => {
+            "create the topic, allow writes to it, or restore its brokers"
+        }
     }
 }
 
-fn unsettled(error: IdempotencyError) -> BuryError {
-    BuryError::Unsettled(error.into())
+fn unsettled(error: IdempotencyError) -> GiveUpError {
+    GiveUpError::Unsettled(error.into())
 }

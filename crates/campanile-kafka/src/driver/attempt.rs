@@ -8,9 +8,9 @@ use campanile_core::{BoxError, Output, Record};
 use tracing::Span;
 
 use super::span::RecordSpans;
-use crate::dead_letter::BuryError;
+use crate::dead_letter::GiveUpError;
 use crate::error::panic_text;
-use crate::flood::FloodPermit;
+use crate::flood_limit::FloodPermit;
 use crate::routes::{ReadinessReporter, Route, RouteError, RouteFuture};
 
 /// The outcome of the work on a record.
@@ -31,7 +31,7 @@ pub(crate) enum RecordOutcome {
     /// The record's dead letter was published, and its entry, if it has one, was updated.
     DeadLettered(FloodPermit),
     /// The record's dead letter was not published, or its entry was not updated.
-    DeadLetterFailed(BuryError),
+    DeadLetterFailed(GiveUpError),
     /// A copy of the record was published to a retry topic.
     Deferred,
     /// The copy was not published. The record is retried after this time, or after the driver's own

@@ -22,7 +22,7 @@ use super::shutdown::Phase;
 use super::source::{Event, Source};
 use crate::error::ConsumerError;
 use crate::policies::Policies;
-use crate::status::Stage;
+use crate::status::ConsumerStage;
 use crate::summary::Summary;
 
 /// The fraction of the budget at which transactions are committed without waiting for the commit
@@ -103,7 +103,7 @@ impl<S: Source> Driver<S> {
     /// Serves until a shutdown or an error, then drains all partitions, commits and leaves the group.
     /// Returns the source as well, because dropping it may block.
     pub(crate) async fn run(mut self) -> (Result<Summary, ConsumerError>, S) {
-        self.scheduler.status().enter_stage(Stage::Serving);
+        self.scheduler.status().enter_stage(ConsumerStage::Serving);
         poll_fn(|cx| self.poll(cx)).await;
         let summary = self.scheduler.summary();
         match &self.error {

@@ -11,7 +11,7 @@ use super::control::Shutdown;
 use super::event_loop::Driver;
 use super::source::Source;
 use crate::error::ConsumerError;
-use crate::status::Stage;
+use crate::status::ConsumerStage;
 
 /// How far the consumer has come in serving and shutting down.
 pub(super) enum Phase {
@@ -47,7 +47,7 @@ impl<S: Source> Driver<S> {
             self.phase = Phase::Draining;
             // The stage changes only after the scheduler has stopped, so no record is started in it.
             self.scheduler.stop(self.settings.drain_timeout);
-            self.scheduler.status().enter_stage(Stage::Draining);
+            self.scheduler.status().enter_stage(ConsumerStage::Draining);
         }
     }
 
@@ -55,7 +55,7 @@ impl<S: Source> Driver<S> {
     pub(super) fn poll_phase(&mut self, cx: &mut Context<'_>) -> bool {
         match &mut self.phase {
             Phase::Draining if self.scheduler.is_drained() && self.revoke.is_none() => {
-                self.scheduler.status().enter_stage(Stage::Closing);
+                self.scheduler.status().enter_stage(ConsumerStage::Closing);
                 self.phase = Phase::Committing(FinalCommit::new());
                 true
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::assignment::{Assignment, AssignmentId};
-use crate::status::{PartitionStatus, Stage, Status};
+use crate::status::{ConsumerStage, PartitionStatus, Status};
 
 /// The value for no time.
 const NO_TIME: u64 = u64::MAX;
@@ -36,7 +36,7 @@ impl DriverStatus {
     /// two polls of the driver.
     pub(crate) fn new(max_poll_interval: Duration) -> Self {
         Self {
-            stage: AtomicU8::new(Stage::Starting as u8),
+            stage: AtomicU8::new(ConsumerStage::Starting as u8),
             assignments: Mutex::default(),
             start: Instant::now(),
             last_poll: AtomicU64::new(NO_TIME),
@@ -48,12 +48,12 @@ impl DriverStatus {
         }
     }
 
-    pub(crate) fn stage(&self) -> Stage {
-        Stage::ALL[usize::from(self.stage.load(Ordering::Acquire))]
+    pub(crate) fn stage(&self) -> ConsumerStage {
+        ConsumerStage::ALL[usize::from(self.stage.load(Ordering::Acquire))]
     }
 
     /// Enters a stage, unless a later stage was entered already.
-    pub(crate) fn enter_stage(&self, stage: Stage) {
+    pub(crate) fn enter_stage(&self, stage: ConsumerStage) {
         self.stage.fetch_max(stage as u8, Ordering::AcqRel);
     }
 
@@ -103,7 +103,7 @@ impl DriverStatus {
         self.assigned.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_store_down(&self) -> bool {
+    pub(crate) fn is_store_unavailable(&self) -> bool {
         self.store_down.load(Ordering::Relaxed)
     }
 
@@ -123,7 +123,7 @@ impl DriverStatus {
 
     /// Notes that serving has ended.
     pub(crate) fn end(&self) {
-        self.enter_stage(Stage::Ended);
+        self.enter_stage(ConsumerStage::Ended);
         self.assignments().clear();
     }
 

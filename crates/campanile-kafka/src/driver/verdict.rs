@@ -5,10 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Classify, Disposition};
-use campanile_idempotency::{Defaults, Failed, IdempotencyError, Settled, StoreErrorKind};
+use campanile_idempotency::{
+    AttemptFailed, Defaults, IdempotencyError, SettledFuture, StoreErrorKind,
+};
 
 use crate::error::chain;
-use crate::given_up::BurialLock;
+use crate::give_up::GiveUpLock;
 
 /// What to do with a record after an attempt that ended in an error.
 pub(crate) enum Verdict {
@@ -17,15 +19,15 @@ pub(crate) enum Verdict {
     Retry { after: Option<Duration> },
     /// The error says nothing about the record. It is tried again after this time, or when the
     /// holder of its key has ended.
-    Wait { after: Option<Duration>, settled: Option<Settled> },
+    Wait { after: Option<Duration>, settled: Option<SettledFuture> },
     /// The store is unavailable. No record is dispatched until it answers.
-    StoreDown,
+    StoreUnavailable,
     /// No further attempt is made. The consumer's policy decides what happens to the record.
-    GiveUp { burial: BurialLock, reason: String, help: &'static str },
+    GiveUp { giving_up: GiveUpLock, reason: String, help: &'static str },
     /// The record is skipped on purpose, regardless of the policy.
-    Skip { burial: BurialLock, reason: String },
+    Skip { giving_up: GiveUpLock, reason: String },
     /// The consumer stops at this record.
-    Stop { burial: BurialLock, help: &'static str },
+    Stop { giving_up: GiveUpLock, help: &'static str },
 }
 
 /// Returns the verdict for an error: errors of the idempotency layer by their kind, all
@@ -49,22 +51,21 @@ fn layer_verdict(error: &IdempotencyError) -> Verdict {
         IdempotencyError::LockLost(_) => wait(None),
         // An unreadable entry says nothing about other entries.
         IdempotencyError::Store(error) if error.kind() == StoreErrorKind::Unreadable => wait(None),
-        IdempotencyError::Store(_) => Verdict::StoreDown,
-        IdempotencyError::Failed(failed) => failed_verdict(failed),
+        IdempotencyError::Store(_) => Verdict::StoreUnavailable,
+        IdempotencyError::AttemptFailed(failed) => failed_verdict(failed),
         IdempotencyError::Exhausted(exhausted) => Verdict::GiveUp {
-            burial: exhausted.take_lock().map_or(BurialLock::None, |lock| BurialLock::Exhausted {
-                lock,
-                burials: exhausted.burials,
+            giving_up: exhausted.take_lock().map_or(GiveUpLock::None, |lock| {
+                GiveUpLock::Exhausted { lock, give_ups: exhausted.give_ups }
             }),
             reason: exhausted.to_string(),
             help: "no attempts are left: raise the layer's `with_max_attempts` to retry the \
-                   record, or pass a `DeadLetter` topic or `GivenUp::Skip` to `with_given_up`",
+                   record, or pass a `DeadLetter` topic or `OnGiveUp::Skip` to `on_give_up`",
         },
         IdempotencyError::MissingKey
         | IdempotencyError::InvalidKey(_)
         | IdempotencyError::Mismatch { .. } => untried_verdict(error),
         IdempotencyError::ShuttingDown => Verdict::Stop {
-            burial: BurialLock::None,
+            giving_up: GiveUpLock::None,
             help: "the lock keeper was shut down before the consumer",
         },
         // The meaning of an error that a later version adds is not known here.
@@ -72,21 +73,22 @@ fn layer_verdict(error: &IdempotencyError) -> Verdict {
     }
 }
 
-fn failed_verdict(failed: &Failed) -> Verdict {
-    let burial = || failed.take_lock().map_or(BurialLock::None, BurialLock::LastAttempt);
+fn failed_verdict(failed: &AttemptFailed) -> Verdict {
+    let giving_up = || failed.take_lock().map_or(GiveUpLock::None, GiveUpLock::LastAttempt);
     let reason = || chain(&*failed.source);
     match failed.disposition {
         Disposition::DeadLetter => Verdict::GiveUp {
-            burial: burial(),
+            giving_up: giving_up(),
             reason: reason(),
             help: "the last attempt failed, or the error is permanent: fix the handler, then \
                    restart (raise the layer's `with_max_attempts` if no attempts are left), or \
-                   pass a `DeadLetter` topic or `GivenUp::Skip` to `with_given_up`",
+                   pass a `DeadLetter` topic or `OnGiveUp::Skip` to `on_give_up`",
         },
-        Disposition::Skip => Verdict::Skip { burial: burial(), reason: reason() },
-        Disposition::Stop => {
-            Verdict::Stop { burial: burial(), help: "the handler's error is classified as `Stop`" }
-        }
+        Disposition::Skip => Verdict::Skip { giving_up: giving_up(), reason: reason() },
+        Disposition::Stop => Verdict::Stop {
+            giving_up: giving_up(),
+            help: "the handler's error is classified as `Stop`",
+        },
         Disposition::Release => Verdict::Wait { after: failed.retry_after, settled: None },
         _ => Verdict::Retry { after: failed.retry_after },
     }
@@ -104,9 +106,11 @@ fn other_verdict(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Ve
     };
     match disposition {
         Some(Disposition::DeadLetter) => untried_verdict(error),
-        Some(Disposition::Skip) => Verdict::Skip { burial: BurialLock::None, reason: chain(error) },
+        Some(Disposition::Skip) => {
+            Verdict::Skip { giving_up: GiveUpLock::None, reason: chain(error) }
+        }
         Some(Disposition::Stop) => Verdict::Stop {
-            burial: BurialLock::None,
+            giving_up: GiveUpLock::None,
             help: "the service's error is classified as `Stop`",
         },
         Some(Disposition::Release) => Verdict::Wait { after: None, settled: None },
@@ -117,11 +121,11 @@ fn other_verdict(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Ve
 
 fn untried_verdict(error: &(dyn Error + 'static)) -> Verdict {
     Verdict::GiveUp {
-        burial: BurialLock::None,
+        giving_up: GiveUpLock::None,
         reason: chain(error),
         help: "no attempt can succeed: fix the producer of the record, or how the record is \
-               decoded and keyed, or pass a `DeadLetter` topic or `GivenUp::Skip` to \
-               `with_given_up`",
+               decoded and keyed, or pass a `DeadLetter` topic or `OnGiveUp::Skip` to \
+               `on_give_up`",
     }
 }
 
@@ -129,7 +133,7 @@ fn untried_verdict(error: &(dyn Error + 'static)) -> Verdict {
 pub(crate) fn store_answered(error: &BoxError) -> bool {
     match IdempotencyError::find(&**error) {
         Some(
-            IdempotencyError::Failed(_)
+            IdempotencyError::AttemptFailed(_)
             | IdempotencyError::Exhausted(_)
             | IdempotencyError::BackingOff { .. }
             | IdempotencyError::Mismatch { .. }
@@ -160,8 +164,8 @@ mod tests {
     #[test]
     fn unavailable_store_stops_dispatch_and_unreadable_entry_waits() {
         let store = IdempotencyError::Store;
-        assert!(matches!(verdict(store(StoreError::unavailable("x"))), Verdict::StoreDown));
-        assert!(matches!(verdict(store(StoreError::timeout("x"))), Verdict::StoreDown));
+        assert!(matches!(verdict(store(StoreError::unavailable("x"))), Verdict::StoreUnavailable));
+        assert!(matches!(verdict(store(StoreError::timeout("x"))), Verdict::StoreUnavailable));
         let unreadable = verdict(store(StoreError::unreadable("x")));
         assert!(matches!(unreadable, Verdict::Wait { after: None, settled: None }));
     }
@@ -180,7 +184,7 @@ mod tests {
     #[test]
     fn wrapped_layer_error_is_found() {
         let wrapped = error::permanent(IdempotencyError::MissingKey);
-        assert!(matches!(verdict(wrapped), Verdict::GiveUp { burial: BurialLock::None, .. }));
+        assert!(matches!(verdict(wrapped), Verdict::GiveUp { giving_up: GiveUpLock::None, .. }));
         let wrapped = error::permanent(IdempotencyError::ShuttingDown);
         assert!(matches!(verdict(wrapped), Verdict::Stop { .. }));
     }
@@ -202,6 +206,6 @@ mod tests {
         assert!(matches!(verdict(error::permanent("gone")), Verdict::GiveUp { .. }));
         let own = |_: &(dyn Error + 'static)| Some(Disposition::Skip);
         let owned = verdict_for(&error::permanent("gone").into(), &own);
-        assert!(matches!(owned, Verdict::Skip { burial: BurialLock::None, .. }));
+        assert!(matches!(owned, Verdict::Skip { giving_up: GiveUpLock::None, .. }));
     }
 }

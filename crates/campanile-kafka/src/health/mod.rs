@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub use self::service::HealthService;
 use crate::driver::DriverStatus;
-use crate::status::Stage;
+use crate::status::ConsumerStage;
 
 /// How long the program's runtime may take to run a task of the driver. This takes microseconds,
 /// unless handlers block all threads of the runtime. 30 s is more than a busy machine ever takes,
@@ -65,7 +65,7 @@ pub enum Unhealthy {
     /// group.
     Unassigned,
     /// Not ready: the store does not answer, so no records are dispatched.
-    StoreDown,
+    StoreUnavailable,
 }
 
 impl fmt::Display for Unhealthy {
@@ -82,7 +82,9 @@ impl fmt::Display for Unhealthy {
             Self::Starting => f.write_str("starting: brokers or topics have not been found yet"),
             Self::ShuttingDown => f.write_str("shutting down"),
             Self::Unassigned => f.write_str("the group has not assigned any partitions"),
-            Self::StoreDown => f.write_str("the store does not answer; no records are dispatched"),
+            Self::StoreUnavailable => {
+                f.write_str("the store does not answer; no records are dispatched")
+            }
         }
     }
 }
@@ -99,7 +101,7 @@ impl Health {
 
 fn live(status: &DriverStatus) -> Result<(), Unhealthy> {
     let exceeding = |silent: Option<Duration>, limit| silent.filter(|silent| *silent > limit);
-    if status.stage() == Stage::Ended {
+    if status.stage() == ConsumerStage::Ended {
         return Err(Unhealthy::Ended);
     }
     if let Some(silent) = exceeding(status.pending_ping_age(), RUNTIME_TIMEOUT) {
@@ -107,18 +109,22 @@ fn live(status: &DriverStatus) -> Result<(), Unhealthy> {
     }
     match exceeding(status.since_last_poll(), status.max_poll_interval()) {
         // The last round drops the consumer, and `Serve` limits how long that may take.
-        Some(silent) if status.stage() < Stage::Closing => Err(Unhealthy::Driver { silent }),
+        Some(silent) if status.stage() < ConsumerStage::Closing => {
+            Err(Unhealthy::Driver { silent })
+        }
         _ => Ok(()),
     }
 }
 
 fn ready(status: &DriverStatus) -> Result<(), Unhealthy> {
     match status.stage() {
-        Stage::Starting => Err(Unhealthy::Starting),
-        Stage::Serving if !status.is_assigned() => Err(Unhealthy::Unassigned),
-        Stage::Serving if status.is_store_down() => Err(Unhealthy::StoreDown),
-        Stage::Serving => Ok(()),
-        Stage::Draining | Stage::Closing | Stage::Ended => Err(Unhealthy::ShuttingDown),
+        ConsumerStage::Starting => Err(Unhealthy::Starting),
+        ConsumerStage::Serving if !status.is_assigned() => Err(Unhealthy::Unassigned),
+        ConsumerStage::Serving if status.is_store_unavailable() => Err(Unhealthy::StoreUnavailable),
+        ConsumerStage::Serving => Ok(()),
+        ConsumerStage::Draining | ConsumerStage::Closing | ConsumerStage::Ended => {
+            Err(Unhealthy::ShuttingDown)
+        }
     }
 }
 
@@ -136,7 +142,7 @@ mod tests {
 
     fn serving() -> DriverStatus {
         let status = DriverStatus::new(POLL);
-        status.enter_stage(Stage::Serving);
+        status.enter_stage(ConsumerStage::Serving);
         status.record_poll();
         status.assign(&[]);
         status
@@ -174,7 +180,7 @@ mod tests {
         advance(Duration::from_secs(1)).await;
         let dead = Err(Unhealthy::Driver { silent: POLL + Duration::from_secs(1) });
         assert_eq!(Health::of(&status), Health { live: dead.clone(), ready: dead });
-        status.enter_stage(Stage::Closing);
+        status.enter_stage(ConsumerStage::Closing);
         assert_eq!(Health::of(&status).live, Ok(()), "the consumer is being closed");
     }
 
@@ -185,7 +191,7 @@ mod tests {
         advance(POLL).await;
         status.record_poll();
         let health = Health::of(&status);
-        assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::StoreDown)));
+        assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::StoreUnavailable)));
         status.update(false, HashMap::new());
         assert_eq!(Health::of(&status).ready, Ok(()));
     }
@@ -202,7 +208,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn shutting_down_consumer_is_live_and_not_ready() {
         let status = serving();
-        for stage in [Stage::Draining, Stage::Closing] {
+        for stage in [ConsumerStage::Draining, ConsumerStage::Closing] {
             status.enter_stage(stage);
             let health = Health::of(&status);
             assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::ShuttingDown)));

@@ -2,9 +2,9 @@
 
 mod config;
 mod context;
+mod error;
 mod message;
 mod producer_config;
-mod refused;
 mod service;
 mod settings;
 
@@ -22,9 +22,9 @@ use tokio::time::{Instant, sleep};
 
 pub use self::config::PublisherConfig;
 use self::context::Acknowledgements;
+pub use self::error::PublishError;
 pub(crate) use self::message::record;
 pub(crate) use self::producer_config::shared_settings;
-pub use self::refused::Refused;
 pub(crate) use self::settings::PublishSettings;
 use crate::backoff::server_backoff;
 use crate::config::config_error;
@@ -61,7 +61,7 @@ const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 /// acknowledgement of the first one.
 ///
 /// # Errors
-/// Returns [`Refused`] if retries within [the timeout](PublisherConfig::with_timeout) do not succeed.
+/// Returns [`PublishError`] if retries within [the timeout](PublisherConfig::with_timeout) do not succeed.
 /// The message is then no longer in flight, but may have been published if no response arrived.
 ///
 /// # Cancellation
@@ -114,7 +114,7 @@ impl Publisher {
     ///
     /// # Cancellation
     /// Dropping the future stops the retries; a message that was sent may still be published.
-    pub(crate) async fn publish(&self, message: &Output) -> Result<(), Refused> {
+    pub(crate) async fn publish(&self, message: &Output) -> Result<(), PublishError> {
         let start = Instant::now();
         let mut attempts = 0_u32;
         loop {
@@ -129,11 +129,11 @@ impl Publisher {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            let refused = Refused::of(&error, producer.context().take_reason());
+            let refused = PublishError::of(&error, producer.context().take_reason());
             if let Some((code, reason)) = producer.client().fatal_error() {
                 self.shared.replace(&current, &format!("{code}: {reason}"));
             }
-            let Refused::Otherwise(text) = &refused else {
+            let PublishError::Otherwise(text) = &refused else {
                 return Err(refused);
             };
             attempts += 1;

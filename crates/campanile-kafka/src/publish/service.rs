@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 use campanile_core::Output;
 use tower_service::Service;
 
-use super::{Publisher, Refused};
+use super::{PublishError, Publisher};
 
 impl Service<Output> for Publisher {
     type Response = ();
-    type Error = Refused;
-    type Future = Pin<Box<dyn Future<Output = Result<(), Refused>> + Send>>;
+    type Error = PublishError;
+    type Future = Pin<Box<dyn Future<Output = Result<(), PublishError>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Refused>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), PublishError>> {
         Poll::Ready(Ok(()))
     }
 

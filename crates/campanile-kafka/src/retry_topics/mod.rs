@@ -61,7 +61,7 @@ use crate::publish::PublishSettings;
 ///   in place, as without retry topics.
 /// * Only failed attempts, including panics, produce copies. A key that is locked or backing off
 ///   and a store that is unavailable say nothing about the record, which then waits in place. A
-///   record that is given up goes where [`GivenUp`](crate::GivenUp) says.
+///   record that is given up goes where [`OnGiveUp`](crate::OnGiveUp) says.
 /// * Waiting copies use about a quarter of the consumer's budget, and leave the rest to other
 ///   records.
 ///

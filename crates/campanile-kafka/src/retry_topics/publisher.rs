@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{RetryTopics, copy};
 use crate::config::non_earliest_reset;
-use crate::publish::{Publisher, Refused};
+use crate::publish::{PublishError, Publisher};
 
 /// One retry topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,11 @@ impl RetryPublisher {
     ///
     /// # Cancellation
     /// If the future is dropped, the copy may still be published.
-    pub(crate) async fn publish(&self, record: &Record, topic: &Arc<str>) -> Result<(), Refused> {
+    pub(crate) async fn publish(
+        &self,
+        record: &Record,
+        topic: &Arc<str>,
+    ) -> Result<(), PublishError> {
         self.publisher.publish(&copy::message(record, topic.clone())).await
     }
 }

@@ -142,7 +142,7 @@ impl Route for NoFallback {
 /// A record's topic has no route in [`Routes`](super::Routes), and there is no fallback.
 ///
 /// The error is marked as [permanent](error::permanent), so the record is given up by the policy of
-/// [`with_given_up`](crate::Consumer::with_given_up). A
+/// [`on_give_up`](crate::Consumer::on_give_up). A
 /// [classifier](crate::Consumer::with_classifier) for this type can decide otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoRoute {

@@ -64,7 +64,7 @@ impl sealed::Sealed for Outcome<Outputs> {
             Self::Processed(outputs) if !outputs.kept.load(Ordering::Relaxed) => {
                 Err(InvalidOutputs::NotStored.into())
             }
-            Self::Processed(outputs) | Self::Unguarded(outputs, _) => outputs.of(record),
+            Self::Processed(outputs) | Self::WithoutLock(outputs, _) => outputs.of(record),
             // The first run processed this same record. Its offset is not committed, so the outputs
             // are not committed either.
             Self::Duplicate(duplicate) => match duplicate.reply {
@@ -73,7 +73,7 @@ impl sealed::Sealed for Outcome<Outputs> {
                 Some(_) => Ok(Outputs::of(record)),
                 None => Err(InvalidOutputs::Unknown.into()),
             },
-            Self::Parked(_) => Ok(Outputs::of(record)),
+            Self::GivenUp(_) => Ok(Outputs::of(record)),
             other => Err(format!("cannot determine the outputs of {other:?}").into()),
         }
     }
@@ -100,13 +100,13 @@ impl fmt::Display for InvalidOutputs {
             ),
             Self::NotStored => f.write_str(
                 "the idempotency layer does not store the outputs, so a crash before they are \
-                 committed would lose them: build the layer by `Outputs::kept_by`, with a new \
+                 committed would lose them: build the layer by `Outputs::stored_by`, with a new \
                  namespace because this key is COMPLETED without its outputs",
             ),
             Self::Unknown => f.write_str(
                 "the outputs of a duplicate were not stored or cannot be read, so it is unknown \
                  whether they were sent: give the layer a namespace in which all outputs are \
-                 stored (`Outputs::kept_by`), or reopen the key's entry (`Store::redrive` with \
+                 stored (`Outputs::stored_by`), or reopen the key's entry (`Store::redrive` with \
                  `force`), after which the handler runs again",
             ),
         }
@@ -124,7 +124,7 @@ pub(crate) fn outputs_of<T: IntoOutputs>(response: T, record: &Record) -> Output
 mod tests {
     use std::time::SystemTime;
 
-    use campanile_core::{Duplicate, Parked, Unguarded};
+    use campanile_core::{Duplicate, GivenUp, WithoutLock};
 
     use super::*;
 
@@ -152,20 +152,20 @@ mod tests {
     #[test]
     fn outputs_are_sent_only_for_their_own_record() {
         assert_eq!(sent(outputs(7)), 1);
-        assert_eq!(sent(Outcome::Unguarded(outputs(7), Unguarded::MissingKey)), 1);
+        assert_eq!(sent(Outcome::WithoutLock(outputs(7), WithoutLock::MissingKey)), 1);
         assert!(refused(outputs(8)).contains("payments/0@8"));
     }
 
     #[test]
     fn outputs_not_stored_by_the_layer_are_an_error() {
-        assert!(refused(Outcome::Processed(outputs(7))).contains("Outputs::kept_by"));
+        assert!(refused(Outcome::Processed(outputs(7))).contains("Outputs::stored_by"));
     }
 
     #[test]
     fn duplicate_sends_outputs_only_at_the_first_position() {
         assert_eq!(sent(duplicate(Some(outputs(7)))), 1);
         assert_eq!(sent(duplicate(Some(outputs(8)))), 0);
-        assert_eq!(sent(Outcome::<Outputs>::Parked(Parked::new(1, None))), 0);
+        assert_eq!(sent(Outcome::<Outputs>::GivenUp(GivenUp::new(1, None))), 0);
     }
 
     #[test]

@@ -35,6 +35,6 @@ pub(crate) use self::into_outputs::OutputsResult;
 pub use self::output::Outputs;
 pub(crate) use self::pending::{PendingOutputs, RecordOutputs};
 pub(crate) use self::positions::Position;
-pub use self::reply::OutputsReply;
+pub use self::reply::OutputsCodec;
 pub(crate) use self::settings::TransactionSettings;
 pub use self::settings::Transactions;

@@ -13,9 +13,9 @@ use super::Outputs;
 const VERSION: u8 = 1;
 
 /// Stores [`Outputs`] in the entry of their key, in a compact binary format with a version. Set by
-/// [`Outputs::kept_by`].
+/// [`Outputs::stored_by`].
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OutputsReply;
+pub struct OutputsCodec;
 
 impl Outputs {
     /// Configures the layer to store the handler's outputs in the key's entry. If a record's key is
@@ -23,14 +23,14 @@ impl Outputs {
     /// and its outputs are sent from the entry.
     ///
     /// Outputs that are larger than
-    /// [`with_max_reply_bytes`](IdempotencyLayer::with_max_reply_bytes) fail their record permanently,
+    /// [`with_max_reply_bytes`](campanile_idempotency::IdempotencyConfig::with_max_reply_bytes) fail their record permanently,
     /// because they could be lost; raise the limit for such outputs.
-    pub fn kept_by<E, C>(layer: IdempotencyLayer<E, C>) -> IdempotencyLayer<E, OutputsReply> {
-        layer.with_reply(OutputsReply).with_large_reply(OnLargeReply::Fail)
+    pub fn stored_by<E, C>(layer: IdempotencyLayer<E, C>) -> IdempotencyLayer<E, OutputsCodec> {
+        layer.with_reply(OutputsCodec).on_large_reply(OnLargeReply::Fail)
     }
 }
 
-impl ReplyCodec<Outputs> for OutputsReply {
+impl ReplyCodec<Outputs> for OutputsCodec {
     /// Refuses outputs of another record: once stored, they would be considered sent with that record's
     /// offset.
     fn check(&self, outputs: &Outputs, record: Option<&Record>) -> Result<(), BoxError> {
@@ -180,13 +180,13 @@ mod tests {
     }
 
     fn decoded(bytes: Bytes) -> Result<Outputs, BoxError> {
-        Ok(OutputsReply.decode(bytes)?.expect("decode never returns none"))
+        Ok(OutputsCodec.decode(bytes)?.expect("decode never returns none"))
     }
 
     #[test]
     fn encoded_outputs_decode_unchanged() {
         let outputs = outputs();
-        let back = decoded(OutputsReply.encode(&outputs).unwrap().unwrap()).unwrap();
+        let back = decoded(OutputsCodec.encode(&outputs).unwrap().unwrap()).unwrap();
         assert_eq!(back.at, outputs.at);
         assert!(back.messages == outputs.messages);
         assert!(outputs.kept.load(Ordering::Relaxed) && !back.kept.load(Ordering::Relaxed));
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn truncated_or_other_version_is_a_decode_error() {
-        let whole = OutputsReply.encode(&outputs()).unwrap().unwrap();
+        let whole = OutputsCodec.encode(&outputs()).unwrap().unwrap();
         for end in 0..whole.len() {
             decoded(whole.slice(..end)).expect_err("truncated");
         }
@@ -215,13 +215,13 @@ mod tests {
             &no_time,
             b"\x01\x01h\x00",
         ];
-        assert_eq!(OutputsReply.encode(&outputs).unwrap().unwrap(), expected.concat());
+        assert_eq!(OutputsCodec.encode(&outputs).unwrap().unwrap(), expected.concat());
     }
 
     proptest! {
         #[test]
         fn decoding_garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = OutputsReply.decode(Bytes::from([&[VERSION][..], &bytes].concat()));
+            let _ = OutputsCodec.decode(Bytes::from([&[VERSION][..], &bytes].concat()));
         }
     }
 }

@@ -40,7 +40,7 @@ impl Consumer {
     /// let service = ServiceBuilder::new()
     ///     .layer(DecodeLayer::json())
     ///     // one invoice per payment, however often it is delivered; the entry stores the outputs
-    ///     .layer(Outputs::kept_by(layer))
+    ///     .layer(Outputs::stored_by(layer))
     ///     .service_fn(bill);
     /// let serve = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
     ///     .subscribe(["payments"])
@@ -56,7 +56,7 @@ impl Consumer {
     /// happen twice; and a producer that sends the same event twice sends two records.
     ///
     /// With the layer, outputs are produced once per *key*, and the handler does not run again: the key's
-    /// entry stores the outputs ([`Outputs::kept_by`](crate::Outputs::kept_by)). If the record is
+    /// entry stores the outputs ([`Outputs::stored_by`](crate::Outputs::stored_by)). If the record is
     /// delivered again because it was not committed, its outputs are sent from the entry. For a duplicate
     /// at other coordinates nothing is sent, because the outputs are committed with the offset of the
     /// first record.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
-use campanile_kafka::{Order, Output, Outputs, Transactions};
+use campanile_kafka::{Output, Outputs, ProcessingOrder, Transactions};
 use campanile_test::Message;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::{Barrier, Semaphore};
@@ -138,7 +138,7 @@ async fn pending_outputs_never_exceed_the_budget() {
         }
     });
     let consumer = consumer(kafka.consumer_config("g"), "orders")
-        .with_order(Order::none())
+        .with_order(ProcessingOrder::none())
         .with_max_in_flight(AT_ONCE)
         .with_budget(100_000, BUDGET * OUTPUT);
     let serving = start(consumer.serve_transactional(service, Transactions::new("orders-0")));

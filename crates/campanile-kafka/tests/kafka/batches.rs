@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use campanile_core::{BoxError, DecodeLayer, Request, key};
-use campanile_idempotency::{Backoff, BatchLayer, IdempotencyLayer, MemoryStore};
+use campanile_idempotency::{
+    Backoff, BatchLayer, IdempotencyConfig, IdempotencyLayer, MemoryStore,
+};
 use tower::ServiceBuilder;
 
 use crate::support::{consumer, fill, mock, serve, until_committed};
@@ -41,10 +43,11 @@ async fn batch_records_are_retried_and_committed_individually() {
         }
     };
     let short = Backoff::new(Duration::from_millis(1), Duration::from_millis(10)).unwrap();
-    let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::coordinates()).unwrap();
+    let idempotency = IdempotencyConfig::new("orders").with_backoff(short);
+    let layer = IdempotencyLayer::new(MemoryStore::new(), idempotency, key::coordinates()).unwrap();
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::raw())
-        .layer(layer.with_backoff(short))
+        .layer(layer)
         .layer(BatchLayer::new(100, Duration::from_millis(5)).unwrap())
         .service_fn(handler);
     let serving = serve(consumer(config.clone(), "orders"), service);

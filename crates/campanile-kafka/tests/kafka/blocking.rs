@@ -11,7 +11,7 @@ use campanile_core::{
     BoxError, DecodeLayer, IdempotencyKey, Record, Request, State, StoreKey, key,
 };
 use campanile_idempotency::{IdempotencyLayer, MemoryStore};
-use campanile_kafka::{Order, Stage};
+use campanile_kafka::{ConsumerStage, ProcessingOrder};
 use campanile_test::{Message, MockKafka};
 use rdkafka::ClientConfig;
 use tokio::sync::Semaphore;
@@ -217,7 +217,7 @@ async fn blocking_order_extractor_blocks_only_its_partition() {
     let kafka = mock("orders", 2, 0);
     let config = kafka.consumer_config("g");
     let (log, (block, block_point)) = (Log::default(), Block::new());
-    let order = Order::by(move |record: &Record| {
+    let order = ProcessingOrder::by(move |record: &Record| {
         if record.partition() == 0 && record.offset() == 0 {
             block_point.wait();
         }
@@ -266,7 +266,7 @@ async fn shutdown_completes_with_all_threads_blocked() {
     // Both threads of the runtime are blocked, and with them its timers and the task that waits for
     // serving.
     let mut rounds = 0;
-    while handle.status().stage != Stage::Ended {
+    while handle.status().stage != ConsumerStage::Ended {
         thread::sleep(Duration::from_millis(10));
         rounds += 1;
         assert!(rounds < 3000, "serving has not ended");

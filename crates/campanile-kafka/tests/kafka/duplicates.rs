@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, key};
-use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_test::faults::FaultyStore;
 use campanile_test::{Message, MockKafka};
 use tokio::sync::Semaphore;
@@ -62,14 +62,14 @@ impl Setup {
     ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<>
     {
         let keeper = LockKeeper::new(self.store.clone()).unwrap();
-        let layer = IdempotencyLayer::new(&keeper, "orders", key::header("id")).unwrap();
         // A waiter that depended on the lock's expiry would time out.
-        let layer = layer.with_lock_ttl(Duration::from_secs(3600)).unwrap();
+        let config = IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_secs(3600));
+        let layer = IdempotencyLayer::new(&keeper, config, key::header("id")).unwrap();
         let (runs, may_end) = (self.runs.clone(), self.may_end.clone());
         let handler = tower::service_fn(move |request: Request| {
             let (runs, may_end) = (runs.clone(), may_end.clone());
             async move {
-                let same = request.lock().unwrap().key().as_bytes() == b"same";
+                let same = request.lock_handle().unwrap().key().as_bytes() == b"same";
                 if same {
                     runs.fetch_add(1, Ordering::SeqCst);
                     may_end.acquire().await?.forget();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use campanile_core::{BoxError, DecodeLayer, Lock, Record, Request, key};
-use campanile_idempotency::{IdempotencyLayer, MemoryStore, Store};
+use campanile_core::{BoxError, DecodeLayer, LockHandle, Record, Request, key};
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, MemoryStore, Store};
 use campanile_kafka::Consumer;
 use tower::{Service, ServiceBuilder, service_fn};
 
@@ -93,12 +93,16 @@ async fn shutdown_now_releases_locks_and_restores_attempts() {
     let stack = |hangs: bool, log: &Log| {
         let (log, attempts) = (log.clone(), attempts.clone());
         // A lock that is not released would be held far longer than the test may take.
-        let layer = IdempotencyLayer::new(store.clone().boxed(), "orders", key::coordinates());
-        let layer = layer.unwrap().with_lock_ttl(Duration::from_secs(3600)).unwrap();
+        let config = IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_secs(3600));
+        let layer =
+            IdempotencyLayer::new(store.clone().boxed(), config, key::coordinates()).unwrap();
         ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
             move |request: Request| {
                 log.push(request.record());
-                attempts.fetch_max(request.lock().map_or(0, Lock::attempt), Ordering::SeqCst);
+                attempts.fetch_max(
+                    request.lock_handle().map_or(0, LockHandle::attempt),
+                    Ordering::SeqCst,
+                );
                 async move {
                     if hangs {
                         std::future::pending::<()>().await;

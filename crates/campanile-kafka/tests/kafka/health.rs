@@ -94,8 +94,10 @@ async fn unavailable_store_is_not_ready_but_live() {
     for _ in 0..2 {
         down.store(true, Ordering::SeqCst);
         fill(&kafka, "orders", 1, 1);
-        until("the consumer is not ready", || handle.health().ready == Err(Unhealthy::StoreDown))
-            .await;
+        until("the consumer is not ready", || {
+            handle.health().ready == Err(Unhealthy::StoreUnavailable)
+        })
+        .await;
         assert_eq!(handle.health().live, Ok(()));
         down.store(false, Ordering::SeqCst);
         until("the consumer is ready again", || is_ready(&handle)).await;
@@ -111,7 +113,7 @@ async fn paused_consumer_is_ready_despite_unavailable_store() {
     });
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
     let handle = serving.handle();
-    let store_down = || handle.health().ready == Err(Unhealthy::StoreDown);
+    let store_down = || handle.health().ready == Err(Unhealthy::StoreUnavailable);
     until("the consumer is not ready", store_down).await;
     handle.pause();
     until("the consumer is ready", || is_ready(&handle)).await;
@@ -130,7 +132,10 @@ async fn idle_consumer_is_ready_after_a_store_outage() {
     let config = kafka.consumer_config("g");
     let serving = serve(consumer(config.clone(), "orders"), service);
     let handle = serving.handle();
-    until("the consumer is not ready", || handle.health().ready == Err(Unhealthy::StoreDown)).await;
+    until("the consumer is not ready", || {
+        handle.health().ready == Err(Unhealthy::StoreUnavailable)
+    })
+    .await;
     down.store(false, Ordering::SeqCst);
     until_committed(&config, "orders", &[1]).await;
     until("the consumer is ready", || is_ready(&handle)).await;

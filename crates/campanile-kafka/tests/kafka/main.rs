@@ -9,7 +9,7 @@ mod blocking;
 mod dead_letter;
 mod duplicates;
 mod every_record;
-mod given_up;
+mod give_up;
 mod handle;
 mod health;
 mod joining;

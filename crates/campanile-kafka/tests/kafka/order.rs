@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use campanile_core::{BoxError, Record, error};
 use campanile_idempotency::{IdempotencyError, StoreError};
-use campanile_kafka::{Consumer, Order};
+use campanile_kafka::{Consumer, ProcessingOrder};
 use campanile_test::{Message, MockKafka};
 use rdkafka::ClientConfig;
 use tokio::sync::{Barrier, Semaphore};
@@ -23,7 +23,7 @@ fn keyed<'a>(keys: impl IntoIterator<Item = &'a str>) -> MockKafka {
     kafka
 }
 
-fn ordered(config: &ClientConfig, order: Order) -> Consumer {
+fn ordered(config: &ClientConfig, order: ProcessingOrder) -> Consumer {
     consumer(config.clone(), "orders").with_order(order)
 }
 
@@ -79,7 +79,7 @@ async fn records_of_a_key_are_processed_in_order() {
             Ok::<_, BoxError>(())
         }
     });
-    let serving = serve(ordered(&config, Order::by_key()), service);
+    let serving = serve(ordered(&config, ProcessingOrder::by_key()), service);
     log.reaches(1500).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(summary.processed, 1500);
@@ -113,7 +113,7 @@ fn concurrently(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_one_partition_are_processed_concurrently() {
-    for order in [Order::by_key(), Order::by(key_of), Order::none()] {
+    for order in [ProcessingOrder::by_key(), ProcessingOrder::by(key_of), ProcessingOrder::none()] {
         let kafka = keyed(["a", "b", "c", "d"]);
         let log = Log::default();
         let serving = serve(ordered(&kafka.consumer_config("g"), order), concurrently(4, &log));
@@ -126,7 +126,7 @@ async fn keys_of_one_partition_are_processed_concurrently() {
 async fn unordered_records_of_a_key_are_processed_concurrently() {
     let kafka = keyed(["a"; 8]);
     let log = Log::default();
-    let consumer = ordered(&kafka.consumer_config("g"), Order::none());
+    let consumer = ordered(&kafka.consumer_config("g"), ProcessingOrder::none());
     let serving = serve(consumer, concurrently(8, &log));
     log.reaches(8).await;
     serving.stop().await.unwrap();
@@ -136,7 +136,7 @@ async fn unordered_records_of_a_key_are_processed_concurrently() {
 async fn stalled_key_lets_others_run_ahead_up_to_the_budget() {
     const MAX_AHEAD: usize = 50;
     let keys = (0..200).map(|n| ["slow", "a", "b", "c"][if n == 0 { 0 } else { n % 3 + 1 }]);
-    for order in [Order::by_key(), Order::none()] {
+    for order in [ProcessingOrder::by_key(), ProcessingOrder::none()] {
         let kafka = keyed(keys.clone());
         let config = kafka.consumer_config("g");
         let (log, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
@@ -169,7 +169,7 @@ async fn stalled_key_lets_others_run_ahead_up_to_the_budget() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_partition_uses_half_of_the_in_flight_limit() {
-    for order in [Order::by_key(), Order::none()] {
+    for order in [ProcessingOrder::by_key(), ProcessingOrder::none()] {
         let kafka = mock("orders", 2, 0);
         let message = |n: i32| Message::to("orders").partition(n % 2).key(format!("k{n}"));
         let messages = (0..200).map(|n| message(n).payload("p"));
@@ -216,7 +216,7 @@ async fn record_waiting_for_a_retry_blocks_only_its_key() {
             }
         }
     });
-    let serving = serve(ordered(&config, Order::by_key()), service);
+    let serving = serve(ordered(&config, ProcessingOrder::by_key()), service);
     log.reaches(3).await;
     assert_eq!(log.of(0), [1, 3, 5]);
     fixed.add_permits(1);
@@ -241,7 +241,7 @@ async fn records_finished_behind_a_dropped_one_are_redelivered() {
             Ok::<_, BoxError>(())
         }
     });
-    let consumer = ordered(&config, Order::by_key());
+    let consumer = ordered(&config, ProcessingOrder::by_key());
     let serving = serve(consumer.with_drain_timeout(Duration::from_millis(20)), service);
     log.reaches(5).await;
     let summary = serving.stop().await.unwrap();
@@ -253,7 +253,7 @@ async fn records_finished_behind_a_dropped_one_are_redelivered() {
         seen.push(&record);
         async { Ok::<_, BoxError>(()) }
     });
-    let serving = serve(ordered(&config, Order::by_key()), service);
+    let serving = serve(ordered(&config, ProcessingOrder::by_key()), service);
     until_committed(&config, "orders", &[6]).await;
     serving.stop().await.unwrap();
     let mut again = log.of(0);
@@ -286,7 +286,8 @@ async fn unavailable_store_shard_blocks_only_its_keys() {
                 Ok(())
             }
         });
-        let serving = serve(ordered(&config, Order::by_key()).with_max_in_flight(16), service);
+        let serving =
+            serve(ordered(&config, ProcessingOrder::by_key()).with_max_in_flight(16), service);
         log.reaches((0..120).filter(|offset| !is_unavailable(*offset)).count()).await;
         assert!(log.all().iter().all(|(_, offset)| !is_unavailable(*offset)));
         back.add_permits(1);

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
-use campanile_kafka::{DeadLetter, FloodGuard};
+use campanile_kafka::{DeadLetter, FloodLimit};
 use campanile_test::{KafkaServer, Message, eventually};
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
@@ -258,7 +258,7 @@ async fn letter_too_large_for_its_topic_has_no_payload() {
     let config = kafka.consumer_config("large");
     // Compressed, the payloads would fit.
     let letters_to = DeadLetter::topic("large.dead").set("compression.type", "none");
-    let consumer = consumer(config.clone(), "large").with_given_up(letters_to);
+    let consumer = consumer(config.clone(), "large").on_give_up(letters_to);
     let refuses =
         service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("no"))));
     let serving = serve(consumer, refuses);
@@ -288,8 +288,8 @@ async fn letters_that_fit_individually_keep_their_payload() {
     let config = kafka.consumer_config("many");
     let letters_to = DeadLetter::topic("many.dead")
         .set("compression.type", "none")
-        .with_flood_guard(FloodGuard::off());
-    let consumer = consumer(config.clone(), "many").with_given_up(letters_to);
+        .with_flood_limit(FloodLimit::disabled());
+    let consumer = consumer(config.clone(), "many").on_give_up(letters_to);
     let refuses =
         service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("no"))));
     let serving = serve(consumer, refuses);
@@ -312,7 +312,7 @@ async fn deleted_dead_letter_topic_holds_the_offset_until_recreated() {
     })
     .await;
     let letters_to = DeadLetter::topic("orders.dead").with_timeout(Duration::from_secs(2));
-    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let consumer = consumer(config.clone(), "orders").on_give_up(letters_to);
     let refuses =
         service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("no"))));
     let serving = serve(consumer, refuses);

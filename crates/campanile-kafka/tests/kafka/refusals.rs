@@ -47,7 +47,7 @@ async fn all_missing_topics_are_named_together() {
     for topic in ["order", "payment", "parked"] {
         kafka.cluster().topic_error(topic, unknown).unwrap();
     }
-    let consumer = consumer.with_given_up(DeadLetter::topic("parked"));
+    let consumer = consumer.on_give_up(DeadLetter::topic("parked"));
     let error = serve(consumer, service_fn(ignore)).ended().await.unwrap_err().to_string();
     for topic in ["topic `order` does not", "topic `payment` does not", "topic `parked` does not"] {
         assert!(error.contains(topic), "{error}");

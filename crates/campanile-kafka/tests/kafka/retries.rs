@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, IdempotencyKey, IntoKey, Record, Request, error, key};
-use campanile_idempotency::{IdempotencyError, IdempotencyLayer, MemoryStore};
+use campanile_idempotency::{IdempotencyConfig, IdempotencyError, IdempotencyLayer, MemoryStore};
 use tokio::sync::Semaphore;
 use tower::{Service, ServiceBuilder, service_fn};
 
@@ -153,10 +153,12 @@ async fn panicking_classifier_means_retry() {
 async fn duplicate_in_another_partition_waits_for_the_holder() {
     let kafka = mock("orders", 2, 1);
     let config = kafka.consumer_config("g");
-    let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::from_fn(|_: &_| "same"))
-        .unwrap()
-        .with_lock_ttl(Duration::from_secs(3600))
-        .unwrap();
+    let layer = IdempotencyLayer::new(
+        MemoryStore::new(),
+        IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_secs(3600)),
+        key::from_fn(|_: &_| "same"),
+    )
+    .unwrap();
     let (began, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
     let (b, g) = (began.clone(), gate.clone());
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(

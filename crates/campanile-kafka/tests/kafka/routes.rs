@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use campanile_core::{BoxError, Coordinates, DecodeLayer, Record, Request, error};
-use campanile_kafka::{Consumer, ConsumerError, GivenUp, NoRoute, RetryTopics, Routes};
+use campanile_kafka::{Consumer, ConsumerError, NoRoute, OnGiveUp, RetryTopics, Routes};
 use campanile_test::{Message, MockKafka};
 use rdkafka::ClientConfig;
 use tokio::sync::{Semaphore, mpsc};
@@ -135,7 +135,7 @@ async fn record_without_a_route_is_given_up_with_its_topic() {
     assert_eq!(at.to_string(), "orders.us/0@0");
     assert_eq!(committed(&config, "orders.us", 1), [None]);
 
-    let skipping = subscribed().with_given_up(GivenUp::Skip);
+    let skipping = subscribed().on_give_up(OnGiveUp::Skip);
     let serving = start(skipping.serve_routes(routes(&log)));
     until_committed(&config, "orders.eu", &[3]).await;
     until_committed(&config, "orders.us", &[2]).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record};
-use campanile_kafka::{PartitionStatus, Stage};
+use campanile_kafka::{ConsumerStage, PartitionStatus};
 use tokio::sync::Semaphore;
 use tower::service_fn;
 
@@ -18,7 +18,7 @@ async fn status_has_lag_watermark_and_held_records() {
     let serve = consumer(kafka.consumer_config("g"), "orders").serve(service);
     let handle = serve.handle();
     let status = handle.status();
-    assert_eq!((status.stage, status.partitions.len()), (Stage::Starting, 0));
+    assert_eq!((status.stage, status.partitions.len()), (ConsumerStage::Starting, 0));
     let serving = start(serve);
 
     let all = |check: &dyn Fn(&PartitionStatus) -> bool| {
@@ -28,7 +28,7 @@ async fn status_has_lag_watermark_and_held_records() {
     until("all records are held", || all(&|p| p.held == 10)).await;
     begun.reaches(2).await;
     let status = handle.status();
-    assert_eq!(status.stage, Stage::Serving);
+    assert_eq!(status.stage, ConsumerStage::Serving);
     let names: Vec<_> = status.partitions.iter().map(|p| (&*p.topic, p.partition)).collect();
     assert_eq!(names, [("orders", 0), ("orders", 1)]);
     assert!(all(&|p| (p.lag, p.mark) == (Some(10), None)), "{status:?}");
@@ -44,7 +44,7 @@ async fn status_has_lag_watermark_and_held_records() {
     until("all records are finished", || all(&done)).await;
     serving.stop().await.unwrap();
     let status = handle.status();
-    assert_eq!((status.stage, status.partitions.len()), (Stage::Ended, 0));
+    assert_eq!((status.stage, status.partitions.len()), (ConsumerStage::Ended, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +80,7 @@ async fn stage_is_draining_then_ended_after_a_drop() {
     let handle = serving.handle();
     begun.reaches(1).await;
     handle.shutdown();
-    until("the consumer drains", || handle.status().stage == Stage::Draining).await;
+    until("the consumer drains", || handle.status().stage == ConsumerStage::Draining).await;
     within("the future is dropped", serving.drop()).await;
-    until("serving has ended", || handle.status().stage == Stage::Ended).await;
+    until("serving has ended", || handle.status().stage == ConsumerStage::Ended).await;
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Coordinates, Record};
-use campanile_kafka::{Consumer, ConsumerError, Handle, Serve, Stage, Summary};
+use campanile_kafka::{Consumer, ConsumerError, ConsumerStage, Handle, Serve, Summary};
 use campanile_test::{Message, MockKafka};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -97,8 +97,10 @@ impl Serving {
     /// Begins a graceful shutdown, and waits until the driver has noticed.
     pub(crate) async fn begin_shutdown(&mut self) {
         self.stop.take().unwrap().send(()).expect("the consumer is serving");
-        let begun =
-            || self.stopping.load(Ordering::SeqCst) && self.handle.status().stage != Stage::Serving;
+        let begun = || {
+            self.stopping.load(Ordering::SeqCst)
+                && self.handle.status().stage != ConsumerStage::Serving
+        };
         until("the driver begins to stop", begun).await;
     }
 

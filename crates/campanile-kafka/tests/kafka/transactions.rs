@@ -12,8 +12,8 @@ use campanile_core::{
     BoxError, DecodeLayer, IdempotencyKey, KeyExtractor, Outcome, Record, Reply, Request, StoreKey,
     key,
 };
-use campanile_idempotency::{IdempotencyLayer, MemoryStore, Store};
-use campanile_kafka::{Consumer, ConsumerError, Order, Output, Outputs, Transactions};
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, MemoryStore, Store};
+use campanile_kafka::{Consumer, ConsumerError, Output, Outputs, ProcessingOrder, Transactions};
 use campanile_test::{Message, MockKafka};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rdkafka::{ClientConfig, Message as _};
@@ -72,7 +72,7 @@ fn guarded(
 + use<> {
     let layer = IdempotencyLayer::new(store, "bills", payload()).unwrap();
     let log = log.clone();
-    ServiceBuilder::new().layer(DecodeLayer::raw()).layer(Outputs::kept_by(layer)).service_fn(
+    ServiceBuilder::new().layer(DecodeLayer::raw()).layer(Outputs::stored_by(layer)).service_fn(
         move |request: Request| {
             log.push(request.record());
             async move { Ok::<_, BoxError>(invoice(request.record())) }
@@ -148,7 +148,7 @@ async fn outputs_wait_until_earlier_records_are_finished() {
             Ok::<_, BoxError>(invoice(&record))
         }
     });
-    let billing = billing(&config).with_order(Order::none());
+    let billing = billing(&config).with_order(ProcessingOrder::none());
     let serving = start(billing.serve_transactional(service, transactions()));
     log.reaches(ALL - 1).await;
     // Once the last record of the other partition is sent, a transaction has begun after all of
@@ -205,7 +205,7 @@ async fn dropped_handler_sends_nothing_until_the_next_run() {
             Ok::<_, BoxError>(invoice(&record))
         }
     });
-    let billing = || billing(&config).with_order(Order::none());
+    let billing = || billing(&config).with_order(ProcessingOrder::none());
     let dropped = start(billing().serve_transactional(hangs_at_the_first, transactions()));
     log.reaches(ALL).await;
     dropped.drop().await;
@@ -260,7 +260,7 @@ async fn layer_without_stored_outputs_stops_the_consumer() {
         .service_fn(|request: Request| async move { Ok::<_, BoxError>(invoice(request.record())) });
     let serving = start(billing(&config).serve_transactional(service, transactions()));
     let error = serving.ended().await.unwrap_err();
-    assert!(format!("{error:?}").contains("Outputs::kept_by"), "{error:?}");
+    assert!(format!("{error:?}").contains("Outputs::stored_by"), "{error:?}");
     assert_eq!(invoices(&config), [""; 0]);
 }
 
@@ -272,13 +272,14 @@ async fn outputs_of_another_record_stop_the_consumer() {
     let serve = |is_fixed: bool| {
         let layer = IdempotencyLayer::new(store.clone(), "bills", payload()).unwrap();
         let service = ServiceBuilder::new().layer(DecodeLayer::raw());
-        let service = service.layer(Outputs::kept_by(layer)).service_fn(move |request: Request| {
-            let (mut outputs, record) = (invoice(request.record()), request.record());
-            if !is_fixed && (record.partition(), record.offset()) == (0, 2) {
-                outputs = invoice(&Record::builder(IN, 0, 0).payload("0-0").build());
-            }
-            async move { Ok::<_, BoxError>(outputs) }
-        });
+        let service =
+            service.layer(Outputs::stored_by(layer)).service_fn(move |request: Request| {
+                let (mut outputs, record) = (invoice(request.record()), request.record());
+                if !is_fixed && (record.partition(), record.offset()) == (0, 2) {
+                    outputs = invoice(&Record::builder(IN, 0, 0).payload("0-0").build());
+                }
+                async move { Ok::<_, BoxError>(outputs) }
+            });
         start(billing(&config).serve_transactional(service, transactions()))
     };
     match serve(false).ended().await.unwrap_err() {
@@ -318,8 +319,9 @@ async fn refused_output_is_resent_until_its_key_is_reopened() {
     let config = kafka.consumer_config("g");
     let store = MemoryStore::new();
     let serve = |size: usize| {
-        let layer = IdempotencyLayer::new(store.clone(), "bills", payload()).unwrap();
-        let layer = Outputs::kept_by(layer.with_max_reply_bytes(10_000));
+        let idempotency = IdempotencyConfig::new("bills").with_max_reply_bytes(10_000);
+        let layer = IdempotencyLayer::new(store.clone(), idempotency, payload()).unwrap();
+        let layer = Outputs::stored_by(layer);
         let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer);
         let service = service.service_fn(move |request: Request| async move {
             let is_large = (request.record().partition(), request.record().offset()) == (1, 3);

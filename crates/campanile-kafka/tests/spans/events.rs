@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
-use campanile_kafka::{DeadLetter, Order, RetryTopics};
+use campanile_kafka::{DeadLetter, ProcessingOrder, RetryTopics};
 use campanile_test::{Message, MockKafka};
 use tower::service_fn;
 
@@ -40,7 +40,7 @@ async fn events_trace_a_record_from_retry_topics_to_dead_letter() {
     });
     let consumer = consumer(config.clone(), "orders")
         .with_retry_topics(retries)
-        .with_given_up(DeadLetter::topic("orders.dead"));
+        .on_give_up(DeadLetter::topic("orders.dead"));
     let serving = serve(consumer, service);
     until_committed(&config, "orders.later", &[1]).await;
     serving.stop().await.unwrap();
@@ -50,17 +50,17 @@ async fn events_trace_a_record_from_retry_topics_to_dead_letter() {
     assert!(!first.contains("origin"), "{first}");
     contains(second, &["record=orders.soon/0@0", "origin=orders/0@0", "panicked: injected panic"]);
     contains(second, &["after=20ms", r#"retry_topic="orders.later""#]);
-    let buried = log.lines("WARN", "dead-lettered");
-    contains(&buried[0], &["record=orders.later/0@0", "origin=orders/0@0", "truncated=false"]);
+    let letters = log.lines("WARN", "dead-lettered");
+    contains(&letters[0], &["record=orders.later/0@0", "origin=orders/0@0", "truncated=false"]);
 }
 
 /// Serves until the condition is met, with this size limit for dead letters.
-async fn bury(log: &CapturedLog, room: &str, until_this: impl Fn() -> bool) {
+async fn give_up(log: &CapturedLog, room: &str, until_this: impl Fn() -> bool) {
     let kafka = kafka(&"p".repeat(5000), &["orders.dead"]);
     let letters_to = DeadLetter::topic("orders.dead").set("message.max.bytes", room);
     let service =
         service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("no"))));
-    let consumer = consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to);
+    let consumer = consumer(kafka.consumer_config("g"), "orders").on_give_up(letters_to);
     let serving = serve(consumer, service);
     until("the event is logged", until_this).await;
     serving.stop().await.unwrap();
@@ -70,15 +70,17 @@ async fn bury(log: &CapturedLog, room: &str, until_this: impl Fn() -> bool) {
 #[tokio::test(flavor = "current_thread")]
 async fn letter_without_payload_is_logged_as_truncated() {
     let (log, _guard) = CapturedLog::start();
-    bury(&log, "5000", || !log.lines("WARN", "dead-lettered").is_empty()).await;
+    give_up(&log, "5000", || !log.lines("WARN", "dead-lettered").is_empty()).await;
     contains(&log.lines("WARN", "dead-lettered")[0], &["truncated=true"]);
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn unpublishable_letter_is_logged_once_as_an_error() {
     let (log, _guard) = CapturedLog::start();
-    bury(&log, "1000", || log.lines("WARN", "failed to publish the dead letter again").len() >= 2)
-        .await;
+    give_up(&log, "1000", || {
+        log.lines("WARN", "failed to publish the dead letter again").len() >= 2
+    })
+    .await;
     let logged = log.lines("ERROR", "failed to publish the dead letter");
     assert_eq!(logged.len(), 1, "{logged:?}");
     contains(&logged[0], &["orders/0@0", "without its payload", "`max.message.bytes`"]);
@@ -91,7 +93,7 @@ async fn panicking_order_extractor_is_logged_and_records_processed() {
     let kafka = kafka("p", &[]);
     let config = kafka.consumer_config("g");
     let panics = |_: &Record| -> Option<String> { panic!("injected panic") };
-    let consumer = consumer(config.clone(), "orders").with_order(Order::by(panics));
+    let consumer = consumer(config.clone(), "orders").with_order(ProcessingOrder::by(panics));
     let serving = serve(consumer, service_fn(async |_: Record| Ok::<_, BoxError>(())));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
-use campanile_kafka::{DeadLetter, FloodGuard};
+use campanile_kafka::{DeadLetter, FloodLimit};
 use campanile_test::{Message, MockKafka};
 use rdkafka::types::RDKafkaRespErr;
 use tower::service_fn;
@@ -137,7 +137,7 @@ async fn unpublished_letter_and_flood_are_logged_with_help() {
     let config = kafka.consumer_config("billing");
     let letters_to = DeadLetter::topic("orders.dead")
         .with_timeout(Duration::from_secs(1))
-        .with_flood_guard(FloodGuard::new(1, 10));
+        .with_flood_limit(FloodLimit::new(1, 10));
     let service = service_fn(async |record: Record| match record.offset() {
         0 => Ok(()),
         _ => Err(BoxError::from(error::permanent("card expired"))),
@@ -146,7 +146,7 @@ async fn unpublished_letter_and_flood_are_logged_with_help() {
         kafka.producer().produce(Message::to("orders").partition(0).payload("s3cret")).unwrap();
     };
     produce(0);
-    let serving = serve(consumer(config.clone(), "orders").with_given_up(letters_to), service);
+    let serving = serve(consumer(config.clone(), "orders").on_give_up(letters_to), service);
     until_committed(&config, "orders", &[1]).await;
     let unknown = |error| kafka.cluster().topic_error("orders.dead", error).unwrap();
     unknown(RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Record, Request, key};
-use campanile_idempotency::{IdempotencyLayer, MemoryStore};
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, MemoryStore};
 use campanile_kafka::Consumer;
 use campanile_test::{KafkaServer, Message, MockKafka};
 use tower::{Service, ServiceBuilder};
@@ -18,8 +18,8 @@ const HOUR: &str = "3600000";
 /// A stack that keeps entries for a day.
 fn with_day_retention()
 -> impl Service<Record, Response: Send, Error = BoxError, Future: Send> + Clone + Send {
-    let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::coordinates()).unwrap();
-    let layer = layer.with_retention(Duration::from_secs(86_400)).unwrap();
+    let config = IdempotencyConfig::new("orders").with_retention(Duration::from_secs(86_400));
+    let layer = IdempotencyLayer::new(MemoryStore::new(), config, key::coordinates()).unwrap();
     ServiceBuilder::new()
         .layer(DecodeLayer::raw())
         .layer(layer)

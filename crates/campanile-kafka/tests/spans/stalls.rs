@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Record, Request, error};
 use campanile_idempotency::{
-    Guard, IdempotencyError, IdempotencyLayer, MemoryStore, Store, StoreError,
+    IdempotencyError, IdempotencyLayer, MemoryStore, Runner, Store, StoreError,
 };
 use campanile_kafka::{Consumer, RetryTopics};
 use campanile_test::MockKafka;
@@ -95,7 +95,7 @@ async fn lock_held_by_another_owner_is_logged() {
     let kafka = mock("orders", 1, 1);
     let store = Arc::new(MemoryStore::new());
     let (held, holds) = tokio::sync::oneshot::channel();
-    let elsewhere = Guard::new(store.clone().boxed(), "orders").unwrap();
+    let elsewhere = Runner::new(store.clone().boxed(), "orders").unwrap();
     let holder = tokio::spawn(async move {
         let work = async |_| {
             held.send(()).unwrap();

@@ -9,7 +9,7 @@ use tokio_postgres::Error;
 
 /// The reason why the inbox rolled back a handler's writes.
 ///
-/// It is the source of the layer's [`Failed`](campanile_idempotency::Failed). If the handler itself
+/// It is the source of the layer's [`Failed`](campanile_idempotency::AttemptFailed). If the handler itself
 /// fails, the source is the handler's error instead.
 #[derive(Debug)]
 #[non_exhaustive]

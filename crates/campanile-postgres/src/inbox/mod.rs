@@ -1,18 +1,18 @@
 //! The transactional inbox.
 //!
 //! * [`Inbox`] → [`InboxLayer`] → [`InboxService`], directly inside the idempotency layer's
-//!   service; or [`InboxGuard`], around a plain function.
+//!   service; or [`InboxRunner`], around a plain function.
 //! * `run` handles one request, until its transaction is committed or the handler fails;
 //!   `open_transaction` is one transaction, from BEGIN to its end.
 //! * [`Transaction`] is the handle that the handler gets; [`InboxError`] is the reason for a
 //!   rollback.
 
 mod error;
-mod guard;
 mod isolation;
 mod layer;
 mod open_transaction;
 mod run;
+mod runner;
 mod service;
 mod transaction;
 
@@ -20,16 +20,16 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use campanile_core::{ConfigError, Namespace};
-use campanile_idempotency::{IdempotencyLayer, LockKeeper, StoreError};
+use campanile_core::ConfigError;
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, LockKeeper, StoreError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::error::InboxClassifier;
 pub use self::error::InboxError;
-pub use self::guard::InboxGuard;
 pub use self::isolation::Isolation;
 pub use self::layer::InboxLayer;
+pub use self::runner::InboxRunner;
 pub use self::service::{CloneableRequest, InboxService};
 pub use self::transaction::{CarryTransaction, Connection, Transaction, TransactionError};
 use crate::log_limit::LogLimit;
@@ -161,14 +161,15 @@ struct Settings {
 }
 
 impl Inbox {
-    /// Creates an inbox in the database of this store, with its own lock keeper and a pool of at
-    /// most 16 connections for transactions, in addition to the store's.
+    /// Creates an inbox in the database of this store, with its own lock keeper and its own
+    /// [connections](crate::PgConfig::with_inbox_connections) for transactions.
     ///
     /// # Errors
     /// Fails if the keeper's thread cannot be started.
     pub fn new(store: &PgStore) -> Result<Self, ConfigError> {
         let keeper = LockKeeper::new(store.clone())?;
-        let pool = build_pool(store, 16)?;
+        let pool = store.0.config.transaction_pool();
+        let pool = pool.map_err(|error| ConfigError::new(error.to_string()))?;
         let settings = Settings {
             store: store.clone(),
             pool,
@@ -182,22 +183,6 @@ impl Inbox {
             log_limit: Arc::default(),
             outbox_written: Arc::default(),
         })
-    }
-
-    /// Sets the maximum number of concurrent transactions. Default: 16. A handler without a
-    /// connection waits while it holds its lock, so allow as many connections as there are records
-    /// in flight, or limit the records. The server and the role must allow these connections in
-    /// addition to the store's.
-    ///
-    /// # Errors
-    /// Fails if `connections` is zero.
-    pub fn with_connections(mut self, connections: usize) -> Result<Self, ConfigError> {
-        if connections == 0 {
-            return Err(ConfigError::new("an inbox needs at least one connection"));
-        }
-        let pool = build_pool(&self.settings.store, connections)?;
-        Arc::make_mut(&mut self.settings).pool = pool;
-        Ok(self)
     }
 
     /// Sets how long a handler waits for a connection before its attempt is handed back. Default:
@@ -235,7 +220,7 @@ impl Inbox {
         &self,
         layer: IdempotencyLayer<E, C>,
     ) -> Result<InboxLayer<E, C>, ConfigError> {
-        if !layer.is_kept_by(&self.keeper) {
+        if !layer.is_stored_by(&self.keeper) {
             return Err(ConfigError::new(
                 "the layer's entries must be in the inbox's database: create it with `inbox.keeper()`",
             ));
@@ -243,16 +228,13 @@ impl Inbox {
         Ok(InboxLayer::new(self.clone(), layer.with_classifier(InboxClassifier)))
     }
 
-    /// Runs plain functions in transactions, each once for its key in this namespace. For other
-    /// settings, create an [`InboxGuard`] from a [`layer`](Self::layer).
+    /// Runs plain functions in transactions, each once for its key. `config` may be just the name
+    /// of a namespace. For other policies, create an [`InboxRunner`] from a [`layer`](Self::layer).
     ///
     /// # Errors
     /// The errors of [`IdempotencyLayer::new`].
-    pub fn guard<N>(&self, namespace: N) -> Result<InboxGuard, ConfigError>
-    where
-        N: TryInto<Namespace, Error: Into<ConfigError>>,
-    {
-        Ok(self.layer(IdempotencyLayer::new(&self.keeper, namespace, ())?)?.into())
+    pub fn runner(&self, config: impl Into<IdempotencyConfig>) -> Result<InboxRunner, ConfigError> {
+        Ok(self.layer(IdempotencyLayer::new(&self.keeper, config, ())?)?.into())
     }
 
     fn store(&self) -> &PgStore {
@@ -281,7 +263,7 @@ impl Inbox {
         if log_limit.allow(Instant::now()) {
             tracing::warn!(
                 error = error as &dyn std::error::Error,
-                "handlers are waiting for connections; increase `Inbox::with_connections`, and check \
+                "handlers are waiting for connections; increase `PgConfig::with_inbox_connections`, and check \
                  that the server and the role allow these connections besides the store's"
             );
         }
@@ -306,11 +288,6 @@ impl Inbox {
     fn command_timeout(&self) -> Duration {
         self.config().command_timeout
     }
-}
-
-fn build_pool(store: &PgStore, connections: usize) -> Result<Pool, ConfigError> {
-    let pool = store.0.config.transaction_pool(connections);
-    pool.map_err(|error| ConfigError::new(error.to_string()))
 }
 
 impl fmt::Debug for Inbox {

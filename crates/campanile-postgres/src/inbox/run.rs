@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::error::{NotRun, find, not_run, undone};
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Command, Completion, Interrupt, Lock, LostCause, Operation,
-    Reply, State,
+    BoxError, BoxableError, CarryLock, Command, Completion, Interrupt, LockHandle, LostCause,
+    Operation, Reply, State,
 };
 use campanile_idempotency::{Backoff, IdempotencyLayer, ReplyCodec, Store, StoreError};
 use futures_util::future::{Either, select};
@@ -36,7 +36,7 @@ pub(super) struct Run<E, C> {
     inbox: Inbox,
     layer: Arc<IdempotencyLayer<E, C>>,
     /// `None` if a policy lets requests through without a lock; then nothing is recorded.
-    lock: Option<Lock>,
+    lock: Option<LockHandle>,
 }
 
 /// The reason why a run has no reply.
@@ -52,7 +52,7 @@ impl<E, C> Run<E, C> {
     pub(super) fn new(
         inbox: Inbox,
         layer: Arc<IdempotencyLayer<E, C>>,
-        lock: Option<Lock>,
+        lock: Option<LockHandle>,
     ) -> Self {
         Self { inbox, layer, lock }
     }
@@ -176,7 +176,7 @@ impl<E, C> Run<E, C> {
         &self,
         transaction: OpenTransaction,
         completion: &Command,
-        lock: &Lock,
+        lock: &LockHandle,
         is_first: bool,
     ) -> Result<SystemTime, RunError> {
         let mut concluding = pin!(transaction.conclude(completion));
@@ -242,7 +242,11 @@ impl<E, C> Run<E, C> {
     /// A commit that is still running has locked the entry's row, so the renewal used here waits
     /// for it. A commit that arrives even later has no effect: only the transaction that takes the
     /// entry out of PROCESSING is committed.
-    async fn resolve_commit(&self, lock: &Lock, is_only: bool) -> Result<SystemTime, RunError> {
+    async fn resolve_commit(
+        &self,
+        lock: &LockHandle,
+        is_only: bool,
+    ) -> Result<SystemTime, RunError> {
         let store = self.inbox.store();
         loop {
             if let Ok(answer) = store.apply(self.layer.renewal(lock)).await {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-use campanile_core::{Guarded, Request};
+use campanile_core::{Request, WithLock};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
@@ -49,12 +49,12 @@ pub struct Transaction {
 
 /// A request that carries the [`Transaction`] to the handler.
 ///
-/// [`Request`], [`http::Request`] and [`Guarded`] carry it in their extensions. Implement the trait
-/// for your own request types; wrap a foreign type in [`Guarded`] with tower's `map_request`.
+/// [`Request`], [`http::Request`] and [`WithLock`] carry it in their extensions. Implement the trait
+/// for your own request types; wrap a foreign type in [`WithLock`] with tower's `map_request`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no room for a transaction",
     note = "`Request` and `http::Request` have room; for your own type, implement `CarryTransaction`; for a \
-            foreign type, add `.map_request(Guarded::new)` outside the layer"
+            foreign type, add `.map_request(WithLock::new)` outside the layer"
 )]
 pub trait CarryTransaction {
     /// Sets the transaction, before the handler is called.
@@ -231,7 +231,7 @@ impl<B> CarryTransaction for http::Request<B> {
     }
 }
 
-impl<T> CarryTransaction for Guarded<T> {
+impl<T> CarryTransaction for WithLock<T> {
     fn set_transaction(&mut self, transaction: Transaction) {
         Self::extensions_mut(self).insert(transaction);
     }

@@ -86,19 +86,19 @@ mod tests {
         let server = PgServer::start().unwrap();
         migrate(server.url()).await.unwrap();
         let inbox = Inbox::new(&PgStore::connect(server.url()).await.unwrap()).unwrap();
-        let guard = inbox.guard("bills").unwrap();
+        let runner = inbox.runner("bills").unwrap();
         let is_notified = || inbox.outbox_written().notified().now_or_never().is_some();
         let without_message = async |_| Ok::<_, BoxError>(());
-        guard.run("b-1", without_message).await.unwrap();
+        runner.run("b-1", without_message).await.unwrap();
         assert!(!is_notified());
         let failing = async |tx: Transaction| {
             tx.publish(Output::to("bills")).await?;
             Err::<(), BoxError>("no such account".into())
         };
-        guard.run("b-2", failing).await.unwrap_err();
+        runner.run("b-2", failing).await.unwrap_err();
         assert!(!is_notified());
         let publishing = async |tx: Transaction| tx.publish(Output::to("bills")).await;
-        guard.run("b-3", publishing).await.unwrap();
+        runner.run("b-3", publishing).await.unwrap();
         assert!(is_notified() && !is_notified());
     }
 }

@@ -50,7 +50,7 @@ impl Inbox {
     ///
     /// // a handler of the inbox
     /// let bill = async |tx: Transaction| tx.publish(Output::to("bills").key("a-17").payload("100")).await;
-    /// inbox.guard("payments")?.run("payment-1", bill).await?;
+    /// inbox.runner("payments")?.run("payment-1", bill).await?;
     ///
     /// let message = messages.recv().await.ok_or("the relay has stopped")?;
     /// assert_eq!(message.key.as_deref(), Some(&b"a-17"[..]));

@@ -62,7 +62,7 @@ async fn persistent_conflict_is_given_up_and_releases_attempt() {
     let error = result.unwrap_err();
     let found = error::find::<InboxError>(&*error);
     assert!(matches!(found, Some(InboxError::GivenUp { runs: 3, .. })), "{error:?}");
-    let Some(IdempotencyError::Failed(failed)) = IdempotencyError::find(&*error) else {
+    let Some(IdempotencyError::AttemptFailed(failed)) = IdempotencyError::find(&*error) else {
         panic!("{error:?}");
     };
     assert_eq!((failed.disposition, runs), (Disposition::Release, 3));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Disposition, LostCause, Outcome, Request, Unguarded, key};
+use campanile_core::{BoxError, Disposition, LostCause, Outcome, Request, WithoutLock, key};
 use campanile_idempotency::policy::{OnLocked, OnMissingKey};
 use campanile_idempotency::{IdempotencyError, IdempotencyLayer, MemoryStore, reply};
 use campanile_postgres::{Inbox, InboxError, PgStore, Transaction, TransactionError};
@@ -88,7 +88,7 @@ async fn duplicate_gets_the_committed_reply() {
 #[tokio::test]
 async fn waiter_is_answered_when_the_transaction_commits() {
     let fixture = Fixture::new().await;
-    let layer = fixture.idempotency_layer().with_locked(OnLocked::Wait { at_most: EVENT_TIMEOUT });
+    let layer = fixture.idempotency_layer().on_locked(OnLocked::Wait { at_most: EVENT_TIMEOUT });
     let (began, resume) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let signals = (began.clone(), resume.clone());
     let service = fixture.inbox.layer(layer).unwrap().layer(service_fn(move |request| {
@@ -134,7 +134,7 @@ async fn superseded_lock_commits_nothing() {
 #[tokio::test]
 async fn keyless_request_passed_through_has_a_transaction() {
     let fixture = Fixture::new().await;
-    let layer = fixture.idempotency_layer().with_missing_key(OnMissingKey::PassThrough);
+    let layer = fixture.idempotency_layer().on_missing_key(OnMissingKey::PassThrough);
     let handler = service_fn(async |request: Request<()>| {
         let transaction = Transaction::of(&request)?;
         transaction.execute("INSERT INTO ledger VALUES ('none', 1)", &[]).await?;
@@ -143,7 +143,7 @@ async fn keyless_request_passed_through_has_a_transaction() {
     let keyless = Request::new(campanile_core::Record::builder("bookings", 0, 7).build(), ());
     let outcome =
         fixture.inbox.layer(layer).unwrap().layer(handler).oneshot(keyless).await.unwrap();
-    assert_eq!(outcome, Outcome::Unguarded((), Unguarded::MissingKey));
+    assert_eq!(outcome, Outcome::WithoutLock((), WithoutLock::MissingKey));
     assert_eq!(fixture.booked("none"), "1|1");
     fixture.assert_no_open_transaction().await;
 }
@@ -151,7 +151,7 @@ async fn keyless_request_passed_through_has_a_transaction() {
 #[tokio::test]
 async fn keyless_request_fails_if_its_transaction_rolls_back() {
     let fixture = Fixture::new().await;
-    let layer = fixture.idempotency_layer().with_missing_key(OnMissingKey::PassThrough);
+    let layer = fixture.idempotency_layer().on_missing_key(OnMissingKey::PassThrough);
     let layer = fixture.inbox.layer(layer).unwrap();
     for end in ["SELECT 1 / 0", "ROLLBACK"] {
         let handler = service_fn(async move |request: Request<()>| {
@@ -258,7 +258,7 @@ async fn handler_ending_its_transaction_does_not_complete_the_entry() {
         let error = fixture.run(handler, "b-1").await.unwrap_err();
         let found = campanile_core::error::find::<InboxError>(&*error);
         assert!(matches!(found, Some(InboxError::EndedByHandler)), "{end}: {error:?}");
-        let Some(IdempotencyError::Failed(failed)) = IdempotencyError::find(&*error) else {
+        let Some(IdempotencyError::AttemptFailed(failed)) = IdempotencyError::find(&*error) else {
             panic!("{error:?}");
         };
         assert_eq!(failed.disposition, Disposition::DeadLetter);
@@ -267,7 +267,7 @@ async fn handler_ending_its_transaction_does_not_complete_the_entry() {
         drop(error);
         fixture
             .database
-            .wait_for("SELECT doomed AND at <= clock_timestamp() FROM campanile.entry")
+            .wait_for("SELECT permanent_failure AND at <= clock_timestamp() FROM campanile.entry")
             .await;
         assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), (booked, "R|1"), "{end}");
         fixture.assert_no_open_transaction().await;
@@ -290,7 +290,10 @@ async fn handler_failing_after_its_own_commit_is_not_run_again() {
     for _ in 0..3 {
         fixture.run(handler, "b-1").await.unwrap_err();
     }
-    fixture.database.wait_for("SELECT doomed AND state = 'R' FROM campanile.entry").await;
+    fixture
+        .database
+        .wait_for("SELECT permanent_failure AND state = 'R' FROM campanile.entry")
+        .await;
     assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "R|1"));
 }
 
@@ -299,7 +302,7 @@ async fn handler_failing_after_its_own_commit_is_not_run_again() {
 async fn handler_blocking_its_thread_is_run_once() {
     const LIMIT: Duration = Duration::from_millis(500);
     let fixture = Fixture::new().await;
-    let config = fixture.database.config().with_command_timeout(LIMIT).unwrap();
+    let config = fixture.database.config().with_command_timeout(LIMIT);
     let store = PgStore::connect(config).await.unwrap();
     let fixture = fixture.with(|_| Inbox::new(&store).unwrap());
     let runs = Arc::new(AtomicUsize::new(0));
@@ -324,7 +327,10 @@ async fn connection_without_transaction_rejects_writes() {
         Err::<(), _>(refused)
     });
     fixture.run(handler, "b-1").await.unwrap_err();
-    fixture.database.wait_for("SELECT doomed AND state = 'R' FROM campanile.entry").await;
+    fixture
+        .database
+        .wait_for("SELECT permanent_failure AND state = 'R' FROM campanile.entry")
+        .await;
     assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("0|0", "R|1"));
 }
 
@@ -378,9 +384,8 @@ async fn layer_with_locks_in_another_store_is_rejected() {
 async fn connection_wait_timeout_releases_the_attempt() {
     // Long enough for the first handler to open a connection, even on a busy machine.
     let max_wait = Duration::from_secs(3);
-    let fixture = Fixture::new()
-        .await
-        .with(|inbox| inbox.with_connections(1).unwrap().with_max_wait(max_wait));
+    let fixture = Fixture::with_config(|config| config.with_inbox_connections(1)).await;
+    let fixture = fixture.with(|inbox| inbox.with_max_wait(max_wait));
     let (began, resume) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let signals = (began.clone(), resume.clone());
     let service = fixture.layer().layer(service_fn(move |request| {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use campanile_core::{BoxError, Outcome, Record, Request, key};
-use campanile_idempotency::{Backoff, IdempotencyError, IdempotencyLayer};
-use campanile_postgres::{Inbox, InboxLayer, Transaction};
+use campanile_idempotency::{Backoff, IdempotencyConfig, IdempotencyError, IdempotencyLayer};
+use campanile_postgres::{Inbox, InboxLayer, PgConfig, PgStore, Transaction};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::support::{Database, EVENT_TIMEOUT};
@@ -18,9 +18,14 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) async fn new() -> Self {
+        Self::with_config(|config| config).await
+    }
+
+    pub(crate) async fn with_config(settings: impl FnOnce(PgConfig) -> PgConfig) -> Self {
         let database = Database::new().await;
         database.psql("CREATE TABLE ledger (key text NOT NULL, cents bigint NOT NULL)");
-        let inbox = Inbox::new(&database.store().await).unwrap();
+        let store = PgStore::connect(settings(database.config())).await.unwrap();
+        let inbox = Inbox::new(&store).unwrap();
         Self { database, inbox }
     }
 
@@ -32,10 +37,16 @@ impl Fixture {
     /// Creates a layer that reads keys from the header `id` and allows failed attempts to be
     /// retried at once.
     pub(crate) fn idempotency_layer(&self) -> IdempotencyLayer<Key> {
-        let layer =
-            IdempotencyLayer::new(self.inbox.keeper(), "ledger", key::header("id")).unwrap();
+        self.idempotency_layer_with(|config| config)
+    }
+
+    pub(crate) fn idempotency_layer_with(
+        &self,
+        settings: impl FnOnce(IdempotencyConfig) -> IdempotencyConfig,
+    ) -> IdempotencyLayer<Key> {
         let at_once = Backoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
-        layer.with_backoff(at_once)
+        let config = settings(IdempotencyConfig::new("ledger").with_backoff(at_once));
+        IdempotencyLayer::new(self.inbox.keeper(), config, key::header("id")).unwrap()
     }
 
     pub(crate) fn layer(&self) -> InboxLayer<Key> {
@@ -98,7 +109,7 @@ pub(crate) async fn book(request: Request<()>) -> Result<(), BoxError> {
 }
 
 pub(crate) async fn insert(request: &Request<()>) -> Result<(), BoxError> {
-    let id = request.lock().unwrap().key().to_string();
+    let id = request.lock_handle().unwrap().key().to_string();
     Transaction::of(request)?.execute("INSERT INTO ledger VALUES ($1, 100)", &[&id]).await?;
     Ok(())
 }

@@ -95,8 +95,8 @@ async fn lock_lost_at_commit_counts_no_attempt_under_either_policy() {
     for policy in [OnLost::Cancel, OnLost::Notify] {
         let (fixture, proxy) = fixture_behind_proxy_with(short_timeouts).await;
         let idempotency_layer =
-            fixture.idempotency_layer().with_lost(policy).with_lock_ttl(2 * SECOND).unwrap();
-        let layer = fixture.inbox.layer(idempotency_layer).unwrap();
+            fixture.idempotency_layer_with(|config| config.with_lock_ttl(2 * SECOND));
+        let layer = fixture.inbox.layer(idempotency_layer.on_lost(policy)).unwrap();
         let faulty = proxy.clone();
         let handler = service_fn(move |request: Request<()>| {
             let faulty = faulty.clone();
@@ -152,7 +152,7 @@ async fn commit_slower_than_the_command_timeout_is_awaited() {
          CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON ledger \
              DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()",
     );
-    let config = fixture.database.config().with_command_timeout(Duration::from_secs(3)).unwrap();
+    let config = fixture.database.config().with_command_timeout(Duration::from_secs(3));
     let store = PgStore::connect(config).await.unwrap();
     let fixture = fixture.with(|_| Inbox::new(&store).unwrap());
     assert_eq!(fixture.run(service_fn(book), "b-1").await.unwrap(), Outcome::Processed(()));
@@ -244,7 +244,7 @@ async fn run_after_a_late_commit_fails_as_committed_before() {
     let error = fixture.run(handler, "b-1").await.unwrap_err();
     let found = campanile_core::error::find::<InboxError>(&*error);
     assert!(matches!(found, Some(InboxError::CommittedBefore)), "{error:?}");
-    let Some(IdempotencyError::Failed(failed)) = IdempotencyError::find(&*error) else {
+    let Some(IdempotencyError::AttemptFailed(failed)) = IdempotencyError::find(&*error) else {
         panic!("{error:?}");
     };
     assert_eq!(failed.disposition, Disposition::Release);

@@ -8,8 +8,8 @@ mod conflicts;
 mod effects;
 mod failover;
 mod fixture;
-mod guard;
 mod lost_commits;
+mod runner;
 #[path = "../postgres/support.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;

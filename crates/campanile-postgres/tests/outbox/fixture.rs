@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_core::{BoxError, Outcome, Output, Record, Request, key};
-use campanile_idempotency::{Backoff, IdempotencyLayer};
+use campanile_idempotency::{Backoff, IdempotencyConfig, IdempotencyLayer};
 use campanile_postgres::{Inbox, Transaction};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -35,9 +35,9 @@ impl Fixture {
     /// Creates a layer that reads keys from the header `id` and allows failed attempts to be
     /// retried at once.
     pub(crate) fn idempotency_layer(&self) -> IdempotencyLayer<key::Key<key::Header>> {
-        let layer = IdempotencyLayer::new(self.inbox.keeper(), "bills", key::header("id")).unwrap();
         let at_once = Backoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
-        layer.with_backoff(at_once)
+        let config = IdempotencyConfig::new("bills").with_backoff(at_once);
+        IdempotencyLayer::new(self.inbox.keeper(), config, key::header("id")).unwrap()
     }
 
     /// Runs a handler once for this key.

@@ -126,11 +126,11 @@ async fn existing_header_is_kept_and_none_is_added_without_a_lock() {
     fixture.publish("b-1", [bill("a", 0).header("idempotency-key", "mine")]).await;
     let handler =
         service_fn(async |request: Request<()>| publish(&request, vec![bill("b", 0)]).await);
-    let idempotency_layer = fixture.idempotency_layer().with_missing_key(OnMissingKey::PassThrough);
+    let idempotency_layer = fixture.idempotency_layer().on_missing_key(OnMissingKey::PassThrough);
     let record = Record::builder("payments", 0, 7).build();
     let stack = fixture.inbox.layer(idempotency_layer).unwrap().layer(handler);
     let outcome = stack.oneshot(Request::new(record, ())).await.unwrap();
-    assert!(matches!(outcome, Outcome::Unguarded(..)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::WithoutLock(..)), "{outcome:?}");
     let relay = fixture.relay();
     fixture.wait_until_empty().await;
     relay.stop().await;

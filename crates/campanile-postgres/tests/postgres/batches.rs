@@ -32,7 +32,7 @@ async fn batch_of_all_kinds_and_namespaces_is_answered_in_order() {
         command(&keys[1], Operation::Renew { grant: held[1], ttl }),
         command(&keys[2], fail),
         command(&keys[3], Operation::Release { grant: held[3], ran: true }),
-        command(&keys[4], Operation::Reject { grant: held[4], reason: "no".into() }),
+        command(&keys[4], Operation::GiveUp { grant: held[4], reason: "no".into() }),
         command(&keys[5], Operation::Cancel { owner: owner(1) }),
         command(&key("new"), acquire(1)),
     ];
@@ -46,7 +46,7 @@ async fn batch_of_all_kinds_and_namespaces_is_answered_in_order() {
                 Reply::Renewed,
                 Reply::Retrying,
                 Reply::Released,
-                Reply::Rejected,
+                Reply::GivenUp,
                 Reply::Released,
                 Reply::Acquired { attempt: 1, .. },
             ]

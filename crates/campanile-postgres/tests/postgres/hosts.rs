@@ -25,7 +25,7 @@ async fn server_behind_proxy() -> (PgServer, Proxy, String) {
 async fn silent_first_host_does_not_hide_another() {
     let (_server, proxy, url) = server_behind_proxy().await;
     proxy.swallow_requests();
-    let config = PgConfig::new(&*url).with_connect_timeout(Duration::from_secs(60)).unwrap();
+    let config = PgConfig::new(&*url).with_connect_timeout(Duration::from_secs(60));
     let connecting = tokio::time::timeout(Duration::from_secs(30), PgStore::connect(config));
     let store = connecting.await.expect("before the connect timeout").unwrap();
     apply_until_answered(&store, &key("key"), acquire(1)).await;
@@ -53,7 +53,7 @@ async fn host_that_stops_answering_is_replaced_by_another() {
 async fn connection_slower_than_a_call_serves_the_next_call() {
     let (server, proxy, _) = server_behind_proxy().await;
     let config = PgConfig::new(server.url_through(proxy.addr()));
-    let store = PgStore::connect(config.with_connect_timeout(Duration::from_secs(60)).unwrap());
+    let store = PgStore::connect(config.with_connect_timeout(Duration::from_secs(60)));
     let store = store.await.unwrap();
     // Opening a connection takes four round trips and the first call over it two: 1.2 s, more than
     // the command timeout.

@@ -38,7 +38,7 @@ async fn connect_waits_for_a_server_that_is_not_up_yet() {
 async fn connect_timeout_error_names_address_and_cause() {
     let port = campanile_test::free_port().unwrap();
     let config = short_timeouts(&format!("postgres://nobody@127.0.0.1:{port}/nowhere"));
-    let config = config.with_connect_timeout(Duration::from_millis(300)).unwrap();
+    let config = config.with_connect_timeout(Duration::from_millis(300));
     let error = PgStore::connect(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { source: Some(_), .. }), "{error:?}");
     let text = chain(&error);
@@ -162,7 +162,7 @@ async fn locked_row_times_out_the_call_and_the_servers_statement() {
     let error = apply(&store, &key, acquire(1)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-        AND wait_event_type = 'Lock'";
+        AND wait_event_type = 'LockHandle'";
     let is_cancelled = || (database.psql(waiting) == "0").then_some(());
     eventually(Duration::from_secs(30), is_cancelled).expect("the server cancels the statement");
     other.batch_execute("ROLLBACK").await.unwrap();
@@ -174,7 +174,7 @@ async fn locked_row_times_out_the_call_and_the_servers_statement() {
 async fn locked_row_fails_no_other_command_of_its_batch() {
     let database = Database::new().await;
     let config = PgConfig::new(database.url()).with_command_timeout(Duration::from_secs(5));
-    let store = PgStore::connect(config.unwrap()).await.unwrap();
+    let store = PgStore::connect(config).await.unwrap();
     let keys: Vec<_> = (0..8).map(|n| key(n.to_string())).collect();
     let mut renewals = Vec::new();
     for key in &keys {
@@ -199,7 +199,7 @@ async fn call_without_a_free_connection_fails_unsent() {
     let database = Database::new().await;
     let key = key("key");
     acquire_grant(&database.store().await, &key, 1).await;
-    let config = short_timeouts(database.url()).with_connections(1).unwrap();
+    let config = short_timeouts(database.url()).with_connections(1);
     let store = PgStore::connect(config).await.unwrap();
     database.psql(
         "CREATE OR REPLACE FUNCTION campanile.hold(space text, keys bytea[], tokens bigint[], \
@@ -222,7 +222,7 @@ async fn promoted_replica_is_found_with_its_entries() {
     let mut primary = server().await;
     let replica = primary.replica().unwrap();
     let replica_only =
-        long_timeouts(&replica.url()).with_connect_timeout(Duration::from_millis(500)).unwrap();
+        long_timeouts(&replica.url()).with_connect_timeout(Duration::from_millis(500));
     let error = PgStore::connect(replica_only).await.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
 

@@ -39,7 +39,7 @@ async fn documented_permissions_suffice_for_the_contract() {
     store.sweep().await.unwrap();
     for sql in [
         "SELECT * FROM campanile.entry",
-        "UPDATE campanile.entry SET doomed = true",
+        "UPDATE campanile.entry SET permanent_failure = true",
         "DELETE FROM campanile.entry",
         "TRUNCATE campanile.entry",
         "INSERT INTO campanile.migration (version) VALUES (99)",

@@ -92,14 +92,14 @@ impl Database {
 
 /// Settings for tests in which nothing times out, however busy the machine is.
 pub(crate) fn long_timeouts(url: &str) -> PgConfig {
-    let config = PgConfig::new(url).with_connect_timeout(Duration::from_secs(60)).unwrap();
-    config.with_command_timeout(Duration::from_secs(60)).unwrap()
+    let config = PgConfig::new(url).with_connect_timeout(Duration::from_secs(60));
+    config.with_command_timeout(Duration::from_secs(60))
 }
 
 /// Settings for tests in which something times out. Wrap calls that are not meant to time out in
 /// [`apply_until_answered`].
 pub(crate) fn short_timeouts(url: &str) -> PgConfig {
-    PgConfig::new(url).with_command_timeout(Duration::from_millis(300)).unwrap()
+    PgConfig::new(url).with_command_timeout(Duration::from_millis(300))
 }
 
 pub(crate) fn key(name: impl Into<bytes::Bytes>) -> StoreKey {

@@ -44,7 +44,7 @@ async fn sweep_deletes_exactly_the_expired_entries() {
 #[tokio::test]
 async fn store_in_use_sweeps_by_itself_unless_disabled() {
     let database = Database::new().await;
-    let config = database.config().with_sweep_interval(Duration::from_millis(10)).unwrap();
+    let config = database.config().with_sweep_interval(Duration::from_millis(10));
     let unswept_store = PgStore::connect(config.clone().without_sweeping()).await.unwrap();
     let command =
         |name| Command { key: key(name), operation: acquire(1), retention: SHORT_RETENTION };

@@ -90,7 +90,7 @@ fn scripts() -> Vec<(Verb, Operation)> {
         (Verb::Fail, Operation::Fail { grant, delay: ttl, last: false, error: "".into() }),
         (Verb::Release, Operation::Release { grant, ran: true }),
         (Verb::Cancel, Operation::Cancel { owner }),
-        (Verb::Reject, Operation::Reject { grant, reason: "".into() }),
+        (Verb::GiveUp, Operation::GiveUp { grant, reason: "".into() }),
         (Verb::Redrive, Operation::Redrive { token: grant.token, force: false }),
     ]
 }

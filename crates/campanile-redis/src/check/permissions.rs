@@ -98,7 +98,11 @@ fn commands_on_keys(count_key: &[u8], entry: &[u8]) -> [Words; 5] {
 fn entry_key(namespace: &Namespace, config: &RedisConfig) -> Vec<u8> {
     let key = IdempotencyKey::new("some").expect("not empty");
     let mut name = Vec::new();
-    write_entry_key(&mut name, &StoreKey::new(namespace.clone(), key), config.buckets);
+    write_entry_key(
+        &mut name,
+        &StoreKey::new(namespace.clone(), key),
+        config.buckets().expect("checked"),
+    );
     name
 }
 

@@ -18,7 +18,7 @@ pub(super) fn write_item(
     reply: Option<&[u8]>,
 ) {
     item.put_u16(attempt);
-    item.put_bytes(0, 2); // interrupts, burials
+    item.put_bytes(0, 2); // interrupts, give_ups
     item.put_u8(if reply.is_some() { REPLY } else { NO_TAIL });
     item.put_u8(0); // spare
     write_grant(item, grant);

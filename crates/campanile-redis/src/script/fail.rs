@@ -9,8 +9,8 @@ use campanile_core::{Entry, Grant};
 use super::microseconds;
 use super::renew::write_grant;
 
-/// The flag that makes the entry's next grant a burial lock.
-const DOOMED: u8 = 16;
+/// The flag that makes the entry's next grant a give-up lock.
+const PERMANENT_FAILURE: u8 = 16;
 
 /// Writes the item `failed`.
 pub(super) fn write_item(
@@ -22,6 +22,6 @@ pub(super) fn write_item(
 ) {
     write_grant(item, grant);
     item.put_u64(microseconds(delay.min(MAX_BACKOFF)));
-    item.put_u8(if last { DOOMED } else { 0 });
+    item.put_u8(if last { PERMANENT_FAILURE } else { 0 });
     item.put_slice(Entry::kept_error(error).as_bytes());
 }

@@ -7,8 +7,8 @@ mod acquire;
 mod cancel;
 mod complete;
 mod fail;
+mod give_up;
 mod redrive;
-mod reject;
 mod release;
 mod renew;
 mod text;
@@ -69,9 +69,9 @@ impl SharedArgs {
                 cancel::write_item(item, owner);
                 after(Verb::Cancel, State::Retrying)
             }
-            Operation::Reject { grant, ref reason } => {
-                reject::write_item(item, grant, reason);
-                after(Verb::Reject, State::Failed)
+            Operation::GiveUp { grant, ref reason } => {
+                give_up::write_item(item, grant, reason);
+                after(Verb::GiveUp, State::Failed)
             }
             Operation::Redrive { token, force } => {
                 redrive::write_item(item, token, force);
@@ -107,7 +107,7 @@ pub(crate) fn default_reply(verb: Verb, command: &Command, now: std::time::Syste
         Verb::Complete => Reply::Completed,
         Verb::Fail => Reply::Retrying,
         Verb::Release | Verb::Cancel => Reply::Released,
-        Verb::Reject => Reply::Rejected,
+        Verb::GiveUp => Reply::GivenUp,
         Verb::Redrive => Reply::Reopened,
     }
 }

@@ -15,8 +15,8 @@ pub enum Verb {
     Release,
     /// `cancel.lua`
     Cancel,
-    /// `reject.lua`
-    Reject,
+    /// `give_up.lua`
+    GiveUp,
     /// `redrive.lua`
     Redrive,
 }
@@ -59,7 +59,7 @@ impl Default for Scripts {
             campanile_lua::FAIL,
             campanile_lua::RELEASE,
             campanile_lua::CANCEL,
-            campanile_lua::REJECT,
+            campanile_lua::GIVE_UP,
             campanile_lua::REDRIVE,
         ];
         Self(texts.map(Script::new))

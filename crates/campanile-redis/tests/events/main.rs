@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{FencingToken, IdempotencyKey, Namespace, Operation, Reply, StoreKey};
-use campanile_idempotency::{Cached, IdempotencyLayer, LockKeeper, Store};
+use campanile_idempotency::{Cached, IdempotencyConfig, IdempotencyLayer, LockKeeper, Store};
 use campanile_redis::{RedisConfig, RedisStore, Safety};
 use campanile_test::{RedisSentinel, RedisServer};
 
@@ -182,7 +182,7 @@ async fn data_loss_is_logged_without_replication_id() {
 #[tokio::test]
 async fn replica_shortfall_is_logged_at_start_and_end() {
     let server = RedisServer::start().unwrap();
-    let config = long_timeout(server.url()).with_wait(1, Duration::from_millis(50)).unwrap();
+    let config = long_timeout(server.url()).with_wait(1, Duration::from_millis(50));
     let store = RedisStore::connect(config).await.unwrap();
     let lines = Lines::default();
     let _guard = lines.listen();
@@ -204,7 +204,7 @@ async fn replica_shortfall_is_logged_at_start_and_end() {
 async fn failover_that_keeps_last_completion_is_logged() {
     let mut redis = RedisSentinel::start().unwrap();
     let config = RedisConfig::sentinel(redis.name(), redis.urls());
-    let with_wait = config.clone().with_wait(1, Duration::from_secs(60)).unwrap();
+    let with_wait = config.clone().with_wait(1, Duration::from_secs(60));
     let store = RedisStore::connect(with_wait).await.unwrap();
     complete_key(&store, "a").await;
     let lines = Lines::default();
@@ -229,9 +229,9 @@ async fn failover_that_keeps_last_completion_is_logged() {
 async fn too_long_timeout_is_logged_with_the_setting() {
     let server = RedisServer::start().unwrap();
     let store = async |timeout, wait| {
-        let config = RedisConfig::new(server.url()).with_command_timeout(timeout).unwrap();
+        let config = RedisConfig::new(server.url()).with_command_timeout(timeout);
         let config = match wait {
-            Some(wait) => config.with_wait(1, wait).unwrap(),
+            Some(wait) => config.with_wait(1, wait),
             None => config,
         };
         RedisStore::connect(config.with_safety(Safety::Off)).await.unwrap()
@@ -243,10 +243,14 @@ async fn too_long_timeout_is_logged_with_the_setting() {
         lines.count(&what)
     };
     let second = Duration::from_secs(1);
-    let layer = IdempotencyLayer::new(store(second, None).await, "n", ()).unwrap();
-    let layer = layer.with_lock_ttl(second * 6).unwrap();
+    let keeper = LockKeeper::new(store(second, None).await).unwrap();
+    let layer_with_ttl = |ttl| {
+        let config = IdempotencyConfig::new("n").with_lock_ttl(ttl);
+        let _ = IdempotencyLayer::new(&keeper, config, ()).unwrap();
+    };
+    layer_with_ttl(second * 6);
     assert_eq!(count_warnings(&[]), 0, "{lines:?}");
-    let _ = layer.with_lock_ttl(second * 5).unwrap();
+    layer_with_ttl(second * 5);
     assert_eq!(count_warnings(&["longest=1s", "limit=833.333333ms"]), 1, "{lines:?}");
 
     let _ = LockKeeper::new(store(second * 5, None).await).unwrap();

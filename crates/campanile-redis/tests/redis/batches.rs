@@ -25,13 +25,13 @@ async fn batch_larger_than_one_call_is_answered_in_order() {
             key,
             match bits % 3 {
                 0 => complete(grant, "reply"),
-                1 => Operation::Reject { grant, reason: "reason".into() },
+                1 => Operation::GiveUp { grant, reason: "reason".into() },
                 _ => Operation::Renew { grant, ttl: Duration::from_secs(60) },
             },
         ));
     }
     for (reply, bits) in replies(store.apply_batch(settles).await).into_iter().zip(1..) {
-        let expected = [Reply::Completed, Reply::Rejected, Reply::Renewed];
+        let expected = [Reply::Completed, Reply::GivenUp, Reply::Renewed];
         assert_eq!(reply, expected[bits % 3], "{bits}");
     }
 }

@@ -20,7 +20,7 @@ fn every_operation() -> Vec<Operation> {
         Operation::Fail { grant, delay: second, last: true, error: "error".into() },
         Operation::Release { grant, ran: true },
         Operation::Cancel { owner: owner(1) },
-        Operation::Reject { grant, reason: "reason".into() },
+        Operation::GiveUp { grant, reason: "reason".into() },
         Operation::Redrive { token: grant.token, force: true },
     ]
 }

@@ -151,7 +151,7 @@ async fn lost_by_failover(replicas: u32) -> (u64, u64) {
     let mut primary = RedisServer::start().unwrap();
     let proxy = Proxy::to(primary.addr()).unwrap();
     let replica = replica_through(&primary, proxy.addr().port());
-    let waiting = long_timeout(primary.url()).with_wait(1, Duration::from_secs(60)).unwrap();
+    let waiting = long_timeout(primary.url()).with_wait(1, Duration::from_secs(60));
     let mut store = RedisStore::connect(waiting).await.unwrap();
     // Succeeds only once replication works.
     acquire_lock(&store, &key("first"), 1).await;

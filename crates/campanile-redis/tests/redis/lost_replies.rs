@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_core::{BoxError, Entry, Grant, Operation, Reply, State, StoreKey};
-use campanile_idempotency::{Guard, LockKeeper, StoreErrorKind};
+use campanile_idempotency::{LockKeeper, Runner, StoreErrorKind};
 use campanile_redis::RedisStore;
 use campanile_test::{Proxy, RedisServer, eventually};
 
@@ -77,7 +77,7 @@ async fn repeated_settle_after_lost_reply_gets_same_reply() {
         ),
         (|grant| Operation::Release { grant, ran: true }, Reply::Released),
         (|grant| Operation::Cancel { owner: grant.owner }, Reply::Released),
-        (|grant| Operation::Reject { grant, reason: "reason".into() }, Reply::Rejected),
+        (|grant| Operation::GiveUp { grant, reason: "reason".into() }, Reply::GivenUp),
     ];
     let proxied = ProxiedStore::new().await;
     for (settle, expected) in settles {
@@ -96,8 +96,8 @@ async fn repeated_redrive_after_lost_reply_gets_same_reply() {
     let proxied = ProxiedStore::new().await;
     let key = key("key");
     let grant = acquire_lock(&proxied.store, &key, 1).await;
-    let reject = Operation::Reject { grant, reason: "reason".into() };
-    assert_eq!(apply_with_retry(&proxied.store, &key, reject).await, Reply::Rejected);
+    let give_up = Operation::GiveUp { grant, reason: "reason".into() };
+    assert_eq!(apply_with_retry(&proxied.store, &key, give_up).await, Reply::GivenUp);
     let redrive = Operation::Redrive { token: grant.token, force: false };
     assert_eq!(proxied.repeat_after_lost_reply(&key, redrive).await, Reply::Reopened);
 }
@@ -108,8 +108,8 @@ async fn lost_acquire_is_cancelled_even_if_retry_was_not_sent() {
     let proxy = Proxy::to(server.addr()).unwrap();
     let store = RedisStore::connect(long_timeout(server.url_through(proxy.addr()))).await.unwrap();
     let keeper = LockKeeper::new(store).unwrap();
-    let guard = Guard::new(&keeper, NAMESPACE).unwrap();
-    let run = async |id: &'static str| guard.run(id, async |_| Ok::<_, BoxError>(())).await;
+    let runner = Runner::new(&keeper, NAMESPACE).unwrap();
+    let run = async |id: &'static str| runner.run(id, async |_| Ok::<_, BoxError>(())).await;
     // Caches the script on the server; the reply that is lost would otherwise be `NOSCRIPT`.
     run("other").await.unwrap();
     let entry = || {
@@ -140,10 +140,10 @@ async fn lost_acquire_is_cancelled_even_if_retry_was_not_sent() {
 async fn unsent_acquire_needs_no_cancel() {
     let proxied = ProxiedStore::new().await;
     let keeper = LockKeeper::new(proxied.store.clone()).unwrap();
-    let guard = Guard::new(&keeper, NAMESPACE).unwrap();
+    let runner = Runner::new(&keeper, NAMESPACE).unwrap();
     proxied.proxy.cut();
     for id in 0..100_u32 {
-        let refused = guard.run(id, async |_| Ok::<_, BoxError>(())).await.unwrap_err();
+        let refused = runner.run(id, async |_| Ok::<_, BoxError>(())).await.unwrap_err();
         assert!(chain(&*refused).contains("refused"));
     }
     // The server is still unreachable.

@@ -76,7 +76,7 @@ async fn out_of_memory_locks_are_still_renewed_and_settled() {
         Reply::Retrying,
         Reply::Released,
         Reply::Released,
-        Reply::Rejected,
+        Reply::GivenUp,
     ]
     .into_iter()
     .enumerate()
@@ -91,7 +91,7 @@ async fn out_of_memory_locks_are_still_renewed_and_settled() {
                 2 => Operation::Fail { grant, delay: LATER, last: true, error: "error".into() },
                 3 => Operation::Release { grant, ran: true },
                 4 => Operation::Cancel { owner: grant.owner },
-                _ => Operation::Reject { grant, reason: "reason".into() },
+                _ => Operation::GiveUp { grant, reason: "reason".into() },
             },
         ));
         expected.push(reply);

@@ -16,7 +16,7 @@ async fn different_bucket_count_is_refused() {
     assert_eq!(server.cli(&["TTL", "campanile:{tests}"]).unwrap(), "-1");
     let entries = server.cli(&["DBSIZE"]).unwrap();
 
-    let config = long_timeout(server.url()).with_buckets(32).unwrap();
+    let config = long_timeout(server.url()).with_buckets(32);
     let other = RedisStore::connect(config).await.unwrap();
     for _ in 0..2 {
         let error = apply(&other, &key("key"), acquire(2)).await.unwrap_err();

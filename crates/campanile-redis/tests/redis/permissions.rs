@@ -53,7 +53,7 @@ async fn documented_cluster_permissions_satisfy_the_contract() {
         RedisCluster::builder().config("user", &user(&documented("node"))).start().unwrap();
     let config = || {
         let config = RedisConfig::cluster(cluster.urls()).with_credentials("app", "Wr1ghtW0rd");
-        config.with_command_timeout(Duration::from_secs(60)).unwrap()
+        config.with_command_timeout(Duration::from_secs(60))
     };
     let store = RedisStore::connect(config()).await.unwrap();
     contract::run(&store, &RealTime).await;

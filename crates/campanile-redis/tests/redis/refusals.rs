@@ -27,7 +27,7 @@ impl FaultFixture {
     async fn with_server(server: RedisServer, user: Option<(&str, &str)>) -> Self {
         let proxy = Proxy::to(server.addr()).unwrap();
         let config = RedisConfig::new(format!("redis://{}", proxy.addr()));
-        let mut config = config.with_command_timeout(TIMEOUT).unwrap();
+        let mut config = config.with_command_timeout(TIMEOUT);
         if let Some((user, password)) = user {
             config = config.with_credentials(user, password);
         }

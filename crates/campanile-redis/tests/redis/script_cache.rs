@@ -23,7 +23,7 @@ async fn script_flush_resends_every_script() {
     let ttl = Duration::from_secs(60);
     for (operation, expected) in [
         (Operation::Renew { grant, ttl }, Reply::Renewed),
-        (Operation::Reject { grant, reason: "reason".into() }, Reply::Rejected),
+        (Operation::GiveUp { grant, reason: "reason".into() }, Reply::GivenUp),
         (Operation::Redrive { token: grant.token, force: false }, Reply::Reopened),
     ] {
         flush();

@@ -80,7 +80,7 @@ async fn killed_primary_is_replaced_by_promoted_replica() {
 async fn hung_primary_is_replaced_by_promoted_replica() {
     let mut redis = RedisSentinel::start().unwrap();
     let timeout = Duration::from_millis(300);
-    let config = config(&redis).with_command_timeout(timeout).unwrap();
+    let config = config(&redis).with_command_timeout(timeout);
     let store = RedisStore::connect(config).await.unwrap();
     let key = key("key");
     let grant = acquire_lock(&store, &key, 1).await;
@@ -165,7 +165,7 @@ async fn sentinel_that_names_a_replica_is_not_trusted() {
     let sentinel = redis.sentinel(0);
     sentinel.cli(&["SENTINEL", "MONITOR", "stale", "127.0.0.1", &replica, "1"]).unwrap();
     let config = RedisConfig::sentinel("stale", redis.urls());
-    let config = config.with_connect_timeout(Duration::from_secs(1)).unwrap();
+    let config = config.with_connect_timeout(Duration::from_secs(1));
     let error = RedisStore::connect(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
     assert!(chain(&error).contains("is not a primary"), "{}", chain(&error));
@@ -178,7 +178,7 @@ async fn connect_waits_for_promotion_of_named_server() {
     let (sentinel, port) = (redis.sentinel(0), promoted.port().to_string());
     sentinel.cli(&["SENTINEL", "MONITOR", "later", "127.0.0.1", &port, "1"]).unwrap();
     let config = RedisConfig::sentinel("later", redis.urls());
-    let config = config.with_connect_timeout(Duration::from_secs(60)).unwrap();
+    let config = config.with_connect_timeout(Duration::from_secs(60));
     let promote = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
         promoted.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();

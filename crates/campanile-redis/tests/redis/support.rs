@@ -21,14 +21,14 @@ pub(crate) async fn server_and_store() -> (RedisServer, RedisStore) {
 
 /// A configuration for tests in which nothing times out, however busy the machine is.
 pub(crate) fn long_timeout(url: impl Into<String>) -> RedisConfig {
-    let config = RedisConfig::new(url).with_connect_timeout(Duration::from_secs(60)).unwrap();
-    config.with_command_timeout(Duration::from_secs(60)).unwrap()
+    let config = RedisConfig::new(url).with_connect_timeout(Duration::from_secs(60));
+    config.with_command_timeout(Duration::from_secs(60))
 }
 
 /// A configuration for tests in which a command times out. [`apply_with_retry`] retries commands that should
 /// succeed.
 pub(crate) fn short_timeout(url: impl Into<String>) -> RedisConfig {
-    RedisConfig::new(url).with_command_timeout(Duration::from_millis(300)).unwrap()
+    RedisConfig::new(url).with_command_timeout(Duration::from_millis(300))
 }
 
 pub(crate) fn key(name: impl Into<bytes::Bytes>) -> StoreKey {

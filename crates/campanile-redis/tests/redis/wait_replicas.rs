@@ -20,7 +20,7 @@ pub(crate) async fn store_with_wait(
     replicas: u32,
     timeout: Duration,
 ) -> RedisStore {
-    let config = long_timeout(server.url()).with_wait(replicas, timeout).unwrap();
+    let config = long_timeout(server.url()).with_wait(replicas, timeout);
     RedisStore::connect(config).await.unwrap()
 }
 

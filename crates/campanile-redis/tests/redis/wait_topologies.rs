@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn each_shard_waits_for_its_own_replica() {
     let mut cluster = RedisCluster::builder().replicas(1).start().unwrap();
-    let config = |timeout| long_timeout(&cluster).with_wait(1, timeout).unwrap();
+    let config = |timeout| long_timeout(&cluster).with_wait(1, timeout);
     let store = RedisStore::connect(config(LONG)).await.unwrap();
     let short_wait = RedisStore::connect(config(Duration::from_millis(200))).await.unwrap();
     let acquires = |round: &str| -> Vec<_> {
@@ -49,7 +49,7 @@ async fn each_shard_waits_for_its_own_replica() {
 async fn waited_writes_survive_a_sentinel_failover() {
     let mut redis = RedisSentinel::start().unwrap();
     let config = RedisConfig::sentinel(redis.name(), redis.urls());
-    let store = RedisStore::connect(config.clone().with_wait(1, LONG).unwrap()).await.unwrap();
+    let store = RedisStore::connect(config.clone().with_wait(1, LONG)).await.unwrap();
     let keys: Vec<_> = (0..50).map(|n| key(n.to_string())).collect();
     for key in &keys {
         let grant = acquire_lock(&store, key, 1).await;
@@ -69,7 +69,7 @@ async fn wait_shortfall_polls_the_sentinels_at_once() {
     const QUERIES: u64 = 12;
     let mut redis = RedisSentinel::start().unwrap();
     let config = RedisConfig::sentinel(redis.name(), redis.urls());
-    let config = config.with_wait(1, Duration::from_millis(20)).unwrap();
+    let config = config.with_wait(1, Duration::from_millis(20));
     let store = RedisStore::connect(config).await.unwrap();
     redis.kill(1).unwrap();
     let mut queries = QueryCounter::new(redis.sentinel(0));

@@ -7,8 +7,8 @@ use campanile_idempotency::Store;
 
 use super::Time;
 use super::checker::{
-    CheckResult, LONG_DURATION, ModelChecker, SHORT_DURATION, acquire, complete, fail, redrive,
-    reject,
+    CheckResult, LONG_DURATION, ModelChecker, SHORT_DURATION, acquire, complete, fail, give_up,
+    redrive,
 };
 use super::situations::Situation;
 
@@ -27,7 +27,7 @@ pub(super) async fn a_batch_is_answered_in_its_order<S: Store, T: Time>(
                 3 => fail(grant, Duration::ZERO),
                 4 => Operation::Release { grant, ran: true },
                 5 => Operation::Cancel { owner: grant.owner },
-                6 => reject(grant),
+                6 => give_up(grant),
                 7 => redrive(grant.token, false),
                 _ => redrive(grant.token, true),
             };

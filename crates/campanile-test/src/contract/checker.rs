@@ -206,8 +206,8 @@ pub(super) fn fail(grant: Grant, delay: Duration) -> Operation {
     Operation::Fail { grant, delay, last: false, error: "declined".into() }
 }
 
-pub(super) fn reject(grant: Grant) -> Operation {
-    Operation::Reject { grant, reason: "dead letter published".into() }
+pub(super) fn give_up(grant: Grant) -> Operation {
+    Operation::GiveUp { grant, reason: "dead letter published".into() }
 }
 
 pub(super) fn redrive(token: FencingToken, force: bool) -> Operation {

@@ -143,7 +143,7 @@ impl OperationGenerator {
             }
             86..91 => {
                 let reason = self.text().into();
-                Operation::Reject { grant, reason }
+                Operation::GiveUp { grant, reason }
             }
             _ => {
                 let (token, force) = (grant.token, self.rng.bool());

@@ -9,7 +9,7 @@ use campanile_idempotency::Store;
 use super::Time;
 use super::checker::{
     CheckResult, LONG_DURATION, MAX_ATTEMPTS, ModelChecker, SHORT_DURATION, acquire, acquire_as,
-    complete, fail, owner, redrive, reject,
+    complete, fail, give_up, owner, redrive,
 };
 use super::situations::Situation;
 
@@ -31,9 +31,9 @@ pub(super) async fn tokens_rise_with_each_grant<S: Store, T: Time>(
     let expired = checker.grant(&key, acquire(SHORT_DURATION)).await?;
     check_increasing(&mut last, expired.token)?;
     checker.wait(SHORT_DURATION).await?;
-    let rejected = checker.grant_and_end(&key, reject).await?;
-    check_increasing(&mut last, rejected.token)?;
-    checker.apply(&key, redrive(rejected.token, false)).await?;
+    let given_up = checker.grant_and_end(&key, give_up).await?;
+    check_increasing(&mut last, given_up.token)?;
+    checker.apply(&key, redrive(given_up.token, false)).await?;
     let reopened = checker.grant(&key, acquire(LONG_DURATION)).await?;
     check_increasing(&mut last, reopened.token)
 }
@@ -154,7 +154,7 @@ pub(super) async fn attempts_that_ran_are_handed_back_eight_times<S: Store, T: T
     if grants == expected {
         Ok(())
     } else {
-        Err(format!("expected {expected} grants before the burial, got {grants}"))
+        Err(format!("expected {expected} grants before the giving_up, got {grants}"))
     }
 }
 
@@ -162,42 +162,46 @@ fn nth_owner(number: u32) -> campanile_core::Owner {
     campanile_core::Owner::new(u64::from(number) + 1).expect("not zero")
 }
 
-pub(super) async fn the_last_error_is_told_by_the_burial_lock<S: Store, T: Time>(
+pub(super) async fn the_last_error_is_told_by_the_give_up_lock<S: Store, T: Time>(
     checker: &ModelChecker<'_, S, T>,
 ) -> CheckResult {
-    let (key, _) = checker.prepare(Situation::RetryingDoomed).await?;
+    let (key, _) = checker.prepare(Situation::RetryingPermanentFailure).await?;
     for _ in 0..2 {
         let owner = owner();
         for _ in 0..2 {
             match checker.apply(&key, acquire_as(owner, SHORT_DURATION)).await?.reply {
                 Reply::Exhausted { last_error: Some(error), .. }
                     if &*error == "no such account" => {}
-                other => return Err(format!("expected the doomed entry's error, got {other:?}")),
+                other => {
+                    return Err(format!(
+                        "expected the permanent_failure entry's error, got {other:?}"
+                    ));
+                }
             }
         }
         checker.wait(SHORT_DURATION).await?;
     }
-    // A failed burial reports no error of its own, and neither does a rejection without a reason.
+    // A failed give-up reports no error of its own, and neither does a rejection without a reason.
     // The handler's last error is kept.
     let grant = checker.grant(&key, acquire(LONG_DURATION)).await?;
     let quiet = Operation::Fail { grant, delay: Duration::ZERO, last: false, error: "".into() };
     checker.expect(&key, quiet, Reply::Retrying).await?;
     let grant = checker.grant(&key, acquire(LONG_DURATION)).await?;
     let reason = "".into();
-    checker.expect(&key, Operation::Reject { grant, reason }, Reply::Rejected).await?;
+    checker.expect(&key, Operation::GiveUp { grant, reason }, Reply::GivenUp).await?;
     match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
-        Reply::Parked { reason: Some(error), .. } if &*error == "no such account" => Ok(()),
-        other => Err(format!("expected the rejected entry's error, got {other:?}")),
+        Reply::AlreadyGivenUp { reason: Some(error), .. } if &*error == "no such account" => Ok(()),
+        other => Err(format!("expected the entry that was given up's error, got {other:?}")),
     }
 }
 
-pub(super) async fn a_burial_that_runs_out_counts_and_one_that_is_let_go_does_not<
+pub(super) async fn a_give_up_that_runs_out_counts_and_one_that_is_let_go_does_not<
     S: Store,
     T: Time,
 >(
     checker: &ModelChecker<'_, S, T>,
 ) -> CheckResult {
-    let (key, _) = checker.prepare(Situation::RetryingDoomed).await?;
+    let (key, _) = checker.prepare(Situation::RetryingPermanentFailure).await?;
     let ends: [fn(Grant) -> Operation; 4] = [
         |grant| fail(grant, Duration::ZERO),
         |grant| Operation::Release { grant, ran: false },
@@ -206,17 +210,17 @@ pub(super) async fn a_burial_that_runs_out_counts_and_one_that_is_let_go_does_no
     ];
     for crashes in 0..2 {
         for end in ends {
-            let grant = acquire_burial(checker, &key, LONG_DURATION, crashes + 1).await?;
+            let grant = acquire_give_up(checker, &key, LONG_DURATION, crashes + 1).await?;
             checker.apply(&key, end(grant)).await?;
         }
-        acquire_burial(checker, &key, SHORT_DURATION, crashes + 1).await?;
+        acquire_give_up(checker, &key, SHORT_DURATION, crashes + 1).await?;
         checker.wait(SHORT_DURATION).await?;
     }
     Ok(())
 }
 
-/// Acquires a burial lock and checks that it is the `expected`-th.
-async fn acquire_burial<S: Store, T: Time>(
+/// Acquires a give-up lock and checks that it is the `expected`-th.
+async fn acquire_give_up<S: Store, T: Time>(
     checker: &ModelChecker<'_, S, T>,
     key: &StoreKey,
     ttl: Duration,
@@ -224,10 +228,10 @@ async fn acquire_burial<S: Store, T: Time>(
 ) -> CheckResult<Grant> {
     let owner = owner();
     match checker.apply(key, acquire_as(owner, ttl)).await?.reply {
-        Reply::Exhausted { token, attempt: 1, burials, .. } if burials == expected => {
+        Reply::Exhausted { token, attempt: 1, give_ups, .. } if give_ups == expected => {
             Ok(Grant { token, owner })
         }
-        other => Err(format!("expected burial {expected}, got {other:?}")),
+        other => Err(format!("expected giving_up {expected}, got {other:?}")),
     }
 }
 
@@ -286,10 +290,10 @@ pub(super) async fn an_error_longer_than_is_kept_is_cut<S: Store, T: Time>(
     // Three bytes per character, so that the limit falls inside a character.
     let long = "鐘".repeat(MAX_ERROR_BYTES);
     let key = checker.key();
-    let rejected = |grant| Operation::Reject { grant, reason: long.as_str().into() };
-    checker.grant_and_end(&key, rejected).await?;
+    let given_up = |grant| Operation::GiveUp { grant, reason: long.as_str().into() };
+    checker.grant_and_end(&key, given_up).await?;
     match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
-        Reply::Parked { reason: Some(kept), .. }
+        Reply::AlreadyGivenUp { reason: Some(kept), .. }
             if kept.len() == MAX_ERROR_BYTES / 3 * 3 && long.starts_with(&*kept) =>
         {
             Ok(())
@@ -312,7 +316,7 @@ pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
         let grant = Grant { token: FencingToken::ZERO, owner: owner() };
         [
             (complete(grant), only(|kept| &mut kept.completed)),
-            (reject(grant), only(|kept| &mut kept.failed)),
+            (give_up(grant), only(|kept| &mut kept.failed)),
             (fail(grant, LONG_DURATION), only(|kept| &mut kept.attempts)),
         ]
     };
@@ -321,7 +325,7 @@ pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
         let mine = checker.grant(&key, acquire(LONG_DURATION)).await?;
         let operation = match end {
             Operation::Complete { .. } => complete(mine),
-            Operation::Reject { .. } => reject(mine),
+            Operation::GiveUp { .. } => give_up(mine),
             _ => fail(mine, LONG_DURATION),
         };
         let command = Command { key: key.clone(), operation, retention };
@@ -335,7 +339,9 @@ pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
             let age = answer.now.duration_since(ended_at).unwrap_or_default();
             match answer.reply {
                 Reply::Acquired { attempt: 1, .. } if age >= short => break,
-                Reply::Duplicate { .. } | Reply::Parked { .. } | Reply::BackingOff { .. }
+                Reply::Duplicate { .. }
+                | Reply::AlreadyGivenUp { .. }
+                | Reply::BackingOff { .. }
                     if age < LONG_DURATION => {}
                 other => return Err(format!("{age:?} after {name}: {other:?}")),
             }

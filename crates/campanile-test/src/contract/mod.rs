@@ -104,8 +104,8 @@ pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation>
             an_attempt_is_counted_when_it_is_granted
             a_key_that_is_not_interrupted_runs_out_of_attempts
             attempts_that_ran_are_handed_back_eight_times
-            the_last_error_is_told_by_the_burial_lock
-            a_burial_that_runs_out_counts_and_one_that_is_let_go_does_not
+            the_last_error_is_told_by_the_give_up_lock
+            a_give_up_that_runs_out_counts_and_one_that_is_let_go_does_not
             a_renewal_never_shortens_the_lock
             a_repeated_failure_does_not_move_the_next_attempt
             a_lock_longer_than_the_longest_is_cut

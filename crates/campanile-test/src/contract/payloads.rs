@@ -8,7 +8,7 @@ use campanile_idempotency::Store;
 
 use super::Time;
 use super::checker::{
-    CheckResult, LONG_DURATION, MAX_ATTEMPTS, ModelChecker, acquire, complete, fail, owner, reject,
+    CheckResult, LONG_DURATION, MAX_ATTEMPTS, ModelChecker, acquire, complete, fail, give_up, owner,
 };
 use super::situations::Situation;
 
@@ -31,7 +31,7 @@ pub(super) async fn another_payload_is_a_mismatch_in_every_state<S: Store, T: Ti
         Some(complete as fn(_) -> _),
         Some(|grant| fail(grant, Duration::ZERO)),
         Some(|grant| Operation::Release { grant, ran: true }),
-        Some(reject),
+        Some(give_up),
     ];
     for end in ends {
         let key = checker.key();

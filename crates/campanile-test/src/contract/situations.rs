@@ -8,7 +8,7 @@ use campanile_idempotency::Store;
 use super::Time;
 use super::checker::{
     CheckResult, LONG_DURATION, MAX_ATTEMPTS, ModelChecker, SHORT_DURATION, acquire, complete,
-    fail, owner, redrive, reject,
+    fail, give_up, owner, redrive,
 };
 
 /// The state of an entry as its last grant ("mine") left it.
@@ -17,11 +17,11 @@ pub(super) enum Situation {
     Absent,
     ProcessingLive,
     ProcessingExpired,
-    ProcessingBurial,
+    ProcessingGivingUp,
     RetryingWaiting,
     RetryingDue,
     RetryingReleased,
-    RetryingDoomed,
+    RetryingPermanentFailure,
     RetryingExhausted,
     RetryingReopened,
     Completed,
@@ -29,8 +29,9 @@ pub(super) enum Situation {
 }
 
 use Situation::{
-    Absent, Completed, Failed, ProcessingBurial, ProcessingExpired, ProcessingLive, RetryingDoomed,
-    RetryingDue, RetryingExhausted, RetryingReleased, RetryingReopened, RetryingWaiting,
+    Absent, Completed, Failed, ProcessingExpired, ProcessingGivingUp, ProcessingLive, RetryingDue,
+    RetryingExhausted, RetryingPermanentFailure, RetryingReleased, RetryingReopened,
+    RetryingWaiting,
 };
 
 impl Situation {
@@ -38,11 +39,11 @@ impl Situation {
         Absent,
         ProcessingLive,
         ProcessingExpired,
-        ProcessingBurial,
+        ProcessingGivingUp,
         RetryingWaiting,
         RetryingDue,
         RetryingReleased,
-        RetryingDoomed,
+        RetryingPermanentFailure,
         RetryingExhausted,
         RetryingReopened,
         Completed,
@@ -63,7 +64,7 @@ impl<S: Store, T: Time> ModelChecker<'_, S, T> {
                 self.wait(SHORT_DURATION).await?;
                 grant
             }
-            ProcessingBurial => {
+            ProcessingGivingUp => {
                 self.grant_and_end(&key, fail_last).await?;
                 self.grant(&key, acquire(LONG_DURATION)).await?
             }
@@ -73,7 +74,7 @@ impl<S: Store, T: Time> ModelChecker<'_, S, T> {
                 let release = |grant| Operation::Release { grant, ran: false };
                 self.grant_and_end(&key, release).await?
             }
-            RetryingDoomed => self.grant_and_end(&key, fail_last).await?,
+            RetryingPermanentFailure => self.grant_and_end(&key, fail_last).await?,
             RetryingExhausted => {
                 for _ in 1..MAX_ATTEMPTS {
                     self.grant_and_end(&key, |grant| fail(grant, Duration::ZERO)).await?;
@@ -81,13 +82,13 @@ impl<S: Store, T: Time> ModelChecker<'_, S, T> {
                 self.grant_and_end(&key, |grant| fail(grant, Duration::ZERO)).await?
             }
             RetryingReopened => {
-                let grant = self.grant_and_end(&key, reject).await?;
+                let grant = self.grant_and_end(&key, give_up).await?;
                 let redrive = redrive(grant.token, false);
                 self.expect(&key, redrive, Reply::Reopened).await?;
                 grant
             }
             Completed => self.grant_and_end(&key, complete).await?,
-            Failed => self.grant_and_end(&key, reject).await?,
+            Failed => self.grant_and_end(&key, give_up).await?,
         };
         Ok((key, grant))
     }

@@ -7,8 +7,8 @@ use campanile_idempotency::Store;
 
 use super::Time;
 use super::checker::{
-    CheckResult, LONG_DURATION, ModelChecker, SHORT_DURATION, acquire, complete, fail, owner,
-    reject,
+    CheckResult, LONG_DURATION, ModelChecker, SHORT_DURATION, acquire, complete, fail, give_up,
+    owner,
 };
 use super::situations::Situation;
 
@@ -20,7 +20,7 @@ fn grant_operations(grant: Grant) -> [Operation; 6] {
         fail(grant, Duration::ZERO),
         Operation::Release { grant, ran: true },
         Operation::Release { grant, ran: false },
-        reject(grant),
+        give_up(grant),
     ]
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn a_stale_grant_changes_nothing<S: Store, T: Time>(
         complete,
         |grant| fail(grant, Duration::ZERO),
         |grant| Operation::Release { grant, ran: true },
-        reject,
+        give_up,
     ];
     for end in ends {
         let key = checker.key();

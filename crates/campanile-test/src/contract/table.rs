@@ -5,7 +5,7 @@ use campanile_idempotency::Store;
 
 use super::Time;
 use super::checker::{
-    CheckResult, LONG_DURATION, ModelChecker, acquire, acquire_as, complete, fail, redrive, reject,
+    CheckResult, LONG_DURATION, ModelChecker, acquire, acquire_as, complete, fail, give_up, redrive,
 };
 use super::situations::Situation;
 
@@ -17,12 +17,12 @@ enum ReplyKind {
     Locked,
     BackingOff,
     Duplicate,
-    Parked,
+    AlreadyGivenUp,
     Renewed,
     Completed,
     Retrying,
     Released,
-    Rejected,
+    GivenUp,
     Reopened,
     Settled(State),
     Lost,
@@ -30,7 +30,7 @@ enum ReplyKind {
 }
 
 use ReplyKind::{
-    Acquired, BackingOff, Completed, Duplicate, Exhausted, Locked, Lost, Parked, Rejected,
+    Acquired, AlreadyGivenUp, BackingOff, Completed, Duplicate, Exhausted, GivenUp, Locked, Lost,
     Released, Renewed, Reopened, Retrying,
 };
 
@@ -40,8 +40,8 @@ const R: ReplyKind = ReplyKind::Settled(State::Retrying);
 const C: ReplyKind = ReplyKind::Settled(State::Completed);
 const F: ReplyKind = ReplyKind::Settled(State::Failed);
 
-/// In the order of [`Situation::ALL`]: absent; PROCESSING live, expired, burial; RETRYING waiting,
-/// due, released, doomed, exhausted, reopened; COMPLETED; FAILED.
+/// In the order of [`Situation::ALL`]: absent; PROCESSING live, expired, giving up; RETRYING waiting,
+/// due, released, permanently failed, exhausted, reopened; COMPLETED; FAILED.
 type Column = [ReplyKind; Situation::ALL.len()];
 
 macro_rules! columns {
@@ -59,10 +59,10 @@ macro_rules! columns {
 columns! {
     acquire_by_another_in_every_situation: |_| acquire(LONG_DURATION),
         [Acquired; Locked, Acquired, Locked;
-         BackingOff, Acquired, Acquired, Exhausted, Exhausted, Acquired; Duplicate; Parked];
+         BackingOff, Acquired, Acquired, Exhausted, Exhausted, Acquired; Duplicate; AlreadyGivenUp];
     // A reopened entry has no owner.
     acquire_repeated_in_every_situation: |mine| acquire_as(mine.owner, LONG_DURATION),
-        [Acquired; Acquired, Acquired, Exhausted; R, R, R, R, R, Acquired; Duplicate; Parked];
+        [Acquired; Acquired, Acquired, Exhausted; R, R, R, R, R, Acquired; Duplicate; AlreadyGivenUp];
     renew_in_every_situation: |mine| Operation::Renew { grant: mine, ttl: LONG_DURATION },
         [Lost; Renewed, Renewed, Renewed; R, R, R, R, R, Lost; C; F];
     complete_in_every_situation: |mine| complete(mine),
@@ -76,8 +76,8 @@ columns! {
     cancel_in_every_situation: |mine| Operation::Cancel { owner: mine.owner },
         [Released; Released, Released, Released;
          Released, Released, Released, Released, Released, Lost; C; F];
-    reject_in_every_situation: |mine| reject(mine),
-        [Lost; Rejected, Rejected, Rejected; R, R, R, R, R, Lost; C; Rejected];
+    reject_in_every_situation: |mine| give_up(mine),
+        [Lost; GivenUp, GivenUp, GivenUp; R, R, R, R, R, Lost; C; GivenUp];
     redrive_in_every_situation: |mine| redrive(mine.token, false),
         [Lost; P, P, P; R, R, R, R, R, Reopened; C; Reopened];
     forced_redrive_in_every_situation: |mine| redrive(mine.token, true),
@@ -115,12 +115,12 @@ fn reply_kind(reply: &Reply) -> ReplyKind {
         Reply::Locked { .. } => Locked,
         Reply::BackingOff { .. } => BackingOff,
         Reply::Duplicate { .. } => Duplicate,
-        Reply::Parked { .. } => Parked,
+        Reply::AlreadyGivenUp { .. } => AlreadyGivenUp,
         Reply::Renewed => Renewed,
         Reply::Completed => Completed,
         Reply::Retrying => Retrying,
         Reply::Released => Released,
-        Reply::Rejected => Rejected,
+        Reply::GivenUp => GivenUp,
         Reply::Reopened => Reopened,
         Reply::Settled(state) => ReplyKind::Settled(*state),
         Reply::Lost => Lost,

@@ -23,6 +23,6 @@ impl Time for RealTime {
 /// For a store that uses this clock: advances the clock.
 impl Time for TestClock {
     async fn pass(&self, time: Duration) {
-        self.put_forward(time);
+        self.advance(time);
     }
 }

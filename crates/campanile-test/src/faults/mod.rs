@@ -1,7 +1,7 @@
 //! A store with injected faults, as a network or a server would cause them.
 //!
 //! ```
-//! use campanile_idempotency::{Guard, LockKeeper, MemoryStore};
+//! use campanile_idempotency::{LockKeeper, MemoryStore, Runner};
 //! use campanile_core::BoxError;
 //! use campanile_test::TestClock;
 //! use campanile_test::faults::{Fault, FaultyStore};
@@ -12,11 +12,11 @@
 //! let store = FaultyStore::new(MemoryStore::with_clock(clock.store_clock()));
 //! let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
 //! tokio::spawn(task);
-//! let guard = Guard::new(&keeper, "jobs")?;
+//! let runner = Runner::new(&keeper, "jobs")?;
 //!
 //! // The completion takes effect, but its answer is lost. The keeper repeats the command.
 //! store.next_of("complete", Fault::LoseReply);
-//! guard.run("job-1", async |_| Ok::<_, BoxError>(())).await?;
+//! runner.run("job-1", async |_| Ok::<_, BoxError>(())).await?;
 //! assert_eq!(store.count("complete"), 2);
 //! # Ok(())
 //! # }

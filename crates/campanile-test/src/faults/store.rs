@@ -183,8 +183,8 @@ impl<S: Store> Store for FaultyStore<S> {
         self.0.store.max_batch().max(DEFAULT_MAX_BATCH)
     }
 
-    fn longest_call(&self) -> Option<Duration> {
-        self.0.store.longest_call()
+    fn max_call_duration(&self) -> Option<Duration> {
+        self.0.store.max_call_duration()
     }
 }
 

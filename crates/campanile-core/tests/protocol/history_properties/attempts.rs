@@ -21,7 +21,7 @@ struct Ledger {
 
 struct Last {
     grant: Grant,
-    is_burial: bool,
+    is_give_up: bool,
     has_ended: bool,
 }
 
@@ -61,23 +61,23 @@ impl Ledger {
             (&Operation::Complete { grant, attempt, .. }, Reply::Completed) => {
                 if self.last.as_ref().is_none_or(|last| last.grant != grant) {
                     // The entry no longer existed, so the store adopted the completion.
-                    let last = Last { grant, is_burial: false, has_ended: true };
+                    let last = Last { grant, is_give_up: false, has_ended: true };
                     *self = Self { counted: attempt, interrupts: 0, last: Some(last) };
                 }
                 self.ended();
             }
-            (_, Reply::Retrying | Reply::Rejected) => self.ended(),
+            (_, Reply::Retrying | Reply::GivenUp) => self.ended(),
             (_, Reply::Reopened) => *self = Self::default(),
             _ => {}
         }
         Ok(())
     }
 
-    fn granted(&mut self, token: FencingToken, owner: Owner, is_burial: bool) {
+    fn granted(&mut self, token: FencingToken, owner: Owner, is_give_up: bool) {
         let grant = Grant { token, owner };
         if self.last.as_ref().is_none_or(|last| last.grant != grant) {
-            self.counted += u16::from(!is_burial);
-            self.last = Some(Last { grant, is_burial, has_ended: false });
+            self.counted += u16::from(!is_give_up);
+            self.last = Some(Last { grant, is_give_up, has_ended: false });
         }
     }
 
@@ -85,7 +85,7 @@ impl Ledger {
         let Some(last) = self.last.as_ref().filter(|last| last.grant == grant) else {
             return;
         };
-        if !last.has_ended && !last.is_burial && (!ran || self.interrupts < MAX_INTERRUPTS) {
+        if !last.has_ended && !last.is_give_up && (!ran || self.interrupts < MAX_INTERRUPTS) {
             self.counted -= 1;
             self.interrupts += u8::from(ran);
         }

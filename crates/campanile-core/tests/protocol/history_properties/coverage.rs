@@ -28,7 +28,7 @@ fn histories_cover_every_reply_to_a_client() {
         "acquire Locked",
         "acquire BackingOff",
         "acquire Duplicate",
-        "acquire Parked",
+        "acquire AlreadyGivenUp",
         "acquire Mismatch",
         "acquire Settled(Retrying)",
         "renew Renewed",
@@ -44,8 +44,8 @@ fn histories_cover_every_reply_to_a_client() {
         "release Lost",
         "cancel Released",
         "cancel Lost",
-        "reject Rejected",
-        "reject Lost",
+        "give_up GivenUp",
+        "give_up Lost",
         "redrive Reopened",
         "redrive Settled(Processing)",
         "redrive Settled(Retrying)",
@@ -57,7 +57,7 @@ fn histories_cover_every_reply_to_a_client() {
         "an adopted completion",
         "an uncounted attempt",
         "a clamp",
-        "a second burial",
+        "a second giving_up",
         "a takeover",
     ];
     let missing: Vec<_> = expected.iter().filter(|word| !seen.contains_key(**word)).collect();
@@ -103,7 +103,7 @@ fn special_cases(step: &Step) -> [(&'static str, bool); 6] {
             step.reply == Reply::Released && attempts(&step.after) < attempts(&step.before),
         ),
         ("a clamp", waits && !step.is_unchanged()),
-        ("a second burial", matches!(step.reply, Reply::Exhausted { burials: 2.., .. })),
+        ("a second giving_up", matches!(step.reply, Reply::Exhausted { give_ups: 2.., .. })),
         ("a takeover", was_held && step.new_grant().is_some()),
     ]
 }

@@ -128,7 +128,7 @@ fn assert_repeats_have_a_cause(
 impl KeyState {
     fn observe(&mut self, reply: &Reply) {
         match reply {
-            Reply::Completed | Reply::Rejected => self.is_settled = true,
+            Reply::Completed | Reply::GivenUp => self.is_settled = true,
             Reply::Reopened => *self = Self::default(),
             _ => {}
         }

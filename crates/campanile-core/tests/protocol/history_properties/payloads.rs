@@ -19,7 +19,7 @@ fn reply_never_belongs_to_another_payload() {
                 Reply::Duplicate { reply, .. } => {
                     reply.as_ref().map(|reply| String::from_utf8_lossy(reply).into_owned())
                 }
-                Reply::Parked { reason, .. } => reason.as_ref().map(ToString::to_string),
+                Reply::AlreadyGivenUp { reason, .. } => reason.as_ref().map(ToString::to_string),
                 _ => continue,
             };
             prop_assert_eq!(payload_of_reply, Some(requested.to_bits().to_string()));

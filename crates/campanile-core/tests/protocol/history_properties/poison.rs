@@ -144,10 +144,10 @@ fn key_that_never_ran_is_never_exhausted() {
     }
 }
 
-/// Every expired burial lock is counted, so that it is noticed. A burial lock that was settled is
+/// Every expired give-up lock is counted, so that it is noticed. A give-up lock that was settled is
 /// not counted: nothing was wrong with the record.
 #[test]
-fn crashed_burial_is_counted_and_settled_burial_is_not() {
+fn crashed_give_up_is_counted_and_settled_give_up_is_not() {
     check(
         100,
         &vec(prop_oneof![Just(RunEnd::Crash), Just(RunEnd::Fail), Just(RunEnd::Shed)], 1..20),
@@ -160,7 +160,7 @@ fn crashed_burial_is_counted_and_settled_burial_is_not() {
                 let (grant, reply) = poison.acquire();
                 let is_counted = matches!(
                     reply,
-                    Reply::Exhausted { attempt: 1, burials, .. } if burials == crashes + 1
+                    Reply::Exhausted { attempt: 1, give_ups, .. } if give_ups == crashes + 1
                 );
                 prop_assert!(is_counted, "after {crashes} crashes: {reply:?}");
                 crashes += u8::from(end == RunEnd::Crash);

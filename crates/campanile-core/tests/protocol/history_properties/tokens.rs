@@ -23,7 +23,7 @@ fn token_increases_with_each_grant_of_a_key() {
 }
 
 /// Every reply with the same token reports the same grant: one owner, one attempt, and either a run
-/// or a burial.
+/// or a give-up.
 #[test]
 fn token_belongs_to_one_owner_and_attempt() {
     check(200, &histories(Faults::NONE), |history| {
@@ -31,7 +31,7 @@ fn token_belongs_to_one_owner_and_attempt() {
         for (key, step) in history.steps() {
             let (token, grant) = match step.reply {
                 Reply::Acquired { token, attempt } => (token, (attempt, 0)),
-                Reply::Exhausted { token, attempt, burials, .. } => (token, (attempt, burials)),
+                Reply::Exhausted { token, attempt, give_ups, .. } => (token, (attempt, give_ups)),
                 _ => continue,
             };
             let owner = step.after.as_ref().and_then(|entry| entry.owner());

@@ -68,6 +68,6 @@ fn mismatch_does_not_clamp() {
 fn settled_entry_is_not_clamped() {
     let acquire = Acquire::PLAIN.operation();
     let failed = Draft { owner: OTHER, ..Draft::new(State::Failed, NOW + 400 * DAY) };
-    let reply = Reply::Parked { attempt: 1, reason: None };
+    let reply = Reply::AlreadyGivenUp { attempt: 1, reason: None };
     assert_step(Some(failed.clone()), &acquire, Some(failed), reply);
 }

@@ -84,19 +84,20 @@ fn grant_stores_fingerprint_of_command() {
 }
 
 #[test]
-fn doomed_entry_gets_burial_lock_with_unlimited_attempts() {
-    let before = Draft { doomed: true, ..due() }.with_error("declined");
-    let after = Draft { burial: true, burials: 1, attempt: 1, ..granted(NOW, before.clone()) };
+fn permanent_failure_gets_give_up_lock_with_unlimited_attempts() {
+    let before = Draft { permanent_failure: true, ..due() }.with_error("declined");
+    let after = Draft { giving_up: true, give_ups: 1, attempt: 1, ..granted(NOW, before.clone()) };
     let unlimited = Acquire { max_attempts: 0, ..Acquire::PLAIN }.operation();
     let last_error = Some("declined".into());
-    let reply = Reply::Exhausted { token: token(NOW), attempt: 1, burials: 1, last_error };
+    let reply = Reply::Exhausted { token: token(NOW), attempt: 1, give_ups: 1, last_error };
     assert_step(Some(before), &unlimited, Some(after), reply);
 }
 
 #[test]
-fn expired_burial_lock_becomes_normal_lock_with_more_attempts() {
-    let before = Draft { state: State::Processing, burial: true, burials: 1, attempt: 3, ..due() };
-    let after = Draft { burial: false, ..granted(NOW, before.clone()) };
+fn expired_give_up_lock_becomes_normal_lock_with_more_attempts() {
+    let before =
+        Draft { state: State::Processing, giving_up: true, give_ups: 1, attempt: 3, ..due() };
+    let after = Draft { giving_up: false, ..granted(NOW, before.clone()) };
     let more = Acquire { max_attempts: 4, ..Acquire::PLAIN }.operation();
     assert_step(Some(before), &more, Some(after), acquired(NOW, 4));
 }

@@ -56,10 +56,10 @@ fn release_with_zero_attempts_stays_at_zero() {
 }
 
 #[test]
-fn burial_counter_saturates_at_255() {
-    let before = Draft { owner: OTHER, burial: true, burials: 255, attempt: 3, ..held() };
+fn give_up_counter_saturates_at_255() {
+    let before = Draft { owner: OTHER, giving_up: true, give_ups: 255, attempt: 3, ..held() };
     let after = Draft { owner: ME, token: NOW, at: NOW + TTL, ..before.clone() };
-    let reply = Reply::Exhausted { token: token(NOW), attempt: 3, burials: 255, last_error: None };
+    let reply = Reply::Exhausted { token: token(NOW), attempt: 3, give_ups: 255, last_error: None };
     assert_step(Some(before), &Acquire::PLAIN.operation(), Some(after), reply);
 }
 
@@ -68,9 +68,9 @@ fn error_is_truncated_to_512_bytes_at_character_boundary() {
     let long = format!("{}é and more", "x".repeat(511));
     let kept = "x".repeat(511);
     assert_eq!(Entry::kept_error(&long), kept);
-    let reject = Operation::Reject { grant: my_grant(), reason: long.into() };
+    let give_up = Operation::GiveUp { grant: my_grant(), reason: long.into() };
     let after = Draft::new(State::Failed, NOW).with_error(&kept);
-    assert_step(Some(held()), &reject, Some(after), Reply::Rejected);
+    assert_step(Some(held()), &give_up, Some(after), Reply::GivenUp);
     let whole = "y".repeat(512);
     assert_eq!(Entry::kept_error(&whole), whole);
 }
@@ -100,9 +100,9 @@ fn clock_before_1970_is_treated_as_1970() {
 fn clock_beyond_token_range_grants_nothing_but_settles() {
     let far = time((1 << 53) + 5);
     assert_step_at(far, None, &Acquire::PLAIN.operation(), None, Reply::Corrupt);
-    let reject = Operation::Reject { grant: my_grant(), reason: "".into() };
+    let give_up = Operation::GiveUp { grant: my_grant(), reason: "".into() };
     let after = Draft::new(State::Failed, (1 << 53) + 5);
-    assert_step_at(far, Some(held()), &reject, Some(after), Reply::Rejected);
+    assert_step_at(far, Some(held()), &give_up, Some(after), Reply::GivenUp);
 }
 
 #[test]

@@ -27,7 +27,7 @@ enum Phase {
     /// The handler may run until the deadline.
     Running { grant: Grant, attempt: u16, until: u64, had_effect: bool },
     /// The dead letter is due or published.
-    Burying { grant: Grant, until: u64, is_published: bool },
+    GivingUp { grant: Grant, until: u64, is_published: bool },
     /// The command is sent again until it is answered, even after the deadline.
     Settling(Operation),
 }
@@ -67,7 +67,7 @@ impl Client {
             return Decision::Send { operation, ending: None };
         };
         let is_expired = match job.phase {
-            Phase::Running { until, .. } | Phase::Burying { until, .. } => until <= elapsed,
+            Phase::Running { until, .. } | Phase::GivingUp { until, .. } => until <= elapsed,
             Phase::Acquiring(_) | Phase::Settling(_) => false,
         };
         let decision = job.decide(intent, is_expired, max_attempts);
@@ -132,11 +132,11 @@ impl Job {
                     Some(Decision::Effect(grant))
                 }
             },
-            &mut Phase::Burying { grant, ref mut is_published, .. } => match goal {
+            &mut Phase::GivingUp { grant, ref mut is_published, .. } => match goal {
                 Goal::Renew if !is_expired => Some(renew(grant, intent.ttl)),
                 _ if *is_published => {
                     let reason = payload_text(self.payload);
-                    let operation = Operation::Reject { grant, reason };
+                    let operation = Operation::GiveUp { grant, reason };
                     Some(self.settle(grant, Ending::Final, operation))
                 }
                 _ if is_expired => None,
@@ -164,7 +164,7 @@ impl Job {
             && intent.delay == 0
             && let Phase::Running { until, .. } = self.phase
         {
-            self.phase = Phase::Burying { grant, until, is_published: true };
+            self.phase = Phase::GivingUp { grant, until, is_published: true };
             return Decision::DeadLetter(grant);
         }
         let delay = Duration::from_micros(intent.delay);
@@ -202,11 +202,11 @@ impl Job {
             }
             (&Operation::Acquire { owner, ttl, .. }, Reply::Exhausted { token, .. }) => {
                 let (grant, until) = (Grant { token, owner }, until(ttl));
-                self.phase = Phase::Burying { grant, until, is_published: false };
+                self.phase = Phase::GivingUp { grant, until, is_published: false };
                 Some((grant, until))
             }
             (&Operation::Renew { grant, ttl }, Reply::Renewed) => {
-                let (Phase::Running { until: held, .. } | Phase::Burying { until: held, .. }) =
+                let (Phase::Running { until: held, .. } | Phase::GivingUp { until: held, .. }) =
                     &mut self.phase
                 else {
                     unreachable!("only a held lock is renewed")

@@ -35,7 +35,7 @@ pub(crate) enum Event {
 /// The intended ending of a client's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Completed or rejected: nothing may follow.
+    /// Completed or given up: nothing may follow.
     Final,
     /// Failed or released: another run may follow.
     Retryable,

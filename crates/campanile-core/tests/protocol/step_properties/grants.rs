@@ -46,7 +46,7 @@ pub(super) fn expired_lock_belongs_to_its_grant_until_taken_over(step: &Step) ->
             Operation::Complete { .. } => (State::Completed, Reply::Completed),
             Operation::Fail { .. } => (State::Retrying, Reply::Retrying),
             Operation::Release { .. } => (State::Retrying, Reply::Released),
-            _ => (State::Failed, Reply::Rejected),
+            _ => (State::Failed, Reply::GivenUp),
         };
         prop_assert_eq!(&step.reply, &reply);
         prop_assert_eq!(step.state_after(), Some(state));

@@ -51,7 +51,7 @@ impl Step {
             | Operation::Complete { grant, .. }
             | Operation::Fail { grant, .. }
             | Operation::Release { grant, .. }
-            | Operation::Reject { grant, .. } => Some(grant),
+            | Operation::GiveUp { grant, .. } => Some(grant),
             _ => None,
         }
     }
@@ -112,9 +112,9 @@ properties! {
         reported_wait_is_at_most_max_lock_or_backoff;
     attempts:
         attempt_is_counted_when_lock_is_acquired,
-        burial_lock_is_granted_iff_no_attempt_is_left,
-        entry_stays_doomed_until_completed_or_reopened,
-        burial_and_release_flags_end_with_their_state;
+        give_up_lock_is_granted_iff_no_attempt_is_left,
+        permanent_failure_stays_until_completed_or_reopened,
+        give_up_and_release_flags_end_with_their_state;
     repeats:
         immediate_repeat_gets_same_reply_and_changes_nothing,
         later_repeat_gets_same_reply_and_counts_nothing,

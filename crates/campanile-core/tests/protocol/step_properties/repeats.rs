@@ -52,7 +52,7 @@ pub(super) fn reply_is_derived_from_resulting_entry(step: &Step) -> TestCaseResu
 pub(super) fn refusing_reply_changes_nothing(step: &Step) -> TestCaseResult {
     match step.reply {
         Reply::Duplicate { .. }
-        | Reply::Parked { .. }
+        | Reply::AlreadyGivenUp { .. }
         | Reply::Mismatch
         | Reply::Settled(_)
         | Reply::Lost

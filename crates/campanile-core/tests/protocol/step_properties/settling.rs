@@ -23,8 +23,8 @@ pub(super) fn resulting_entry_is_readable(step: &Step) -> TestCaseResult {
 
 pub(super) fn only_reject_makes_failed(step: &Step) -> TestCaseResult {
     if became(step, State::Failed) {
-        prop_assert_eq!(step.operation.name(), "reject");
-        prop_assert_eq!(&step.reply, &Reply::Rejected);
+        prop_assert_eq!(step.operation.name(), "give_up");
+        prop_assert_eq!(&step.reply, &Reply::GivenUp);
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ pub(super) fn last_error_is_kept_until_replaced(step: &Step) -> TestCaseResult {
     let before = step.before.as_ref().and_then(Entry::error);
     let expected = match &step.operation {
         _ if step.is_unchanged() => before,
-        Operation::Fail { error: text, .. } | Operation::Reject { reason: text, .. }
+        Operation::Fail { error: text, .. } | Operation::GiveUp { reason: text, .. }
             if !text.is_empty() =>
         {
             Some(Entry::kept_error(text).into())

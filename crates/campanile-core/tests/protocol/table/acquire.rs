@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use campanile_core::{FencingToken, Operation, Reply, State};
 
-use super::{Becomes, EARLIER, LATER, MAX, Same, check, check_one, p_burial, r, situations};
+use super::{Becomes, EARLIER, LATER, MAX, Same, check, check_one, p_giving_up, r, situations};
 use crate::draft::{Draft, ME, NOW, OTHER, SECOND, TOKEN, fingerprint, owner, time, token};
 
 const TTL: u64 = 30 * SECOND;
@@ -38,9 +38,9 @@ fn first_grant() -> Draft {
     granted(Draft { attempt: 0, created, ..Draft::new(State::Processing, 0) })
 }
 
-fn buried(before: Draft) -> Draft {
+fn giving_up(before: Draft) -> Draft {
     let attempt = before.attempt;
-    Draft { burial: true, burials: before.burials + 1, attempt, ..granted(before) }
+    Draft { giving_up: true, give_ups: before.give_ups + 1, attempt, ..granted(before) }
 }
 
 fn acquired(attempt: u16) -> Reply {
@@ -49,7 +49,7 @@ fn acquired(attempt: u16) -> Reply {
 
 fn exhausted(token: u64, attempt: u16) -> Reply {
     let token = self::token(token);
-    Reply::Exhausted { token, attempt, burials: 1, last_error: Some("declined".into()) }
+    Reply::Exhausted { token, attempt, give_ups: 1, last_error: Some("declined".into()) }
 }
 
 fn remaining() -> Duration {
@@ -69,8 +69,8 @@ fn duplicate() -> Reply {
     Reply::Duplicate { reply, attempt: 1, completed_at: time(EARLIER) }
 }
 
-fn parked() -> Reply {
-    Reply::Parked { attempt: MAX, reason: Some("declined".into()) }
+fn given_up() -> Reply {
+    Reply::AlreadyGivenUp { attempt: MAX, reason: Some("declined".into()) }
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn acquire_matches_table() {
     };
     let raised = |name| Becomes(Draft { at: NOW + TTL, ..before(name) });
     let grant = |name| Becomes(granted(before(name)));
-    let bury = |name| Becomes(buried(before(name)));
+    let give_up = |name| Becomes(giving_up(before(name)));
     let settled = || Reply::Settled(State::Retrying);
     check(
         &acquire(),
@@ -89,7 +89,7 @@ fn acquire_matches_table() {
             ("absent", Becomes(first_grant()), acquired(1)),
             ("P mine, live", raised("P mine, live"), same_grant()),
             ("P mine, expired", raised("P mine, expired"), same_grant()),
-            ("P mine, burial", raised("P mine, burial"), exhausted(TOKEN, MAX)),
+            ("P mine, giving up", raised("P mine, giving up"), exhausted(TOKEN, MAX)),
             ("P other, live", Same, Reply::Locked { remaining: remaining() }),
             ("P other, expired", grant("P other, expired"), acquired(2)),
             ("R mine, waiting", Same, settled()),
@@ -98,24 +98,28 @@ fn acquire_matches_table() {
             ("R other, waiting", Same, backing_off()),
             ("R other, due", grant("R other, due"), acquired(2)),
             ("R other, released", grant("R other, released"), acquired(1)),
-            ("R other, doomed", bury("R other, doomed"), exhausted(NOW, 1)),
-            ("R other, exhausted", bury("R other, exhausted"), exhausted(NOW, MAX)),
+            (
+                "R other, permanent failure",
+                give_up("R other, permanent failure"),
+                exhausted(NOW, 1),
+            ),
+            ("R other, exhausted", give_up("R other, exhausted"), exhausted(NOW, MAX)),
             ("R reopened", grant("R reopened"), acquired(1)),
             ("C mine", Same, duplicate()),
             ("C other", Same, duplicate()),
-            ("F mine", Same, parked()),
-            ("F other", Same, parked()),
+            ("F mine", Same, given_up()),
+            ("F other", Same, given_up()),
         ],
     );
 }
 
 #[test]
-fn acquire_of_expired_burial_lock_counts_burial() {
-    let before = Draft { owner: OTHER, at: NOW, ..p_burial() };
-    let after = Draft { burials: 2, token: NOW, owner: ME, at: NOW + TTL, ..before.clone() };
+fn acquire_of_expired_give_up_lock_counts_give_up() {
+    let before = Draft { owner: OTHER, at: NOW, ..p_giving_up() };
+    let after = Draft { give_ups: 2, token: NOW, owner: ME, at: NOW + TTL, ..before.clone() };
     let last_error = Some("declined".into());
-    let reply = Reply::Exhausted { token: token(NOW), attempt: MAX, burials: 2, last_error };
-    check_one("P other, burial, expired", Some(before), &acquire(), (Some(after), reply));
+    let reply = Reply::Exhausted { token: token(NOW), attempt: MAX, give_ups: 2, last_error };
+    check_one("P other, giving up, expired", Some(before), &acquire(), (Some(after), reply));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use campanile_core::{Operation, Reply, State};
 
-use super::{Becomes, Same, check, check_one, p, p_burial};
+use super::{Becomes, Same, check, check_one, p, p_giving_up};
 use crate::draft::{Draft, ME, NOW, OTHER, TOKEN, owner};
 
 fn cancel() -> Operation {
@@ -10,8 +10,8 @@ fn cancel() -> Operation {
 }
 
 fn released(before: Draft) -> Draft {
-    let burials = before.burials - u8::from(before.burial);
-    Draft { state: State::Retrying, released: true, burial: false, burials, at: NOW, ..before }
+    let give_ups = before.give_ups - u8::from(before.giving_up);
+    Draft { state: State::Retrying, released: true, giving_up: false, give_ups, at: NOW, ..before }
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn cancel_matches_table() {
             ("absent", Same, Reply::Released),
             ("P mine, live", handed_back(), Reply::Released),
             ("P mine, expired", handed_back(), Reply::Released),
-            ("P mine, burial", Becomes(released(p_burial())), Reply::Released),
+            ("P mine, giving up", Becomes(released(p_giving_up())), Reply::Released),
             ("P other, live", Same, Reply::Lost),
             ("P other, expired", Same, Reply::Lost),
             ("R mine, waiting", Same, Reply::Released),
@@ -32,7 +32,7 @@ fn cancel_matches_table() {
             ("R other, waiting", Same, Reply::Lost),
             ("R other, due", Same, Reply::Lost),
             ("R other, released", Same, Reply::Lost),
-            ("R other, doomed", Same, Reply::Lost),
+            ("R other, permanent failure", Same, Reply::Lost),
             ("R other, exhausted", Same, Reply::Lost),
             ("R reopened", Same, Reply::Lost),
             ("C mine", Same, Reply::Settled(State::Completed)),

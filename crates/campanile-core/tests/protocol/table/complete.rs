@@ -34,8 +34,8 @@ fn complete_matches_table() {
             ("P mine, live", Becomes(completed()), Reply::Completed),
             ("P mine, expired", Becomes(completed()), Reply::Completed),
             (
-                "P mine, burial",
-                Becomes(Draft { attempt: MAX, burials: 1, ..completed() }),
+                "P mine, giving up",
+                Becomes(Draft { attempt: MAX, give_ups: 1, ..completed() }),
                 Reply::Completed,
             ),
             ("P other, live", Same, Reply::Lost),
@@ -46,7 +46,7 @@ fn complete_matches_table() {
             ("R other, waiting", Same, Reply::Lost),
             ("R other, due", Same, Reply::Lost),
             ("R other, released", Same, Reply::Lost),
-            ("R other, doomed", Same, Reply::Lost),
+            ("R other, permanent failure", Same, Reply::Lost),
             ("R other, exhausted", Same, Reply::Lost),
             ("R reopened", Same, Reply::Lost),
             ("C mine", Same, Reply::Completed),
@@ -61,16 +61,16 @@ fn complete_matches_table() {
 #[test]
 fn complete_clears_flags_and_keeps_fingerprint() {
     let before = Draft {
-        burial: true,
-        doomed: true,
+        giving_up: true,
+        permanent_failure: true,
         fingerprint: 9,
         interrupts: 3,
-        burials: 2,
+        give_ups: 2,
         ..p().with_error("declined")
     };
-    let after = Draft { fingerprint: 9, interrupts: 3, burials: 2, ..completed() };
+    let after = Draft { fingerprint: 9, interrupts: 3, give_ups: 2, ..completed() };
     let expected = (Some(after), Reply::Completed);
-    check_one("P mine, doomed", Some(before), &complete(Some(b"done")), expected);
+    check_one("P mine, permanent failure", Some(before), &complete(Some(b"done")), expected);
 }
 
 #[test]

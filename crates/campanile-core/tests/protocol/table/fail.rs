@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use campanile_core::{Operation, Reply, State};
 
-use super::{Becomes, MAX, Same, check, check_lost_to_others, check_one, p, p_burial};
+use super::{Becomes, MAX, Same, check, check_lost_to_others, check_one, p, p_giving_up};
 use crate::draft::{Draft, NOW, SECOND, my_grant};
 
 const DELAY: u64 = 5 * SECOND;
@@ -27,9 +27,9 @@ fn fail_matches_table() {
             ("P mine, live", Becomes(failed()), Reply::Retrying),
             ("P mine, expired", Becomes(failed()), Reply::Retrying),
             (
-                "P mine, burial",
-                // A burial lock that is settled is not counted.
-                Becomes(Draft { attempt: MAX, burials: 0, ..failed() }),
+                "P mine, giving up",
+                // A give-up lock that is settled is not counted.
+                Becomes(Draft { attempt: MAX, give_ups: 0, ..failed() }),
                 Reply::Retrying,
             ),
             ("P other, live", Same, Reply::Lost),
@@ -40,7 +40,7 @@ fn fail_matches_table() {
             ("R other, waiting", Same, Reply::Lost),
             ("R other, due", Same, Reply::Lost),
             ("R other, released", Same, Reply::Lost),
-            ("R other, doomed", Same, Reply::Lost),
+            ("R other, permanent failure", Same, Reply::Lost),
             ("R other, exhausted", Same, Reply::Lost),
             ("R reopened", Same, Reply::Lost),
             ("C mine", Same, Reply::Settled(State::Completed)),
@@ -54,30 +54,30 @@ fn fail_matches_table() {
 
 #[test]
 fn last_fail_dooms_entry() {
-    let after = Draft { doomed: true, ..failed() };
+    let after = Draft { permanent_failure: true, ..failed() };
     let expected = (Some(after), Reply::Retrying);
     check_one("P mine, live", Some(p()), &fail(true, "no funds"), expected);
 }
 
 #[test]
-fn fail_keeps_entry_doomed() {
-    let before = Draft { doomed: true, ..p() };
-    let after = Draft { doomed: true, ..failed() };
+fn fail_keeps_permanent_failure() {
+    let before = Draft { permanent_failure: true, ..p() };
+    let after = Draft { permanent_failure: true, ..failed() };
     let expected = (Some(after), Reply::Retrying);
-    check_one("P mine, doomed", Some(before), &fail(false, "no funds"), expected);
+    check_one("P mine, permanent failure", Some(before), &fail(false, "no funds"), expected);
 }
 
 #[test]
-fn fail_of_burial_lock_keeps_handler_error() {
-    let before = p_burial();
+fn fail_of_give_up_lock_keeps_handler_error() {
+    let before = p_giving_up();
     let after = Draft {
         state: State::Retrying,
-        burial: false,
-        burials: 0,
-        doomed: true,
+        giving_up: false,
+        give_ups: 0,
+        permanent_failure: true,
         at: NOW + DELAY,
         ..before.clone()
     };
     let expected = (Some(after), Reply::Retrying);
-    check_one("P mine, burial", Some(before), &fail(true, ""), expected);
+    check_one("P mine, giving up", Some(before), &fail(true, ""), expected);
 }

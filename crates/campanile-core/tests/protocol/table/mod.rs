@@ -6,8 +6,8 @@ mod acquire;
 mod cancel;
 mod complete;
 mod fail;
+mod give_up;
 mod redrive;
-mod reject;
 mod release;
 mod renew;
 
@@ -38,7 +38,7 @@ fn situations() -> Vec<(&'static str, Option<Draft>)> {
         ("absent", None),
         ("P mine, live", Some(p())),
         ("P mine, expired", Some(Draft { at: EARLIER, ..p() })),
-        ("P mine, burial", Some(p_burial())),
+        ("P mine, giving up", Some(p_giving_up())),
         ("P other, live", Some(Draft { owner: OTHER, ..p() })),
         ("P other, expired", Some(Draft { owner: OTHER, at: EARLIER, ..p() })),
         ("R mine, waiting", Some(r())),
@@ -47,7 +47,10 @@ fn situations() -> Vec<(&'static str, Option<Draft>)> {
         ("R other, waiting", Some(Draft { owner: OTHER, ..r() })),
         ("R other, due", Some(Draft { owner: OTHER, at: EARLIER, ..r() })),
         ("R other, released", Some(Draft { owner: OTHER, ..r_released() })),
-        ("R other, doomed", Some(Draft { owner: OTHER, at: EARLIER, doomed: true, ..r() })),
+        (
+            "R other, permanent failure",
+            Some(Draft { owner: OTHER, at: EARLIER, permanent_failure: true, ..r() }),
+        ),
         ("R other, exhausted", Some(Draft { owner: OTHER, at: EARLIER, attempt: MAX, ..r() })),
         ("R reopened", Some(r_reopened())),
         ("C mine", Some(c())),
@@ -61,8 +64,8 @@ fn p() -> Draft {
     Draft::new(State::Processing, LATER)
 }
 
-fn p_burial() -> Draft {
-    Draft { burial: true, attempt: MAX, burials: 1, ..p() }.with_error("declined")
+fn p_giving_up() -> Draft {
+    Draft { giving_up: true, attempt: MAX, give_ups: 1, ..p() }.with_error("declined")
 }
 
 fn r() -> Draft {

@@ -12,12 +12,12 @@ fn redrive(force: bool) -> Operation {
 fn reopened(before: Draft) -> Draft {
     Draft {
         state: State::Retrying,
-        burial: false,
-        doomed: false,
+        giving_up: false,
+        permanent_failure: false,
         released: false,
         attempt: 0,
         interrupts: 0,
-        burials: 0,
+        give_ups: 0,
         owner: 0,
         fingerprint: 0,
         at: NOW,
@@ -34,7 +34,7 @@ fn redrive_matches_table() {
             ("absent", Same, Reply::Lost),
             ("P mine, live", Same, settled(State::Processing)),
             ("P mine, expired", Same, settled(State::Processing)),
-            ("P mine, burial", Same, settled(State::Processing)),
+            ("P mine, giving up", Same, settled(State::Processing)),
             ("P other, live", Same, settled(State::Processing)),
             ("P other, expired", Same, settled(State::Processing)),
             ("R mine, waiting", Same, settled(State::Retrying)),
@@ -43,7 +43,7 @@ fn redrive_matches_table() {
             ("R other, waiting", Same, settled(State::Retrying)),
             ("R other, due", Same, settled(State::Retrying)),
             ("R other, released", Same, settled(State::Retrying)),
-            ("R other, doomed", Same, settled(State::Retrying)),
+            ("R other, permanent failure", Same, settled(State::Retrying)),
             ("R other, exhausted", Same, settled(State::Retrying)),
             ("R reopened", Same, Reply::Reopened),
             ("C mine", Same, settled(State::Completed)),
@@ -66,7 +66,7 @@ fn forced_redrive_matches_table() {
             ("absent", Same, Reply::Lost),
             ("P mine, live", Same, locked()),
             ("P mine, expired", Same, locked()),
-            ("P mine, burial", Same, locked()),
+            ("P mine, giving up", Same, locked()),
             ("P other, live", Same, locked()),
             ("P other, expired", Same, locked()),
             ("R mine, waiting", from_r(), Reply::Reopened),
@@ -75,7 +75,7 @@ fn forced_redrive_matches_table() {
             ("R other, waiting", from_r(), Reply::Reopened),
             ("R other, due", from_r(), Reply::Reopened),
             ("R other, released", from_released(), Reply::Reopened),
-            ("R other, doomed", from_r(), Reply::Reopened),
+            ("R other, permanent failure", from_r(), Reply::Reopened),
             ("R other, exhausted", from_r(), Reply::Reopened),
             ("R reopened", Same, Reply::Reopened),
             ("C mine", from_c(), Reply::Reopened),
@@ -100,8 +100,14 @@ fn redrive_with_other_token_is_lost() {
 
 #[test]
 fn redrive_clears_all_counters() {
-    let before =
-        Draft { doomed: true, attempt: MAX, interrupts: 8, burials: 5, fingerprint: 9, ..f() };
+    let before = Draft {
+        permanent_failure: true,
+        attempt: MAX,
+        interrupts: 8,
+        give_ups: 5,
+        fingerprint: 9,
+        ..f()
+    };
     let after = reopened(f());
     check_one("F, tried before", Some(before), &redrive(false), (Some(after), Reply::Reopened));
 }

@@ -2,7 +2,7 @@
 
 use campanile_core::{Operation, Reply, State};
 
-use super::{Becomes, Same, check, check_lost_to_others, check_one, p, p_burial};
+use super::{Becomes, Same, check, check_lost_to_others, check_one, p, p_giving_up};
 use crate::draft::{Draft, NOW, my_grant};
 
 fn release(ran: bool) -> Operation {
@@ -10,8 +10,8 @@ fn release(ran: bool) -> Operation {
 }
 
 fn released(before: Draft) -> Draft {
-    let burials = before.burials - u8::from(before.burial);
-    Draft { state: State::Retrying, released: true, burial: false, burials, at: NOW, ..before }
+    let give_ups = before.give_ups - u8::from(before.giving_up);
+    Draft { state: State::Retrying, released: true, giving_up: false, give_ups, at: NOW, ..before }
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn release_matches_table() {
             ("absent", Same, Reply::Lost),
             ("P mine, live", handed_back(), Reply::Released),
             ("P mine, expired", handed_back(), Reply::Released),
-            ("P mine, burial", Becomes(released(p_burial())), Reply::Released),
+            ("P mine, giving up", Becomes(released(p_giving_up())), Reply::Released),
             ("P other, live", Same, Reply::Lost),
             ("P other, expired", Same, Reply::Lost),
             ("R mine, waiting", Same, Reply::Settled(State::Retrying)),
@@ -32,7 +32,7 @@ fn release_matches_table() {
             ("R other, waiting", Same, Reply::Lost),
             ("R other, due", Same, Reply::Lost),
             ("R other, released", Same, Reply::Lost),
-            ("R other, doomed", Same, Reply::Lost),
+            ("R other, permanent failure", Same, Reply::Lost),
             ("R other, exhausted", Same, Reply::Lost),
             ("R reopened", Same, Reply::Lost),
             ("C mine", Same, Reply::Settled(State::Completed)),
@@ -69,11 +69,11 @@ fn release_before_run_always_uncounts_attempt() {
 }
 
 #[test]
-fn release_of_burial_lock_counts_nothing_and_keeps_error() {
+fn release_of_give_up_lock_counts_nothing_and_keeps_error() {
     for ran in [false, true] {
-        let before = Draft { doomed: true, interrupts: 1, ..p_burial() };
+        let before = Draft { permanent_failure: true, interrupts: 1, ..p_giving_up() };
         let after = released(before.clone());
         let expected = (Some(after), Reply::Released);
-        check_one("P mine, burial", Some(before), &release(ran), expected);
+        check_one("P mine, giving up", Some(before), &release(ran), expected);
     }
 }

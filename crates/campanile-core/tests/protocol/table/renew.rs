@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use campanile_core::{Operation, Reply, State};
 
-use super::{Becomes, Same, check, check_lost_to_others, check_one, p, p_burial};
+use super::{Becomes, Same, check, check_lost_to_others, check_one, p, p_giving_up};
 use crate::draft::{Draft, NOW, SECOND, my_grant};
 
 const TTL: u64 = 30 * SECOND;
@@ -22,7 +22,7 @@ fn renew_matches_table() {
             ("absent", Same, Reply::Lost),
             ("P mine, live", renewed(p()), Reply::Renewed),
             ("P mine, expired", renewed(p()), Reply::Renewed),
-            ("P mine, burial", renewed(p_burial()), Reply::Renewed),
+            ("P mine, giving up", renewed(p_giving_up()), Reply::Renewed),
             ("P other, live", Same, Reply::Lost),
             ("P other, expired", Same, Reply::Lost),
             ("R mine, waiting", Same, Reply::Settled(State::Retrying)),
@@ -31,7 +31,7 @@ fn renew_matches_table() {
             ("R other, waiting", Same, Reply::Lost),
             ("R other, due", Same, Reply::Lost),
             ("R other, released", Same, Reply::Lost),
-            ("R other, doomed", Same, Reply::Lost),
+            ("R other, permanent failure", Same, Reply::Lost),
             ("R other, exhausted", Same, Reply::Lost),
             ("R reopened", Same, Reply::Lost),
             ("C mine", Same, Reply::Settled(State::Completed)),

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::bounds::{MAX_IN_DOUBT, overloaded_error};
 use super::{KeeperState, corrupt_error};
 use crate::keeper::calls::Sent;
-use crate::keeper::deferred::{Burial, Deferred};
+use crate::keeper::deferred::{Deferred, GiveUp};
 use crate::keeper::request::{AcquireRequest, Acquisition, Settlement};
 use crate::keeper::results::{self, CachedAnswer};
 use crate::keeper::slot::{HeldGrant, Phase, Slot};
@@ -87,10 +87,10 @@ impl KeeperState {
             Ok(Reply::Acquired { token, attempt }) => {
                 return self.grant_lock(sent, token, attempt, reply, None);
             }
-            Ok(Reply::Exhausted { token, attempt, burials, last_error }) => {
-                let (attempts, burials) = (attempt.into(), burials.into());
-                let burial = Some(Burial { attempts, burials, last_error });
-                return self.grant_lock(sent, token, attempt, reply, burial);
+            Ok(Reply::Exhausted { token, attempt, give_ups, last_error }) => {
+                let (attempts, give_ups) = (attempt.into(), give_ups.into());
+                let giving_up = Some(GiveUp { attempts, give_ups, last_error });
+                return self.grant_lock(sent, token, attempt, reply, giving_up);
             }
             Ok(Reply::Locked { remaining }) => {
                 let poll_interval = (ttl / 3).mul_f64(0.9 + 0.2 * fastrand::f64());
@@ -103,8 +103,8 @@ impl KeeperState {
             Ok(Reply::Duplicate { reply, attempt, completed_at }) => {
                 Acquisition::Duplicate { reply, attempts: attempt.into(), completed_at }
             }
-            Ok(Reply::Parked { attempt, reason }) => {
-                Acquisition::Parked { attempts: attempt.into(), reason }
+            Ok(Reply::AlreadyGivenUp { attempt, reason }) => {
+                Acquisition::AlreadyGivenUp { attempts: attempt.into(), reason }
             }
             Ok(Reply::Mismatch) => Acquisition::Mismatch,
             Ok(Reply::Corrupt) => Acquisition::Unavailable(corrupt_error()),
@@ -132,7 +132,7 @@ impl KeeperState {
         token: FencingToken,
         attempt: u16,
         reply: oneshot::Sender<Acquisition>,
-        burial: Option<Burial>,
+        giving_up: Option<GiveUp>,
     ) {
         let index = sent.slot;
         let slot = &mut self.slots[index];
@@ -143,7 +143,7 @@ impl KeeperState {
         self.set_timer(index, next);
         if next.is_some() {
             // If the receiver is gone, the lock is dropped, which releases it.
-            self.deferred.push(Deferred::SendGrant { reply, control, slot: index, burial });
+            self.deferred.push(Deferred::SendGrant { reply, control, slot: index, giving_up });
         } else {
             let error = StoreError::timeout("the lock expired before its grant arrived");
             self.deferred.push(Deferred::SendAcquisition(reply, Acquisition::Unavailable(error)));

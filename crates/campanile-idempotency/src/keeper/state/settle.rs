@@ -60,7 +60,7 @@ impl KeeperState {
         };
         let mut cached = None;
         let result = match answer.map(|answer| (answer.reply, answer.now)) {
-            Ok((Reply::Completed | Reply::Retrying | Reply::Released | Reply::Rejected, at)) => {
+            Ok((Reply::Completed | Reply::Retrying | Reply::Released | Reply::GivenUp, at)) => {
                 cached = cached_answer(settling, at);
                 Ok(())
             }
@@ -100,7 +100,7 @@ fn cached_answer(settling: &SettlingGrant, at: SystemTime) -> Option<CachedAnswe
             Some(CachedAnswer::Completed { reply: reply.clone(), attempts, completed_at: at })
         }
         // The store keeps the previous text for an empty reason, and truncates a long one.
-        Settlement::Reject { reason } if (1..=MAX_ERROR_BYTES).contains(&reason.len()) => {
+        Settlement::GiveUp { reason } if (1..=MAX_ERROR_BYTES).contains(&reason.len()) => {
             Some(CachedAnswer::Failed { attempts, reason: Some(reason.clone()) })
         }
         Settlement::Fail { delay, .. } => {

@@ -16,7 +16,7 @@ type Requests = Vec<Request<()>>;
 
 fn ids(batch: &Requests) -> Vec<String> {
     let id = |request: &Request<()>| {
-        let bytes = request.lock().unwrap().key().as_bytes().to_vec();
+        let bytes = request.lock_handle().unwrap().key().as_bytes().to_vec();
         String::from_utf8(bytes).unwrap()
     };
     batch.iter().map(id).collect()
@@ -121,7 +121,7 @@ async fn record_with_lost_lock_leaves_batch_and_others_complete() {
     let (gate, checks) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
     let seen = checks.clone();
     let handler = gated(&gate, move |batch: Requests| {
-        let check = |request: &Request<()>| request.lock().unwrap().check().is_ok();
+        let check = |request: &Request<()>| request.lock_handle().unwrap().check().is_ok();
         *seen.lock().unwrap() = batch.iter().map(check).collect();
         Ok(batch.iter().map(|_| Ok(())).collect())
     });

@@ -23,7 +23,7 @@ enum LockSource {
 /// The action on the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LockAction {
-    Reject,
+    GiveUp,
     Release,
     Fail,
 }
@@ -44,10 +44,10 @@ enum DropPoint {
 type Settling = Pin<Box<dyn Future<Output = Result<(), IdempotencyError>>>>;
 
 impl LockSource {
-    /// Fails the only allowed attempt, and takes the lock of that attempt or the burial lock after
+    /// Fails the only allowed attempt, and takes the lock of that attempt or the give-up lock after
     /// it.
     async fn take(self, harness: &Harness) -> HeldLock {
-        let layer = harness.layer().with_max_attempts(1).unwrap();
+        let layer = harness.layer_with(|config| config.with_max_attempts(1));
         let service = failing_service(&layer, || "gateway busy".into());
         let result = service.run("p-1").await;
         if self == Self::LastAttempt {
@@ -62,7 +62,7 @@ impl LockSource {
 impl LockAction {
     fn name(self) -> &'static str {
         match self {
-            Self::Reject => "reject",
+            Self::GiveUp => "give_up",
             Self::Release => "release",
             Self::Fail => "fail",
         }
@@ -70,7 +70,7 @@ impl LockAction {
 
     fn apply_to(self, lock: HeldLock) -> Settling {
         match self {
-            Self::Reject => Box::pin(lock.reject("published")),
+            Self::GiveUp => Box::pin(lock.give_up("published")),
             Self::Release => Box::pin(lock.release()),
             Self::Fail => Box::pin(lock.fail()),
         }
@@ -79,7 +79,7 @@ impl LockAction {
     /// The state and the attempts of the final entry.
     fn expected_entry(self, lock: LockSource) -> (State, u16) {
         match (self, lock) {
-            (Self::Reject, _) => (State::Failed, 1),
+            (Self::GiveUp, _) => (State::Failed, 1),
             // The attempt is uncounted.
             (Self::Release, LockSource::LastAttempt) => (State::Retrying, 0),
             (Self::Release, LockSource::Exhausted) | (Self::Fail, _) => (State::Retrying, 1),
@@ -123,7 +123,7 @@ async fn run(lock: LockSource, action: LockAction, drop_point: DropPoint) {
     sleep(SETTLE_TIME).await;
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), action.expected_entry(lock), "{scenario}");
-    assert!(!entry.is_doomed(), "{scenario}");
+    assert!(!entry.has_permanent_failure(), "{scenario}");
     harness.assert_settled().await;
 }
 
@@ -133,7 +133,7 @@ async fn lock_action_takes_effect_if_its_future_is_dropped() {
     drop_points.extend(DELIVERIES.map(DropPoint::Sent));
     let mut runs = 0;
     for lock in [LockSource::LastAttempt, LockSource::Exhausted] {
-        for action in [LockAction::Reject, LockAction::Release, LockAction::Fail] {
+        for action in [LockAction::GiveUp, LockAction::Release, LockAction::Fail] {
             for drop_point in &drop_points {
                 run(lock, action, *drop_point).await;
                 runs += 1;
@@ -154,7 +154,7 @@ async fn dropped_lock_is_released_exactly_once() {
             sleep(DROP_AFTER).await;
             delivery.finish(&harness).await;
             let entry = harness.entry("p-1").unwrap();
-            let seen = (entry.state(), entry.attempt(), entry.is_doomed());
+            let seen = (entry.state(), entry.attempt(), entry.has_permanent_failure());
             assert_eq!(seen, (State::Retrying, 1, false), "{lock:?} {delivery:?}");
             assert_eq!(entry.error().as_deref(), Some("gateway busy"), "{lock:?} {delivery:?}");
             harness.assert_settled().await;

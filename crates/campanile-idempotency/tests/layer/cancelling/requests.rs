@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Entry, Outcome, Request, State, error};
-use campanile_idempotency::policy::OnGivenUp;
-use campanile_idempotency::{Guard, IdempotencyError};
+use campanile_idempotency::policy::OnExhausted;
+use campanile_idempotency::{IdempotencyError, Runner};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tower::limit::GlobalConcurrencyLimitLayer;
@@ -28,14 +28,14 @@ enum PendingCommand {
     Acquire,
     /// After a failed attempt.
     AcquireAgain,
-    /// Granted a burial lock, because no attempt is left.
+    /// Granted a give-up lock, because no attempt is left.
     AcquireExhausted,
     Complete,
     Fail,
     /// After a timeout inside the layer.
     FailElapsed,
     Release,
-    Reject,
+    GiveUp,
 }
 
 const COMMANDS: [PendingCommand; 8] = [
@@ -46,7 +46,7 @@ const COMMANDS: [PendingCommand; 8] = [
     PendingCommand::Fail,
     PendingCommand::FailElapsed,
     PendingCommand::Release,
-    PendingCommand::Reject,
+    PendingCommand::GiveUp,
 ];
 
 impl PendingCommand {
@@ -56,14 +56,14 @@ impl PendingCommand {
             Self::Complete => "complete",
             Self::Fail | Self::FailElapsed => "fail",
             Self::Release => "release",
-            Self::Reject => "reject",
+            Self::GiveUp => "give_up",
         }
     }
 
     fn layer(self, harness: &Harness) -> TestLayer {
         match self {
-            Self::AcquireExhausted => harness.layer().with_max_attempts(1).unwrap(),
-            Self::Reject => harness.layer().with_given_up(OnGivenUp::Reject),
+            Self::AcquireExhausted => harness.layer_with(|config| config.with_max_attempts(1)),
+            Self::GiveUp => harness.layer().on_exhausted(OnExhausted::GiveUp),
             _ => harness.layer(),
         }
     }
@@ -82,7 +82,7 @@ impl PendingCommand {
             Self::Fail => Err("gateway busy".into()),
             Self::FailElapsed => std::future::pending().await,
             Self::Release => Err(Overloaded::new().into()),
-            Self::Reject => Err(error::permanent("no such account").into()),
+            Self::GiveUp => Err(error::permanent("no such account").into()),
             _ => Ok(()),
         }
     }
@@ -96,7 +96,7 @@ impl PendingCommand {
             }
             Self::Complete => (State::Completed, 1, true),
             Self::Release => (State::Retrying, 0, true),
-            Self::Reject => (State::Failed, 1, true),
+            Self::GiveUp => (State::Failed, 1, true),
         }
     }
 }
@@ -108,7 +108,7 @@ enum Dropper {
     Caller,
     /// tower's `Timeout` around the layer.
     Timeout,
-    /// The caller of [`Guard::run`].
+    /// The caller of [`Runner::run`].
     GuardCaller,
 }
 
@@ -179,9 +179,9 @@ impl Run {
         };
         const HANDLER_TIMEOUT: Duration = Duration::from_millis(1);
         if self.dropper == Dropper::GuardCaller {
-            let guard = Guard::from(layer);
+            let runner = Runner::from(layer);
             return Box::pin(async move {
-                guard.run("p-1", |_| async { timeout(HANDLER_TIMEOUT, handler()).await? }).await
+                runner.run("p-1", |_| async { timeout(HANDLER_TIMEOUT, handler()).await? }).await
             });
         }
         let [outside, inside] = permits.limits();
@@ -205,8 +205,8 @@ impl Run {
         let result = next.run("p-1").await;
         match (self.command, before.map_or(0, Entry::attempt)) {
             (PendingCommand::Complete, _) => assert!(result.unwrap().is_duplicate(), "{self:?}"),
-            (PendingCommand::Reject, _) => {
-                assert!(matches!(result, Ok(Outcome::Parked(_))), "{self:?}: {result:?}");
+            (PendingCommand::GiveUp, _) => {
+                assert!(matches!(result, Ok(Outcome::GivenUp(_))), "{self:?}: {result:?}");
             }
             (PendingCommand::AcquireExhausted, _) => {
                 let IdempotencyError::Exhausted(exhausted) = layer_error(&result) else {

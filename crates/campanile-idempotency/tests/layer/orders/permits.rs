@@ -129,7 +129,7 @@ async fn concurrency_idempotency_holds_permit_while_waiting_for_lock() {
     let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
         .concurrency_limit(1)
-        .layer(harness.layer().with_locked(OnLocked::Wait { at_most: TIMEOUT * 10 }))
+        .layer(harness.layer().on_locked(OnLocked::Wait { at_most: TIMEOUT * 10 }))
         .service(handler);
     let waiter = service.start(request("p-1"));
     assert!(is_pending(&waiter).await);

@@ -102,7 +102,7 @@ async fn raw_idempotency_decode_gives_up_invalid_record_under_lock() {
     let result = service.oneshot(record("bad").build()).await;
     let failure = failed(&result);
     assert!(error::find::<DecodeError>(&*failure.source).is_some());
-    failure.take_lock().unwrap().reject("published").await.unwrap();
+    failure.take_lock().unwrap().give_up("published").await.unwrap();
     assert_eq!(harness.state("bad"), Some(State::Failed));
 }
 
@@ -195,7 +195,7 @@ async fn retry_idempotency_acquires_for_each_try() {
     let harness = Harness::new();
     let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
-        .retry(WaitForLock::new(HOUR).and_failures())
+        .retry(WaitForLock::new(HOUR).retrying_failures())
         .layer(harness.layer())
         .service(handler);
     let call = service.start(request("p-1"));
@@ -217,7 +217,7 @@ async fn retry_idempotency_retry_timeout_waits_outside_and_repeats_inside() {
     let (handler, mut handle) = mock_handler();
     let delay = Duration::from_secs(1);
     let service = ServiceBuilder::new()
-        .retry(WaitForLock::new(HOUR).and_failures())
+        .retry(WaitForLock::new(HOUR).retrying_failures())
         .layer(harness.layer())
         .retry(FixedRetry { retries: 1, delay })
         .timeout(TIMEOUT)
@@ -328,7 +328,7 @@ async fn timeout_retry_idempotency_is_a_budget_for_all_attempts() {
     let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
         .timeout(TTL * 3)
-        .retry(WaitForLock::new(HOUR).and_failures())
+        .retry(WaitForLock::new(HOUR).retrying_failures())
         .layer(harness.layer())
         .timeout(TTL)
         .service(handler);

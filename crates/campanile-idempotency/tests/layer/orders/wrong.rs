@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use campanile_core::{BoxError, Lock, LostCause, Outcome, Request, State};
+use campanile_core::{BoxError, LockHandle, LostCause, Outcome, Request, State};
 use campanile_idempotency::IdempotencyError;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select};
@@ -52,7 +52,7 @@ async fn spawned_work_overlaps_next_attempt_with_smaller_token() {
     let harness = Harness::new();
     let running = Arc::new(AtomicUsize::new(0));
     let counted = running.clone();
-    let (locks, mut seen) = mpsc::unbounded_channel::<Lock>();
+    let (locks, mut seen) = mpsc::unbounded_channel::<LockHandle>();
     let service = ServiceBuilder::new()
         .layer(harness.layer())
         // drops the handler, but not the task that it has spawned

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use campanile_core::Lock;
+use campanile_core::LockHandle;
 
 /// Handlers panic as part of the simulation, so violations are collected and reported at the end.
 #[derive(Clone, Default)]
@@ -18,12 +18,12 @@ struct HandlerState {
 struct RunningHandler {
     number: u64,
     process: u64,
-    lock: Lock,
+    lock: LockHandle,
 }
 
 impl Handlers {
     /// Starts a handler, which ends when the returned guard is dropped.
-    pub(super) fn start(&self, process: u64, lock: &Lock) -> HandlerGuard {
+    pub(super) fn start(&self, process: u64, lock: &LockHandle) -> HandlerGuard {
         let mut state = self.0.lock().unwrap();
         state.started += 1;
         let number = state.started;

@@ -29,8 +29,8 @@ impl History {
 
     pub(super) fn has_rejected(&self, key: &StoreKey) -> bool {
         let histories = self.0.lock().unwrap();
-        let rejected = |(_, reply): &(_, Reply)| *reply == Reply::Rejected;
-        histories[key].iter().any(rejected)
+        let given_up = |(_, reply): &(_, Reply)| *reply == Reply::GivenUp;
+        histories[key].iter().any(given_up)
     }
 
     pub(super) fn assert_consistent(&self, max_attempts: u16) {
@@ -52,7 +52,7 @@ impl History {
                         }
                         last = Some((*token, *owner));
                     }
-                    (_, Reply::Completed | Reply::Rejected) => ended = true,
+                    (_, Reply::Completed | Reply::GivenUp) => ended = true,
                     _ => {}
                 }
             }

@@ -87,7 +87,7 @@ async fn run(mut rng: Rng) {
         match rng.u8(..100) {
             ..80 => processes[at].request(&environment, &mut rng),
             80..88 => processes[at].outage(&mut rng),
-            88..94 => environment.clock.put_forward(environment.plan.ttl.mul_f64(rng.f64() * 2.0)),
+            88..94 => environment.clock.advance(environment.plan.ttl.mul_f64(rng.f64() * 2.0)),
             94..97 => {
                 let crashed =
                     std::mem::replace(&mut processes[at], Process::start(&environment, &mut rng));
@@ -115,12 +115,12 @@ async fn assert_every_key_finishes(environment: &Arc<Environment>) {
             let process = Process::without_faults(environment);
             let result = process.run_to_success(environment, key).await;
             let is_final = match result {
-                Ok(Outcome::Processed(_) | Outcome::Duplicate(_) | Outcome::Parked(_)) => true,
+                Ok(Outcome::Processed(_) | Outcome::Duplicate(_) | Outcome::GivenUp(_)) => true,
                 Ok(other) => panic!("{other:?}"),
                 Err(error) => match IdempotencyError::find(&*error).unwrap() {
                     IdempotencyError::Exhausted(exhausted) => {
                         let lock = exhausted.take_lock().unwrap();
-                        lock.reject("").await.unwrap();
+                        lock.give_up("").await.unwrap();
                         true
                     }
                     error => {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use campanile_core::{BoxError, FencingToken, Outcome, Request};
-use campanile_idempotency::policy::{OnAbandoned, OnGivenUp, OnLocked, OnLost};
-use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, reply};
+use campanile_idempotency::policy::{OnDropped, OnExhausted, OnLocked, OnLost};
+use campanile_idempotency::{Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, reply};
 use campanile_test::faults::{Fault, FaultyStore};
 use fastrand::Rng;
 use tokio::task::{JoinHandle, JoinSet};
@@ -35,12 +35,13 @@ impl Process {
     pub(super) fn start(environment: &Environment, rng: &mut Rng) -> Self {
         let mut process = Self::without_faults(environment);
         let layer = process.layer;
-        let layer = layer.with_given_up(*choose(rng, &[OnGivenUp::HandOver, OnGivenUp::Reject]));
-        let layer = layer.with_lost(*choose(rng, &[OnLost::Cancel, OnLost::Notify]));
+        let layer =
+            layer.on_exhausted(*choose(rng, &[OnExhausted::ReturnLock, OnExhausted::GiveUp]));
+        let layer = layer.on_lost(*choose(rng, &[OnLost::Cancel, OnLost::Notify]));
         let at_most = environment.plan.ttl * rng.u32(1..20);
-        let layer = layer.with_locked(*choose(rng, &[OnLocked::Error, OnLocked::Wait { at_most }]));
-        let abandoned = [OnAbandoned::Fail, OnAbandoned::Release, OnAbandoned::Expire];
-        process.layer = layer.with_abandoned(*choose(rng, &abandoned));
+        let layer = layer.on_locked(*choose(rng, &[OnLocked::Error, OnLocked::Wait { at_most }]));
+        let dropped = [OnDropped::Fail, OnDropped::Release, OnDropped::Expire];
+        process.layer = layer.on_dropped(*choose(rng, &dropped));
         process.fault_odds = environment.plan.fault_odds();
         process.store.at_random(rng.u64(..), process.fault_odds.clone());
         process
@@ -56,18 +57,18 @@ impl Process {
         let exclusive = ExclusiveCommands { store: store.clone(), in_flight: Arc::default() };
         let (keeper, task) = LockKeeper::unspawned(exclusive, environment.clock.clock());
         let plan = &environment.plan;
-        let layer = IdempotencyLayer::new(&keeper, "payments", campanile_core::key::header("id"));
-        let layer = layer.unwrap().with_reply(reply::json());
-        let layer = layer.with_lock_ttl(plan.ttl).unwrap();
-        let layer = layer.with_max_hold(plan.max_hold).unwrap();
-        let layer = layer.with_max_attempts(plan.max_attempts.into()).unwrap();
-        let backoff = Backoff::new(plan.ttl / 20, plan.ttl * 2).unwrap();
+        let config = IdempotencyConfig::new("payments")
+            .with_lock_ttl(plan.ttl)
+            .with_max_hold(plan.max_hold)
+            .with_max_attempts(plan.max_attempts.into())
+            .with_backoff(Backoff::new(plan.ttl / 20, plan.ttl * 2).unwrap());
+        let layer = IdempotencyLayer::new(&keeper, config, campanile_core::key::header("id"));
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             store,
             keeper,
             task: tokio::spawn(task),
-            layer: layer.with_backoff(backoff),
+            layer: layer.unwrap().with_reply(reply::json()),
             requests: JoinSet::new(),
             fault_odds: Vec::new(),
         }
@@ -133,7 +134,7 @@ impl Process {
     ) -> Result<Outcome<u64>, BoxError> {
         let (handlers, process) = (environment.handlers.clone(), self.id);
         let service = self.layer.clone().layer(service_fn(move |request: Request<()>| {
-            let lock = request.lock().unwrap().clone();
+            let lock = request.lock_handle().unwrap().clone();
             let work = handlers.start(process, &lock);
             async move {
                 drop(work);

@@ -33,15 +33,15 @@ use HandlerEnd::{Fails, FailsForGood, Hangs, IsOverloaded, Panics, Skips, Stops,
 
 /// What happens to a lock that was handed over.
 #[derive(Clone, Copy, Debug)]
-enum BurialEnd {
-    Rejects,
+enum GiveUpEnd {
+    GivesUp,
     Releases,
     /// Like a failed attempt, without dooming the key.
     GivesBack,
     Drops,
 }
 
-use BurialEnd::{Drops, GivesBack, Rejects, Releases};
+use GiveUpEnd::{Drops, GivesBack, GivesUp, Releases};
 
 /// The random parameters of a request.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +53,8 @@ pub(super) struct Script {
     drop_after: Option<Duration>,
     /// Whether that drop is an interruption.
     is_interrupted: bool,
-    burial_end: BurialEnd,
-    burial_time: Duration,
+    give_up_end: GiveUpEnd,
+    give_up_time: Duration,
 }
 
 impl Script {
@@ -89,8 +89,8 @@ impl Script {
             handler_end,
             drop_after,
             is_interrupted: rng.bool(),
-            burial_end: *choose(rng, &[Rejects, Releases, GivesBack, Drops]),
-            burial_time: time(rng),
+            give_up_end: *choose(rng, &[GivesUp, Releases, GivesBack, Drops]),
+            give_up_time: time(rng),
         }
     }
 
@@ -102,7 +102,7 @@ impl Script {
     ) {
         let env = environment.clone();
         let service = layer.layer(service_fn(move |request: Request<()>| {
-            let lock = request.lock().unwrap().clone();
+            let lock = request.lock_handle().unwrap().clone();
             let work = env.handlers.start(process, &lock);
             let env = env.clone();
             async move {
@@ -134,7 +134,7 @@ impl Script {
         if let Some(Ok(result)) = result {
             self.assert_matches_history(&environment, result).await;
         }
-        let released = timeout(HOUR * 2, record.let_go()).await;
+        let released = timeout(HOUR * 2, record.lock_released()).await;
         assert!(released.is_ok(), "the record is not released");
     }
 
@@ -162,26 +162,26 @@ impl Script {
         match result {
             Ok(Outcome::Processed(token)) => assert!(completed(token)),
             Ok(Outcome::Duplicate(duplicate)) => assert!(completed(duplicate.reply.unwrap())),
-            Ok(Outcome::Parked(_)) => assert!(history.has_rejected(&key)),
+            Ok(Outcome::GivenUp(_)) => assert!(history.has_rejected(&key)),
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
                 let lock = match IdempotencyError::find(&*error).unwrap() {
-                    IdempotencyError::Failed(failed) => failed.take_lock(),
+                    IdempotencyError::AttemptFailed(failed) => failed.take_lock(),
                     IdempotencyError::Exhausted(exhausted) => exhausted.take_lock(),
                     _ => None,
                 };
                 if let Some(lock) = lock {
-                    self.bury(lock).await;
+                    self.give_up(lock).await;
                 }
             }
         }
     }
 
-    async fn bury(self, lock: HeldLock) {
-        sleep(self.burial_time).await;
+    async fn give_up(self, lock: HeldLock) {
+        sleep(self.give_up_time).await;
         // The lock may have been lost meanwhile, which is reported, or its keeper may have crashed.
-        match self.burial_end {
-            Rejects => drop(lock.reject("published").await),
+        match self.give_up_end {
+            GivesUp => drop(lock.give_up("published").await),
             Releases => drop(lock.release().await),
             GivesBack => drop(lock.fail().await),
             Drops => drop(lock),

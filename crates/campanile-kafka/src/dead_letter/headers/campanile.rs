@@ -10,7 +10,7 @@ pub(super) const CAUSE: &str = "campanile-cause";
 pub(super) const KEY: &str = "campanile-key";
 pub(super) const TOKEN: &str = "campanile-token";
 pub(super) const ATTEMPTS: &str = "campanile-attempts";
-pub(super) const BURIALS: &str = "campanile-burials";
+pub(super) const GIVE_UPS: &str = "campanile-give-ups";
 /// In a truncated letter: the size of the payload in bytes.
 pub(super) const TRUNCATED_PAYLOAD: &str = "campanile-truncated-payload-bytes";
 /// In a truncated letter: the number of headers that were left out.
@@ -18,7 +18,7 @@ pub(super) const TRUNCATED_HEADERS: &str = "campanile-truncated-headers";
 
 /// Returns whether this is the name of one of these headers.
 pub(super) fn is_header(name: &str) -> bool {
-    [CAUSE, KEY, TOKEN, ATTEMPTS, BURIALS, TRUNCATED_PAYLOAD, TRUNCATED_HEADERS].contains(&name)
+    [CAUSE, KEY, TOKEN, ATTEMPTS, GIVE_UPS, TRUNCATED_PAYLOAD, TRUNCATED_HEADERS].contains(&name)
 }
 
 pub(super) fn add(letter: &Letter<'_>, omitted: usize, headers: &mut Vec<Header>) {
@@ -35,8 +35,8 @@ pub(super) fn add(letter: &Letter<'_>, omitted: usize, headers: &mut Vec<Header>
     if let Some(attempts) = cause.attempts {
         put(headers, ATTEMPTS, attempts.to_string());
     }
-    if let Some(burials) = cause.burials {
-        put(headers, BURIALS, burials.to_string());
+    if let Some(give_ups) = cause.give_ups {
+        put(headers, GIVE_UPS, give_ups.to_string());
     }
     if letter.truncated {
         let bytes = letter.record.payload().map_or(0, Bytes::len);
@@ -47,7 +47,7 @@ pub(super) fn add(letter: &Letter<'_>, omitted: usize, headers: &mut Vec<Header>
 
 fn cause_name(kind: CauseKind) -> &'static str {
     match kind {
-        CauseKind::Failed => "failed",
+        CauseKind::AttemptFailed => "failed",
         CauseKind::Exhausted => "exhausted",
         CauseKind::MissingKey => "missing-key",
         CauseKind::InvalidKey => "invalid-key",

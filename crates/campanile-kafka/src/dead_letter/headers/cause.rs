@@ -22,8 +22,8 @@ pub(crate) struct Cause {
     pub(super) key: Option<IdempotencyKey>,
     /// The number of attempts, if the record was ever tried under a lock.
     pub(super) attempts: Option<u32>,
-    /// The number of burials, this one included, without those that ended cleanly.
-    pub(super) burials: Option<u32>,
+    /// The number of give-ups, this one included, without those that ended cleanly.
+    pub(super) give_ups: Option<u32>,
     /// The error and its sources on one line.
     pub(super) message: String,
     /// The error and its sources, one per line.
@@ -36,22 +36,22 @@ impl Cause {
             kind: CauseKind::Error,
             key: None,
             attempts: None,
-            burials: None,
+            give_ups: None,
             message: join_sources(error, MAX_MESSAGE, ": "),
             trace: String::new(),
         };
         match IdempotencyError::find(error) {
-            Some(IdempotencyError::Failed(failed)) => {
-                cause.kind = CauseKind::Failed;
+            Some(IdempotencyError::AttemptFailed(failed)) => {
+                cause.kind = CauseKind::AttemptFailed;
                 cause.key = Some(failed.key.clone());
                 cause.attempts = Some(failed.attempt);
-                cause.burials = Some(0);
+                cause.give_ups = Some(0);
             }
             Some(IdempotencyError::Exhausted(exhausted)) => {
                 cause.kind = CauseKind::Exhausted;
                 cause.key = Some(exhausted.key.clone());
                 cause.attempts = Some(exhausted.attempts);
-                cause.burials = Some(exhausted.burials);
+                cause.give_ups = Some(exhausted.give_ups);
             }
             Some(IdempotencyError::Mismatch { key }) => {
                 cause.kind = CauseKind::Mismatch;
@@ -73,7 +73,7 @@ impl Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CauseKind {
     /// An attempt failed, and no further attempt is allowed.
-    Failed,
+    AttemptFailed,
     /// No attempt was left.
     Exhausted,
     MissingKey,
@@ -89,7 +89,7 @@ impl CauseKind {
     /// Returns the kind as a class name.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Failed => "Failed",
+            Self::AttemptFailed => "AttemptFailed",
             Self::Exhausted => "Exhausted",
             Self::MissingKey => "MissingKey",
             Self::InvalidKey => "InvalidKey",

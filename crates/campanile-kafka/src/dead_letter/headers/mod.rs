@@ -18,18 +18,18 @@ pub(crate) use self::cause::Cause;
 ///
 /// Campanile's own headers are present with every style: `campanile-cause` (the cause, as one
 /// word), `campanile-key` (the idempotency key, as bytes), `campanile-token`, `campanile-attempts`
-/// and `campanile-burials` (decimal), as far as the record has them. A crash between the
+/// and `campanile-give-ups` (decimal), as far as the record has them. A crash between the
 /// publication of a letter and the update of its entry leaves a second copy of the letter. The copy
 /// has the same key and the same original topic, partition and offset, but another token and one
-/// more burial, because it was published under a lock of its own. A letter that was too large also
+/// more giving_up, because it was published under a lock of its own. A letter that was too large also
 /// has `campanile-truncated-payload-bytes`, the size of its payload, and
 /// `campanile-truncated-headers`, the number of headers that were left out to keep the others below
 /// 16 KiB.
 ///
 /// Rust errors have no class at run time. Where a style has a class, the header contains
-/// `campanile.` followed by the kind of failure: `Failed` (an attempt failed, and no further
+/// `campanile.` followed by the kind of failure: `AttemptFailed` (an attempt failed, and no further
 /// attempt is allowed), `Exhausted` (no attempt was left; the last one crashed, or its record could
-/// not be buried), `MissingKey`, `InvalidKey`, `Mismatch` (the key was used for another payload),
+/// not be given up), `MissingKey`, `InvalidKey`, `Mismatch` (the key was used for another payload),
 /// `DecodeError`, or `Error` for an error that does not come from Campanile's layers.
 ///
 /// Messages are cut at 1 KiB and "stack traces" (the error and its sources, one per line) at 4 KiB.
@@ -56,10 +56,10 @@ pub(crate) struct Letter<'a> {
     pub(crate) record: &'a Record,
     pub(crate) group: &'a str,
     pub(crate) cause: &'a Cause,
-    /// The token of the lock under which the record is buried.
+    /// The token of the lock under which the record is given up.
     pub(crate) token: Option<FencingToken>,
     /// Whether the payload is left out, because the whole record was too large for the topic or an
-    /// earlier burial was interrupted. Large headers are then left out as well.
+    /// earlier give-up was interrupted. Large headers are then left out as well.
     pub(crate) truncated: bool,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{BoxError, DecodeLayer, IdempotencyKey, RecordBuilder, Timestamp, error};
-use campanile_idempotency::{Backoff, Guard, IdempotencyError, IdempotencyLayer, MemoryStore};
+use campanile_idempotency::{Backoff, IdempotencyConfig, IdempotencyError, MemoryStore, Runner};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::cause::{MAX_MESSAGE, MAX_TRACE};
@@ -125,23 +125,23 @@ fn style_both_has_spring_and_connect_headers() {
 }
 
 #[tokio::test]
-async fn own_headers_have_key_token_attempts_and_burials() {
+async fn own_headers_have_key_token_attempts_and_give_up() {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
-    let layer = IdempotencyLayer::new(MemoryStore::new(), "jobs", |_: &()| "").unwrap();
-    let guard = Guard::from(layer.with_max_attempts(1).unwrap().with_backoff(backoff));
+    let config = IdempotencyConfig::new("jobs").with_max_attempts(1).with_backoff(backoff);
+    let runner = Runner::new(MemoryStore::new(), config).unwrap();
     let key = &b"\xff\x00key"[..];
-    let failed = guard.run(key, async |_| Err::<(), _>("card declined")).await.unwrap_err();
+    let failed = runner.run(key, async |_| Err::<(), _>("card declined")).await.unwrap_err();
     let headers = own_headers(&failed);
-    assert_eq!(headers.class, "campanile.Failed");
+    assert_eq!(headers.class, "campanile.AttemptFailed");
     assert_eq!(headers.message, "attempt 1 failed: card declined");
     assert_eq!(
-        (headers.key, headers.attempts, headers.burials),
+        (headers.key, headers.attempts, headers.give_ups),
         (key.to_vec(), "1".into(), "0".into())
     );
-    // The letter was not published. Dropping the lock ends it, and the next grant is a burial lock.
+    // The letter was not published. Dropping the lock ends it, and the next grant is a give-up lock.
     drop(failed);
     let exhausted = loop {
-        let error = guard.run(key, async |_| Ok::<_, BoxError>(())).await.unwrap_err();
+        let error = runner.run(key, async |_| Ok::<_, BoxError>(())).await.unwrap_err();
         if !IdempotencyError::find(&*error).unwrap().is_contention() {
             break error;
         }
@@ -151,7 +151,7 @@ async fn own_headers_have_key_token_attempts_and_burials() {
     assert_eq!(headers.class, "campanile.Exhausted");
     assert_eq!(headers.message, "no attempts left after 1; last error: card declined");
     assert_eq!(
-        (headers.key, headers.attempts, headers.burials),
+        (headers.key, headers.attempts, headers.give_ups),
         (key.to_vec(), "1".into(), "1".into())
     );
 }
@@ -161,7 +161,7 @@ struct OwnHeaders {
     message: String,
     key: Vec<u8>,
     attempts: String,
-    burials: String,
+    give_ups: String,
 }
 
 fn own_headers(error: &BoxError) -> OwnHeaders {
@@ -176,7 +176,7 @@ fn own_headers(error: &BoxError) -> OwnHeaders {
         message: text("kafka_dlt-exception-message"),
         key: key.1.as_ref().unwrap().to_vec(),
         attempts: text("campanile-attempts"),
-        burials: text("campanile-burials"),
+        give_ups: text("campanile-give-ups"),
     }
 }
 

@@ -154,7 +154,8 @@ fn cancel_ahead(ahead: &mut VecDeque<Attempt>, pending: &mut VecDeque<Record>) {
 /// their turn are released, so that the partition's next owner finds them free.
 async fn wait_for_lock_release(records: &VecDeque<Record>, assignment: &Assignment) {
     if assignment.is_stopped() {
-        let released = timeout(LOCK_RELEASE_TIMEOUT, join_all(records.iter().map(Record::let_go)));
+        let released =
+            timeout(LOCK_RELEASE_TIMEOUT, join_all(records.iter().map(Record::lock_released)));
         // Boxed, because this future is a fourth of the task's size and few runs need it. A timeout
         // is logged by the drain.
         let _ = Box::pin(released).await;

@@ -9,52 +9,56 @@ use campanile_idempotency::IdempotencyError;
 use super::Scheduler;
 use super::last_error::WAITS_FOR_DEAD_LETTER;
 use super::queue::QueueId;
-use crate::dead_letter::{BuryError, Cause, DeadLetters, GivenUpRecord};
+use crate::dead_letter::{Cause, DeadLetters, GiveUpError, GivenUpRecord};
 use crate::driver::attempt::RecordOutcome;
 use crate::error::{ConsumerError, chain};
-use crate::flood::LimitExceeded;
-use crate::given_up::{BurialLock, reject, release_for_pause, settle_for_stop};
+use crate::flood_limit::LimitExceeded;
+use crate::give_up::{GiveUpLock, give_up, release_for_pause, settle_for_stop};
 use crate::handle::Paused;
 use crate::retry_topics::origin;
 
-/// The retry interval of a record after too many interrupted burials. An operator may have reopened
+/// The retry interval of a record after too many interrupted give-ups. An operator may have reopened
 /// its key in the meantime.
 const STUCK_RETRY_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 impl Scheduler {
-    pub(super) fn skip(&mut self, id: QueueId, burial: BurialLock, reason: String) {
+    pub(super) fn skip(&mut self, id: QueueId, giving_up: GiveUpLock, reason: String) {
         self.spawn(id, |reporter| async move {
-            reporter.end_run(match reject(burial, reason).await {
+            reporter.end_run(match give_up(giving_up, reason).await {
                 Ok(()) => RecordOutcome::Skipped,
                 Err(error) => RecordOutcome::Failed(error.into()),
             });
         });
     }
 
-    /// Publishes the record's dead letter, unless the flood guard's limit is reached. Nothing is
+    /// Publishes the record's dead letter, unless the flood limit is reached. Nothing is
     /// published while the consumer is paused: the cause of the failures is being fixed, and the
     /// record is retried after the resume.
     pub(super) fn publish_dead_letter(
         &mut self,
         id: QueueId,
         letters: Arc<DeadLetters>,
-        burial: BurialLock,
+        giving_up: GiveUpLock,
         cause: Cause,
         reason: String,
     ) {
         let dead = GivenUpRecord { record: self.record(id), cause, reason };
         if self.control.is_paused() {
-            return self.release_lock(id, release_for_pause(burial), RecordOutcome::PausedAt);
+            return self.release_lock(id, release_for_pause(giving_up), RecordOutcome::PausedAt);
         }
         let permit = match self.flood_counter.admit() {
             Ok(permit) => permit,
             Err(exceeded) => {
                 self.pause_for_flood(id, exceeded, &dead.reason);
-                return self.release_lock(id, release_for_pause(burial), RecordOutcome::PausedAt);
+                return self.release_lock(
+                    id,
+                    release_for_pause(giving_up),
+                    RecordOutcome::PausedAt,
+                );
             }
         };
         self.spawn(id, |reporter| async move {
-            reporter.end_run(match letters.bury(dead, burial).await {
+            reporter.end_run(match letters.give_up(dead, giving_up).await {
                 Ok(()) => RecordOutcome::DeadLettered(permit),
                 Err(why) => {
                     drop(permit);
@@ -68,13 +72,13 @@ impl Scheduler {
     pub(super) fn on_dead_letter_failed(
         &mut self,
         id: QueueId,
-        why: BuryError,
+        why: GiveUpError,
     ) -> Result<(), ConsumerError> {
         let record = self.record(id);
         let (at, origin) = (record.coordinates(), origin(&record));
         match why {
-            BuryError::Unsettled(error) => return self.on_error(id, error),
-            BuryError::Unpublished { topic, error, help } => {
+            GiveUpError::Unsettled(error) => return self.on_error(id, error),
+            GiveUpError::Unpublished { topic, error, help } => {
                 let topic = topic.as_deref();
                 // The first failure is logged at ERROR, to alert an operator; repeated failures are
                 // logged at WARN.
@@ -99,16 +103,16 @@ impl Scheduler {
                 self.queue(id).record_failure(error, WAITS_FOR_DEAD_LETTER);
                 self.schedule_retry(id, None, None);
             }
-            BuryError::Stuck { burials } => {
+            GiveUpError::Stuck { give_ups } => {
                 self.queue(id).record_failure(
-                    "every burial was interrupted".to_owned(),
+                    "every give-up was interrupted".to_owned(),
                     WAITS_FOR_DEAD_LETTER,
                 );
                 tracing::error!(
                     record = %at,
                     origin,
-                    burials,
-                    "every burial was interrupted, and the partition is stalled: find out what \
+                    give_ups,
+                    "every give-up was interrupted, and the partition is stalled: find out what \
                      ends the process while the dead letter is published, then reopen the key"
                 );
                 self.schedule_retry(id, Some(STUCK_RETRY_INTERVAL), None);
@@ -118,15 +122,15 @@ impl Scheduler {
     }
 
     fn pause_for_flood(&mut self, id: QueueId, exceeded: LimitExceeded, error: &str) {
-        let LimitExceeded { most, of_last } = exceeded;
-        self.control.pause_for_flood(Paused::Flood { most, of_last });
+        let LimitExceeded { limit, window } = exceeded;
+        self.control.pause_for_flood(Paused::Flood { limit, window });
         let record = self.record(id);
         tracing::error!(
             record = %record.coordinates(),
             origin = origin(&record),
             error,
-            most,
-            of_last,
+            limit,
+            window,
             "consumer paused: too many of the last records became dead letters; fix the cause, \
              then resume through the handle, or restart"
         );
@@ -136,11 +140,11 @@ impl Scheduler {
     pub(super) fn stop_at(
         &mut self,
         id: QueueId,
-        burial: BurialLock,
+        giving_up: GiveUpLock,
         help: &'static str,
         error: BoxError,
     ) -> ConsumerError {
-        self.release_lock(id, settle_for_stop(burial), RecordOutcome::StoppedAt);
+        self.release_lock(id, settle_for_stop(giving_up), RecordOutcome::StoppedAt);
         ConsumerError::stopped(self.record(id).coordinates(), help, error)
     }
 
@@ -155,7 +159,7 @@ impl Scheduler {
             if let Err(error) = settled.await {
                 tracing::warn!(error = chain(&error), "failed to release a lock; it will expire");
             }
-            record.let_go().await;
+            record.lock_released().await;
             reporter.end_run(outcome);
         });
     }

@@ -45,8 +45,8 @@ use super::simulation::{Bug, is_planted};
 use super::span::RecordSpans;
 use super::task::Task;
 use crate::error::ConsumerError;
-use crate::flood::FloodCounter;
-use crate::given_up::GivenUpAction;
+use crate::flood_limit::FloodCounter;
+use crate::give_up::GiveUpAction;
 use crate::policies::Policies;
 use crate::routes::Router;
 use crate::summary::Summary;
@@ -107,7 +107,7 @@ impl Scheduler {
             stopping: false,
             outputs_full: false,
             control,
-            flood_counter: FloodCounter::new(policies.flood_guard),
+            flood_counter: FloodCounter::new(policies.flood_limit),
             policies,
             services,
             reports,
@@ -121,7 +121,7 @@ impl Scheduler {
     /// Fails if the partition must not be consumed, because dead letters of another topic are
     /// published to its topic.
     pub(super) fn on_assigned(&mut self, assignment: Arc<Assignment>) -> Result<(), ConfigError> {
-        if let GivenUpAction::DeadLetter(letters) = &self.policies.given_up {
+        if let GiveUpAction::DeadLetter(letters) = &self.policies.given_up {
             self.policies.dead_letter_targets.add(letters, &assignment.topic)?;
         }
         // A partition that is assigned during the shutdown is not consumed.

@@ -14,7 +14,7 @@ use crate::driver::attempt::RecordOutcome;
 use crate::driver::simulation::{Bug, is_planted};
 use crate::driver::verdict::{Verdict, store_answered, verdict_for};
 use crate::error::{ConsumerError, chain};
-use crate::given_up::{BurialLock, GivenUpAction};
+use crate::give_up::{GiveUpAction, GiveUpLock};
 use crate::retry_topics::origin;
 
 impl Scheduler {
@@ -51,7 +51,7 @@ impl Scheduler {
                 self.finish(id, Vec::new());
             }
             RecordOutcome::DeadLetterFailed(why) => return self.on_dead_letter_failed(id, why),
-            // The record comes back as a copy, so the flood guard counts it neither as a dead
+            // The record comes back as a copy, so the flood limit counts it neither as a dead
             // letter nor as a record that was finished otherwise.
             RecordOutcome::Deferred => {
                 self.summary.deferred += 1;
@@ -73,7 +73,7 @@ impl Scheduler {
             RecordOutcome::InvalidOutputs(error) => {
                 self.on_store_answer(id);
                 let help = "its outputs are unknown, and committing its offset would lose them";
-                return Err(self.stop_at(id, BurialLock::None, help, error));
+                return Err(self.stop_at(id, GiveUpLock::None, help, error));
             }
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Scheduler {
         let (at, origin) = (record.coordinates(), origin(&record));
         let text = || chain(&*error);
         let verdict = verdict_for(&error, &self.policies.classifiers);
-        if !matches!(verdict, Verdict::StoreDown) {
+        if !matches!(verdict, Verdict::StoreUnavailable) {
             match store_answered(&error) {
                 true => self.on_store_answer(id),
                 false => self.breaker.on_no_store_call(id),
@@ -133,38 +133,40 @@ impl Scheduler {
                     "record cannot be processed yet; waiting"
                 );
             }
-            Verdict::StoreDown => {
+            Verdict::StoreUnavailable => {
                 self.summary.waited += 1;
                 self.queue(id).record_failure(text(), WAITS_FOR_STORE);
                 self.breaker.on_store_failure(id, &text());
                 self.schedule_store_retry(id);
             }
-            Verdict::GiveUp { burial, reason, help } => match &self.policies.given_up {
-                GivenUpAction::Skip => {
+            Verdict::GiveUp { giving_up, reason, help } => match &self.policies.given_up {
+                GiveUpAction::Skip => {
                     tracing::warn!(
                         record = %at,
                         origin,
                         error = text(),
                         "record given up; skipping it"
                     );
-                    self.skip(id, burial, reason);
+                    self.skip(id, giving_up, reason);
                 }
-                GivenUpAction::DeadLetter(letters) => {
+                GiveUpAction::DeadLetter(letters) => {
                     let letters = letters.clone();
-                    self.publish_dead_letter(id, letters, burial, Cause::of(&*error), reason);
+                    self.publish_dead_letter(id, letters, giving_up, Cause::of(&*error), reason);
                 }
-                GivenUpAction::Stop => return Err(self.stop_at(id, burial, help, error)),
+                GiveUpAction::Stop => return Err(self.stop_at(id, giving_up, help, error)),
             },
-            Verdict::Skip { burial, reason } => {
+            Verdict::Skip { giving_up, reason } => {
                 tracing::info!(
                     record = %at,
                     origin,
                     error = text(),
                     "error is classified as `Skip`; skipping the record"
                 );
-                self.skip(id, burial, reason);
+                self.skip(id, giving_up, reason);
             }
-            Verdict::Stop { burial, help } => return Err(self.stop_at(id, burial, help, error)),
+            Verdict::Stop { giving_up, help } => {
+                return Err(self.stop_at(id, giving_up, help, error));
+            }
         }
         Ok(())
     }

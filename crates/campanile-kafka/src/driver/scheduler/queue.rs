@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
 use campanile_core::Record;
-use campanile_idempotency::Settled;
+use campanile_idempotency::SettledFuture;
 use slab::Slab;
 use tokio::time::Instant;
 
@@ -68,7 +68,7 @@ pub(super) struct AttemptState {
     /// The lock holder that the record waited for last. It is kept until the next attempt has
     /// ended: while a clone exists, the lock keeper answers requests for the key from the holder's
     /// outcome.
-    pub(super) waited_for: Option<Settled>,
+    pub(super) waited_for: Option<SettledFuture>,
     /// Why the attempts did not finish the record. Boxed, since most records finish at the first
     /// attempt.
     pub(super) last_error: Option<Box<LastError>>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_idempotency::{Backoff, Settled};
+use campanile_idempotency::{Backoff, SettledFuture};
 use tokio::time::Instant;
 
 use super::Scheduler;
@@ -75,7 +75,7 @@ impl Scheduler {
         &mut self,
         id: QueueId,
         after: Option<Duration>,
-        settled: Option<Settled>,
+        settled: Option<SettledFuture>,
     ) -> Option<Duration> {
         if self.partition(id).draining {
             self.drop_first(id);

@@ -55,7 +55,7 @@ impl Scheduler {
     pub(super) fn check_retention(&mut self, id: QueueId) {
         let record = &self.queue(id).first().record;
         // Without an idempotency layer this time stays unknown.
-        if let Some(kept) = record.entry_kept() {
+        if let Some(kept) = record.entry_retention() {
             let topic = record.coordinates().topic.clone();
             self.partition(id).retention_checked = true;
             self.policies.retention_check.add_topic(&topic, kept);

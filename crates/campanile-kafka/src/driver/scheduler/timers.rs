@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use campanile_idempotency::Settled;
+use campanile_idempotency::SettledFuture;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -28,7 +28,7 @@ impl Timers {
         &mut self,
         queue: QueueId,
         after: Duration,
-        settled: Option<Settled>,
+        settled: Option<SettledFuture>,
     ) -> TimerId {
         let id = TimerId(self.next);
         self.next += 1;

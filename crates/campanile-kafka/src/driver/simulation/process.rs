@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{BoxError, Clock, DecodeLayer, Record, Request, key};
-use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_idempotency::{
+    Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore,
+};
 use campanile_test::faults::{Fault, FaultyStore};
 use futures_util::TryFutureExt;
 use futures_util::future::{Either, select};
@@ -21,9 +23,9 @@ use crate::dead_letter::DeadLetterTargets;
 use crate::driver::{
     Amount, Driver, DriverControl, DriverStatus, RecordSpans, Services, Settings, Shutdown, Usage,
 };
-use crate::flood::FloodGuard;
-use crate::given_up::GivenUpAction;
-use crate::order::Order;
+use crate::flood_limit::FloodLimit;
+use crate::give_up::GiveUpAction;
+use crate::order::ProcessingOrder;
 use crate::policies::{Classifiers, Policies};
 use crate::retention::RetentionCheck;
 use crate::retry_topics::SourceTopics;
@@ -118,8 +120,8 @@ fn delay_answers(cluster: &Cluster, store: &FaultyStore<MemoryStore>) {
 /// Serves until a shutdown at a random time.
 async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
     let backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1)).expect("valid");
-    let layer = IdempotencyLayer::new(&keeper, "orders", key::coordinates()).expect("valid");
-    let layer = layer.with_max_attempts(60_000).expect("valid").with_backoff(backoff);
+    let config = IdempotencyConfig::new("orders").with_max_attempts(60_000).with_backoff(backoff);
+    let layer = IdempotencyLayer::new(&keeper, config, key::coordinates()).expect("valid");
     let handled = cluster.clone();
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |request: Request| {
@@ -175,14 +177,15 @@ fn record_id(record: &Record) -> RecordId {
 }
 
 fn policies(by_partition: bool) -> Policies {
-    let order = if by_partition { Order::by_partition() } else { Order::by_key() };
+    let order =
+        if by_partition { ProcessingOrder::by_partition() } else { ProcessingOrder::by_key() };
     Policies {
         order: Arc::new(order),
         max_ahead: 12,
         commits_start_offset: false,
         max_in_flight: MAX_IN_FLIGHT,
-        given_up: GivenUpAction::Stop,
-        flood_guard: FloodGuard::off(),
+        given_up: GiveUpAction::Stop,
+        flood_limit: FloodLimit::disabled(),
         stall_warning: Duration::from_secs(60),
         retention_check: RetentionCheck::disabled(),
         dead_letter_targets: DeadLetterTargets::default(),

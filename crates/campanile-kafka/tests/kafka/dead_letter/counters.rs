@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
-use campanile_kafka::{Consumer, FloodGuard, Paused, RetryTopics};
+use campanile_kafka::{Consumer, FloodLimit, Paused, RetryTopics};
 use campanile_test::MockKafka;
 use tower::{Service, service_fn};
 
@@ -29,10 +29,10 @@ fn service() -> impl Service<Record, Response = (), Error = BoxError, Future: Se
     })
 }
 
-/// Creates a consumer with a flood guard, and with a retry topic of copies that do not become due.
-fn guarded(kafka: &MockKafka, guard: FloodGuard) -> Consumer {
+/// Creates a consumer with a flood limit, and with a retry topic of copies that do not become due.
+fn guarded(kafka: &MockKafka, guard: FloodLimit) -> Consumer {
     consumer(kafka.consumer_config("g"), "orders")
-        .with_given_up(short_timeout().with_flood_guard(guard))
+        .on_give_up(short_timeout().with_flood_limit(guard))
         .with_retry_topics(RetryTopics::new().then(LATER, Duration::from_secs(3600)))
         .with_drain_timeout(Duration::from_millis(50))
 }
@@ -40,7 +40,7 @@ fn guarded(kafka: &MockKafka, guard: FloodGuard) -> Consumer {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn skipped_records_count_as_finished_for_the_flood_guard() {
     let kafka = kafka(&["dies", "skip", "dies", "skip", "dies"]);
-    let serving = serve(guarded(&kafka, FloodGuard::new(1, 2)), service());
+    let serving = serve(guarded(&kafka, FloodLimit::new(1, 2)), service());
     until_committed(&kafka.consumer_config("g"), "orders", &[5]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.dead_lettered, summary.skipped), (3, 2));
@@ -49,9 +49,9 @@ async fn skipped_records_count_as_finished_for_the_flood_guard() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deferred_records_do_not_count_for_the_flood_guard() {
     let kafka = kafka(&["dies", "later", "later", "dies"]);
-    let serving = serve(guarded(&kafka, FloodGuard::new(1, 2)), service());
+    let serving = serve(guarded(&kafka, FloodLimit::new(1, 2)), service());
     let why = within("the consumer pauses", serving.handle().wait_paused()).await.unwrap();
-    assert!(matches!(why, Paused::Flood { most: 1, of_last: 2, .. }), "{why}");
+    assert!(matches!(why, Paused::Flood { limit: 1, window: 2, .. }), "{why}");
     until_committed(&kafka.consumer_config("g"), "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.dead_lettered, summary.deferred), (1, 2));
@@ -60,7 +60,7 @@ async fn deferred_records_do_not_count_for_the_flood_guard() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_received_record_is_counted_once() {
     let kafka = kafka(&["good", "dies", "skip", "later", "good", "hangs"]);
-    let serving = serve(guarded(&kafka, FloodGuard::off()), service());
+    let serving = serve(guarded(&kafka, FloodLimit::disabled()), service());
     until_committed(&kafka.consumer_config("g"), "orders", &[5]).await;
     let others = (0..3).map(|_| "good");
     produce(&kafka, &others.collect::<Vec<_>>());

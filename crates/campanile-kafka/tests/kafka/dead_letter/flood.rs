@@ -5,15 +5,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Record, Request, error, key};
-use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
-use campanile_kafka::{Consumer, DeadLetter, FloodGuard, Paused};
+use campanile_idempotency::{
+    Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore,
+};
+use campanile_kafka::{Consumer, DeadLetter, FloodLimit, Paused};
 use campanile_test::faults::FaultyStore;
 use campanile_test::{Message, MockKafka};
 use tokio::sync::Semaphore;
 use tower::{Service, ServiceBuilder, service_fn};
 
 use super::{DEAD, kafka, letters, produce, set_unknown, short_timeout, single_attempt};
-use crate::given_up::{FAILS, GOOD};
+use crate::give_up::{FAILS, GOOD};
 use crate::real::logging;
 use crate::support::{
     Log, committed, consumer, fill, gated, mock, serve, start, until, until_committed, within,
@@ -30,9 +32,9 @@ fn service(
     })
 }
 
-fn guarded(kafka: &MockKafka, guard: FloodGuard) -> Consumer {
-    let letters_to = DeadLetter::topic(DEAD).with_flood_guard(guard);
-    consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to)
+fn guarded(kafka: &MockKafka, guard: FloodLimit) -> Consumer {
+    let letters_to = DeadLetter::topic(DEAD).with_flood_limit(guard);
+    consumer(kafka.consumer_config("g"), "orders").on_give_up(letters_to)
 }
 
 fn broken_handler(partitions: i32, records: usize) -> (MockKafka, Arc<AtomicBool>) {
@@ -45,10 +47,10 @@ fn broken_handler(partitions: i32, records: usize) -> (MockKafka, Arc<AtomicBool
 async fn broken_handler_pauses_the_consumer_until_resume() {
     let (kafka, broken) = broken_handler(4, 1250);
     let config = kafka.consumer_config("g");
-    let serving = serve(guarded(&kafka, FloodGuard::default()), service(&broken));
+    let serving = serve(guarded(&kafka, FloodLimit::default()), service(&broken));
     let handle = serving.handle();
     let why = within("the consumer pauses", handle.wait_paused()).await.unwrap();
-    assert!(matches!(why, Paused::Flood { most: 50, of_last: 100, .. }), "{why}");
+    assert!(matches!(why, Paused::Flood { limit: 50, window: 100, .. }), "{why}");
     until("publications in flight end", || letters(&config).len() == 50).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(letters(&config).len(), 50);
@@ -74,7 +76,7 @@ async fn broken_handler_pauses_the_consumer_until_resume() {
 async fn paused_consumer_stays_in_the_group_and_can_stop() {
     let (kafka, broken) = broken_handler(1, 10);
     let config = kafka.consumer_config("g");
-    let serving = serve(guarded(&kafka, FloodGuard::new(2, 10)), service(&broken));
+    let serving = serve(guarded(&kafka, FloodLimit::new(2, 10)), service(&broken));
     let handle = serving.handle();
     within("the consumer pauses", handle.wait_paused()).await.unwrap();
     until_committed(&config, "orders", &[2]).await;
@@ -86,7 +88,7 @@ async fn paused_consumer_stays_in_the_group_and_can_stop() {
 
     // After a restart, the guard counts from zero.
     broken.store(false, Ordering::SeqCst);
-    let serving = serve(guarded(&kafka, FloodGuard::new(2, 10)), service(&broken));
+    let serving = serve(guarded(&kafka, FloodLimit::new(2, 10)), service(&broken));
     until_committed(&config, "orders", &[10]).await;
     serving.stop().await.unwrap();
 }
@@ -104,13 +106,13 @@ async fn record_over_the_flood_limit_keeps_its_place_without_lock() {
     let store = FaultyStore::new(MemoryStore::new());
     let keeper = LockKeeper::new(store.clone()).unwrap();
     let serving = serve(
-        guarded(&kafka, FloodGuard::new(2, 10)),
+        guarded(&kafka, FloodLimit::new(2, 10)),
         single_attempt(&keeper, Duration::from_secs(3600)),
     );
     let handle = serving.handle();
     within("the consumer pauses", handle.wait_paused()).await.unwrap();
     until("the lock is released", || store.count("release") == 1).await;
-    let counts = ["reject", "acquire", "fail"].map(|operation| store.count(operation));
+    let counts = ["give_up", "acquire", "fail"].map(|operation| store.count(operation));
     assert_eq!(counts, [2, 3, 0]);
     until_committed(&config, "orders", &[2]).await;
 
@@ -130,15 +132,16 @@ fn attempts(
     seen: &Arc<Mutex<Vec<u32>>>,
 ) -> impl Service<Record, Error = BoxError, Future: Send> + Clone + Send + use<> {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
-    let layer = IdempotencyLayer::new(store.clone(), "orders", key::coordinates())
-        .unwrap()
-        .with_max_attempts(max_attempts)
-        .unwrap()
-        .with_backoff(backoff);
+    let layer = IdempotencyLayer::new(
+        store.clone(),
+        IdempotencyConfig::new("orders").with_max_attempts(max_attempts).with_backoff(backoff),
+        key::coordinates(),
+    )
+    .unwrap();
     let (broken, permits, seen) = (broken.clone(), permits.clone(), seen.clone());
     ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |request: Request| {
-            let attempt = request.lock().unwrap().attempt();
+            let attempt = request.lock_handle().unwrap().attempt();
             seen.lock().unwrap().push(attempt);
             let (broken, permits) = (broken.clone(), permits.clone());
             async move {
@@ -163,7 +166,7 @@ async fn records_held_by_a_flood_are_retried_after_resume() {
         let (permits, seen) = (Arc::new(Semaphore::new(0)), Arc::default());
         let store = FaultyStore::new(MemoryStore::new());
         let service = attempts(&store, &broken, max_attempts, &permits, &seen);
-        let serving = serve(guarded(&kafka, FloodGuard::new(0, 10)), service);
+        let serving = serve(guarded(&kafka, FloodLimit::new(0, 10)), service);
         let handle = serving.handle();
         let last = || seen.lock().unwrap().iter().filter(|of| **of == max_attempts).count();
         until("the last attempts of all records are in flight", || last() == 4).await;
@@ -188,7 +191,7 @@ async fn record_that_fails_during_a_manual_pause_is_held() {
     let (permits, seen) = (Arc::new(Semaphore::new(0)), Arc::default());
     let store = FaultyStore::new(MemoryStore::new());
     let service = attempts(&store, &broken, 1, &permits, &seen);
-    let serving = serve(guarded(&kafka, FloodGuard::off()), service);
+    let serving = serve(guarded(&kafka, FloodLimit::disabled()), service);
     let handle = serving.handle();
     until("the record is in flight", || seen.lock().unwrap().len() == 1).await;
     handle.pause();
@@ -211,7 +214,7 @@ async fn handle_pauses_and_resumes_while_in_flight_finishes() {
     let log = Log::default();
     let gate = Arc::new(Semaphore::new(0));
     let service = gated(&log, &gate);
-    let serving = serve(guarded(&kafka, FloodGuard::default()), service);
+    let serving = serve(guarded(&kafka, FloodLimit::default()), service);
     let handle = serving.handle();
     fill(&kafka, "orders", 1, 3);
     log.reaches(1).await;
@@ -230,11 +233,11 @@ async fn handle_pauses_and_resumes_while_in_flight_finishes() {
 async fn paused_consumer_hands_over_its_partitions() {
     let (kafka, broken) = broken_handler(2, 10);
     let config = kafka.consumer_config("g");
-    let one = serve(guarded(&kafka, FloodGuard::new(0, 1)), service(&broken));
+    let one = serve(guarded(&kafka, FloodLimit::new(0, 1)), service(&broken));
     let handle = one.handle();
     within("the consumer pauses", handle.wait_paused()).await.unwrap();
     let fixed = Arc::new(AtomicBool::new(false));
-    let other = serve(guarded(&kafka, FloodGuard::default()), service(&fixed));
+    let other = serve(guarded(&kafka, FloodLimit::default()), service(&fixed));
     until("the other consumer has processed its partition", || {
         committed(&config, "orders", 2).contains(&Some(10))
     })
@@ -252,8 +255,8 @@ async fn retried_letter_counts_once_for_the_flood_guard() {
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
     let keeper = LockKeeper::new(store.clone()).unwrap();
-    let letters_to = short_timeout().with_flood_guard(FloodGuard::new(1, 10));
-    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let letters_to = short_timeout().with_flood_limit(FloodLimit::new(1, 10));
+    let consumer = consumer(config.clone(), "orders").on_give_up(letters_to);
     let serving = serve(consumer, single_attempt(&keeper, Duration::from_secs(30)));
     let handle = serving.handle();
     until_committed(&config, "orders", &[1]).await;

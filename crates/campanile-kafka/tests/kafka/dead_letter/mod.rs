@@ -1,8 +1,8 @@
 //! Records that are given up and published to a dead-letter topic.
 
-mod buried;
 mod counters;
 mod flood;
+mod interrupted;
 mod published;
 mod refused;
 mod released;
@@ -14,7 +14,9 @@ use campanile_core::{
     BoxError, Command, DecodeLayer, FencingToken, IdempotencyKey, Namespace, Operation, Owner,
     Record, Reply, Request, Retention, StoreKey, key,
 };
-use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore, Store};
+use campanile_idempotency::{
+    Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore, Store,
+};
 use campanile_kafka::{Consumer, DeadLetter};
 use campanile_test::faults::FaultyStore;
 use campanile_test::{Message, MockKafka};
@@ -24,7 +26,7 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use tower::{Service, ServiceBuilder};
 
-use crate::given_up::Order;
+use crate::give_up::Order;
 use crate::support::{TIMEOUT, consumer, within};
 
 const DEAD: &str = "orders.dead";
@@ -41,7 +43,7 @@ fn store() -> (FaultyStore<MemoryStore>, LockKeeper) {
 
 /// Starts a cluster with these orders in one partition, and a dead-letter topic.
 fn kafka(payloads: &[&str]) -> MockKafka {
-    let kafka = crate::given_up::kafka(payloads);
+    let kafka = crate::give_up::kafka(payloads);
     kafka.create_topic(DEAD, 1).unwrap();
     kafka
 }
@@ -53,7 +55,7 @@ fn produce(kafka: &MockKafka, payloads: &[&str]) {
 
 /// Creates a consumer of `orders` that publishes dead letters, with a timeout of a second each.
 fn dead_lettering(config: ClientConfig) -> Consumer {
-    consumer(config, "orders").with_given_up(short_timeout())
+    consumer(config, "orders").on_give_up(short_timeout())
 }
 
 fn short_timeout() -> DeadLetter {
@@ -136,13 +138,15 @@ fn single_attempt(
     ttl: Duration,
 ) -> impl Service<Record, Error = BoxError, Future: Send> + Clone + Send + use<> {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
-    let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id))
-        .unwrap()
-        .with_max_attempts(1)
-        .unwrap()
-        .with_lock_ttl(ttl)
-        .unwrap()
-        .with_backoff(backoff);
+    let layer = IdempotencyLayer::new(
+        keeper,
+        IdempotencyConfig::new("orders")
+            .with_max_attempts(1)
+            .with_lock_ttl(ttl)
+            .with_backoff(backoff),
+        key::field(|o: &Order| &o.id),
+    )
+    .unwrap();
     ServiceBuilder::new().layer(DecodeLayer::json()).layer(layer).service_fn(
         async |request: Request<Order>| match request.body() {
             Order { fails: true, .. } => Err(BoxError::from("gateway is busy")),

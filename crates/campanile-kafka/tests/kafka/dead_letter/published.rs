@@ -14,7 +14,7 @@ use rdkafka::{ClientConfig, Message as _};
 use tower::{ServiceBuilder, service_fn};
 
 use super::{DEAD, bytes, dead_lettering, header, kafka, letters, payloads, produce, set_unknown};
-use crate::given_up::{FAILS, GOOD, LAST, Order, Outcomes, PERMANENT, keeper, service};
+use crate::give_up::{FAILS, GOOD, LAST, Order, Outcomes, PERMANENT, keeper, service};
 use crate::records::produce_header;
 use crate::support::{TIMEOUT, committed, consumer, serve, until, until_committed};
 
@@ -29,14 +29,14 @@ async fn dead_letter_precedes_failed_entry_and_commit() {
     until_committed(&config, "orders", &[1]).await;
 
     set_unknown(&kafka, DEAD, true);
-    store.next_of("reject", Fault::Hang);
+    store.next_of("give_up", Fault::Hang);
     produce(&kafka, &[FAILS, FAILS, LAST]);
     // The attempt is recorded because the letter could not be published.
     until("the lock is released", || store.count("fail") == 1).await;
-    assert_eq!(store.count("reject"), 0, "rejected before the letter is published");
+    assert_eq!(store.count("give_up"), 0, "given up before the letter is published");
 
     set_unknown(&kafka, DEAD, false);
-    until("the entry is being rejected", || store.count("reject") == 1).await;
+    until("the entry is being given up", || store.count("give_up") == 1).await;
     assert_eq!(letters(&config).len(), 1);
     assert_eq!(committed(&config, "orders", 1), [Some(1)], "committed before the key is FAILED");
 
@@ -45,9 +45,9 @@ async fn dead_letter_precedes_failed_entry_and_commit() {
     let summary = serving.stop().await.unwrap();
     assert_eq!(letters(&config).len(), 1);
     assert_eq!((summary.received, summary.processed, summary.dead_lettered), (4, 3, 1));
-    assert_eq!(store.count("reject"), 1);
+    assert_eq!(store.count("give_up"), 1);
     let outcomes_seen = outcomes.lock().unwrap().clone();
-    assert_eq!(outcomes_seen, [(0, "processed"), (2, "parked"), (3, "processed")]);
+    assert_eq!(outcomes_seen, [(0, "processed"), (2, "given_up"), (3, "processed")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,7 +67,7 @@ async fn untriable_records_are_dead_lettered_without_a_lock() {
     assert_eq!(causes, ["undecodable", "missing-key", "failed"]);
     let tokens: Vec<_> = letters.iter().map(|l| bytes(l, "campanile-token").is_some()).collect();
     assert_eq!(tokens, [false, false, true]);
-    assert_eq!(store.count("reject"), 1);
+    assert_eq!(store.count("give_up"), 1);
     assert_eq!(store.count("acquire"), 3, "for the good records and for the failed one");
 }
 
@@ -103,7 +103,7 @@ async fn dead_letter_has_the_exact_position_of_its_record() {
     let good = (0..5).map(|n| message(&format!(r#"{{"id":"good-{n}"}}"#)));
     kafka.producer().produce_all(good.chain([message(FAILS)])).unwrap();
     let letters_to = DeadLetter::topic(DEAD).with_headers(HeaderStyle::Both);
-    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let consumer = consumer(config.clone(), "orders").on_give_up(letters_to);
     let serving = serve(consumer, service(&keeper(), 3, &Outcomes::default()));
     until("the letter is published", || letters(&config).len() == 1).await;
     serving.stop().await.unwrap();
@@ -214,7 +214,7 @@ async fn dead_letters_go_to_the_topic_chosen_for_their_source() {
     let config = kafka.consumer_config("g");
     let consumer = consumer(config.clone(), "orders")
         .subscribe(["payments"])
-        .with_given_up(DeadLetter::by_topic(|topic| format!("{topic}.dead")));
+        .on_give_up(DeadLetter::by_topic(|topic| format!("{topic}.dead")));
     let serving = serve(consumer, service(&keeper(), 1, &Outcomes::default()));
     until_committed(&config, "orders", &[1]).await;
     until_committed(&config, "payments", &[1]).await;

@@ -7,7 +7,7 @@ use campanile_kafka::{Consumer, ConsumerError, DeadLetter};
 use tower::service_fn;
 
 use super::{DEAD, kafka, set_unknown};
-use crate::given_up::GOOD;
+use crate::give_up::GOOD;
 use crate::support::{committed, consumer, serve};
 
 async fn ignore(_: Record) -> Result<(), BoxError> {
@@ -28,7 +28,7 @@ async fn dead_letter_topic_that_is_consumed_is_refused() {
     let config = kafka.consumer_config("g");
     let of = |topics: &[&str], letters_to: DeadLetter| {
         let consumer = Consumer::new(config.clone()).unwrap();
-        consumer.subscribe(topics.iter().copied()).with_given_up(letters_to)
+        consumer.subscribe(topics.iter().copied()).on_give_up(letters_to)
     };
     for consumer in [
         of(&["orders"], DeadLetter::topic("orders")),
@@ -49,7 +49,7 @@ async fn missing_dead_letter_topic_is_named_at_startup() {
     let kafka = kafka(&[GOOD]);
     set_unknown(&kafka, DEAD, true);
     let config = kafka.consumer_config("g");
-    let error = refused(consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD)));
+    let error = refused(consumer(config.clone(), "orders").on_give_up(DeadLetter::topic(DEAD)));
     let error = error.await;
     assert!(matches!(error, ConsumerError::Kafka { .. }), "{error:?}");
     assert!(text(&error).contains("dead-letter topic `orders.dead` does not exist"), "{error:?}");
@@ -67,7 +67,7 @@ async fn contradictory_producer_settings_are_refused() {
         ("bootstrap.servers", "127.0.0.1:1"),
     ] {
         let letters_to = DeadLetter::topic(DEAD).set(name, value);
-        let consumer = consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to);
+        let consumer = consumer(kafka.consumer_config("g"), "orders").on_give_up(letters_to);
         let error = refused(consumer).await;
         assert!(matches!(error, ConsumerError::Config(_)), "{error:?}");
         assert!(error.source().unwrap().to_string().contains(name), "{error:?}");
@@ -81,7 +81,7 @@ async fn panicking_or_invalid_topic_choice_is_reported() {
         (DeadLetter::by_topic(|_| panic!("injected panic")), "injected panic"),
         (DeadLetter::by_topic(|topic| format!("dead letters of {topic}")), "valid topic name"),
     ] {
-        let consumer = consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to);
+        let consumer = consumer(kafka.consumer_config("g"), "orders").on_give_up(letters_to);
         let error = refused(consumer).await;
         assert!(matches!(error, ConsumerError::Config(_)), "{error:?}");
         assert!(text(&error).contains(why), "{error:?}");

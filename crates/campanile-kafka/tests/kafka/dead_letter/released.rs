@@ -1,14 +1,14 @@
-//! Burials that end in an orderly release do not count as crashes, whichever process releases them:
+//! Give-ups that end in an orderly release do not count as crashes, whichever process releases them:
 //! the letter is published with its payload.
 
-use campanile_kafka::{ConsumerError, FloodGuard};
+use campanile_kafka::{ConsumerError, FloodLimit};
 use campanile_test::{Message, MockKafka};
 
 use super::{
     DEAD, TTL, dead_lettering, kafka, letters, payloads, produce, set_unknown, short_timeout,
     single_attempt, store,
 };
-use crate::given_up::{FAILS, GOOD};
+use crate::give_up::{FAILS, GOOD};
 use crate::support::{committed, consumer, serve, until, until_committed, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,7 +39,7 @@ async fn long_topic_outage_keeps_the_payload() {
     until_committed(&config, "orders", &[1]).await;
     set_unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS, GOOD]);
-    // The budgets of the last attempt and of two burials. As many interrupted burials would cost
+    // The budgets of the last attempt and of two give-ups. As many interrupted give-ups would cost
     // the payload.
     until("three budgets are used up", || store.count("fail") == 3).await;
     serving.stop().await.unwrap();
@@ -55,13 +55,13 @@ async fn long_topic_outage_keeps_the_payload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn burials_paused_by_a_flood_keep_the_payload() {
+async fn give_ups_paused_by_a_flood_keep_the_payload() {
     let kafka = kafka(&[FAILS, GOOD]);
     let config = kafka.consumer_config("g");
     let (_, keeper) = store();
     for _ in 0..6 {
         let guarded = consumer(config.clone(), "orders")
-            .with_given_up(short_timeout().with_flood_guard(FloodGuard::new(0, 10)));
+            .on_give_up(short_timeout().with_flood_limit(FloodLimit::new(0, 10)));
         let serving = serve(guarded, single_attempt(&keeper, TTL));
         assert!(within("the consumer pauses", serving.handle().wait_paused()).await.is_some());
         serving.stop().await.unwrap();
@@ -92,6 +92,10 @@ async fn key_in_several_partitions_has_one_complete_letter() {
     set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[2, 1, 1]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.dead_lettered, summary.processed), (1, 3), "the other records are parked");
+    assert_eq!(
+        (summary.dead_lettered, summary.processed),
+        (1, 3),
+        "the other records are given_up"
+    );
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Request, key};
-use campanile_idempotency::IdempotencyLayer;
 use campanile_idempotency::policy::OnLost;
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer};
 use campanile_kafka::DeadLetter;
 use campanile_test::faults::Fault;
 use campanile_test::{Message, MockKafka};
@@ -17,7 +17,7 @@ use super::{
     DEAD, TTL, bytes, dead_lettering, header, kafka, letters, payloads, produce, set_unknown,
     single_attempt, store,
 };
-use crate::given_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
+use crate::give_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
 use crate::support::{committed, consumer, serve, until, until_committed};
 
 /// Creates a policy with the default budget, and a counter of the publications begun since startup.
@@ -58,10 +58,10 @@ async fn unavailable_dead_letter_topic_holds_the_offset() {
     for n in 0..20 {
         to(1, &format!(r#"{{"id":"good-{n}"}}"#));
     }
-    // The budget of the last attempt, and those of three burials, none of which was a crash.
+    // The budget of the last attempt, and those of three give-ups, none of which was a crash.
     until("four budgets are used up", || store.count("fail") == 4).await;
     until_committed(&config, "orders", &[1, 20]).await;
-    assert_eq!(store.count("reject"), 0);
+    assert_eq!(store.count("give_up"), 0);
 
     set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[4, 20]).await;
@@ -94,7 +94,7 @@ async fn refused_publication_is_retried_within_the_budget() {
     let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[forbidden; 3]);
     let (store, keeper) = store();
-    let consumer = consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD));
+    let consumer = consumer(config.clone(), "orders").on_give_up(DeadLetter::topic(DEAD));
     let serving = serve(consumer, single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
@@ -115,7 +115,7 @@ async fn too_large_letter_is_published_without_payload() {
             letters_to = letters_to.set("message.max.bytes", "9000");
         }
         let (store, keeper) = store();
-        let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+        let consumer = consumer(config.clone(), "orders").on_give_up(letters_to);
         let serving = serve(consumer, single_attempt(&keeper, TTL));
         until_committed(&config, "orders", &[2]).await;
         serving.stop().await.unwrap();
@@ -125,7 +125,7 @@ async fn too_large_letter_is_published_without_payload() {
         assert_eq!(length, large.len().to_string());
         assert_eq!(header(&letters[0], "campanile-key"), "b");
         assert_eq!(bytes(&letters[0], "kafka_dlt-original-offset"), Some(vec![0; 8]));
-        assert_eq!((store.count("fail"), store.count("reject")), (0, 1));
+        assert_eq!((store.count("fail"), store.count("give_up")), (0, 1));
     }
 }
 
@@ -135,13 +135,13 @@ async fn refused_timestamp_is_omitted() {
     let config = kafka.consumer_config("g");
     let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP;
     kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[refused]);
-    let consumer = consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD));
+    let consumer = consumer(config.clone(), "orders").on_give_up(DeadLetter::topic(DEAD));
     let (store, keeper) = store();
     let serving = serve(consumer, single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
-    assert_eq!((store.count("fail"), store.count("reject")), (0, 1), "not published at once");
+    assert_eq!((store.count("fail"), store.count("give_up")), (0, 1), "not published at once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,7 +152,7 @@ async fn shutdown_during_a_publication_loses_nothing() {
     let outcomes = Outcomes::default();
     let (letters_to, begun) = counting_publications(DEAD);
     let with_short_drain = consumer(config.clone(), "orders")
-        .with_given_up(letters_to)
+        .on_give_up(letters_to)
         .with_drain_timeout(Duration::from_millis(50));
     let serving = serve(with_short_drain, service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[1]).await;
@@ -162,7 +162,7 @@ async fn shutdown_during_a_publication_loses_nothing() {
     let summary = serving.stop().await.unwrap();
     assert!(summary.dead_lettered == 0 && summary.left >= 1, "{summary:?}");
     // The lock is not left to expire.
-    assert_eq!((store.count("fail"), store.count("reject")), (1, 0));
+    assert_eq!((store.count("fail"), store.count("give_up")), (1, 0));
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
 
     set_unknown(&kafka, DEAD, false);
@@ -187,7 +187,7 @@ async fn revoke_during_a_publication_hands_the_letter_over() {
     kafka.create_topic("others.dead", 1).unwrap();
     let with_short_drain = |letters_to: DeadLetter| {
         consumer(config.clone(), "orders")
-            .with_given_up(letters_to)
+            .on_give_up(letters_to)
             .with_drain_timeout(Duration::from_millis(50))
     };
     let (letters_to, begun) = counting_publications(DEAD);
@@ -219,7 +219,7 @@ async fn lock_lost_during_a_publication_commits_nothing() {
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
     let (letters_to, begun) = counting_publications(DEAD);
-    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let consumer = consumer(config.clone(), "orders").on_give_up(letters_to);
     let serving = serve(consumer, single_attempt(&keeper, Duration::from_millis(500)));
     until_committed(&config, "orders", &[1]).await;
     set_unknown(&kafka, DEAD, true);
@@ -227,7 +227,7 @@ async fn lock_lost_during_a_publication_commits_nothing() {
     until("publication of the letter begins", || begun.load(Ordering::SeqCst) == 1).await;
     store.always_of("renew", Fault::Refuse);
     until("the publication is retried", || store.count("acquire") > 2).await;
-    assert_eq!(store.count("reject"), 0);
+    assert_eq!(store.count("give_up"), 0);
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
 
     store.heal();
@@ -247,20 +247,22 @@ async fn failure_after_a_lost_lock_is_not_published_under_it() {
     let kafka = kafka(&[FAILS]);
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
-    let layer = IdempotencyLayer::new(&keeper, "orders", key::coordinates())
-        .unwrap()
-        .with_max_attempts(1)
-        .unwrap()
-        .with_lock_ttl(Duration::from_millis(500))
-        .unwrap()
-        .with_lost(OnLost::Notify);
+    let layer = IdempotencyLayer::new(
+        &keeper,
+        IdempotencyConfig::new("orders")
+            .with_max_attempts(1)
+            .with_lock_ttl(Duration::from_millis(500)),
+        key::coordinates(),
+    )
+    .unwrap()
+    .on_lost(OnLost::Notify);
     let attempts = Arc::new(AtomicUsize::new(0));
     let count = attempts.clone();
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |r: Request| {
             count.fetch_add(1, Ordering::SeqCst);
             async move {
-                r.lock().unwrap().lost().await;
+                r.lock_handle().unwrap().lost().await;
                 Err::<(), _>(BoxError::from("gateway is busy"))
             }
         },
@@ -273,8 +275,8 @@ async fn failure_after_a_lost_lock_is_not_published_under_it() {
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.dead_lettered, attempts.load(Ordering::SeqCst)), (1, 1));
     let letters = letters(&config);
-    let burials: Vec<_> = letters.iter().map(|l| header(l, "campanile-burials")).collect();
-    assert_eq!(burials, ["1"], "published under the burial's lock only");
+    let give_ups: Vec<_> = letters.iter().map(|l| header(l, "campanile-give-ups")).collect();
+    assert_eq!(give_ups, ["1"], "published under the giving_up's lock only");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -286,12 +288,12 @@ async fn letter_too_large_without_payload_holds_its_offset() {
     kafka.producer().produce(message).unwrap();
     let (store, keeper) = store();
     let letters_to = DeadLetter::topic(DEAD).set("message.max.bytes", "1000");
-    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let consumer = consumer(config.clone(), "orders").on_give_up(letters_to);
     let serving = serve(consumer, single_attempt(&keeper, TTL));
-    // The lock of the last attempt, and that of a burial.
+    // The lock of the last attempt, and that of a give-up.
     until("the publication fails twice", || store.count("fail") == 2).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.dead_lettered, summary.left), (0, 1));
-    assert_eq!((store.count("reject"), letters(&config).len()), (0, 0));
+    assert_eq!((store.count("give_up"), letters(&config).len()), (0, 0));
     assert_eq!(committed(&config, "orders", 1), [None]);
 }

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Request, key};
-use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_idempotency::{
+    Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore,
+};
 use campanile_kafka::RetryTopics;
 use campanile_test::MockKafka;
 use rdkafka::ClientConfig;
@@ -52,16 +54,17 @@ async fn each_event_succeeds_once_despite_failures_and_drops() {
     let config = kafka.consumer_config("g");
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(40)).unwrap();
     let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
-    let layer = IdempotencyLayer::new(&keeper, "orders", key::coordinates())
-        .unwrap()
-        .with_backoff(backoff)
-        .with_max_attempts(60)
-        .unwrap();
+    let layer = IdempotencyLayer::new(
+        &keeper,
+        IdempotencyConfig::new("orders").with_backoff(backoff).with_max_attempts(60),
+        key::coordinates(),
+    )
+    .unwrap();
     let successes = Arc::new(Mutex::new(BTreeMap::<String, u32>::new()));
     let counts = successes.clone();
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |r: Request| {
-            let (lock, counts) = (r.lock().unwrap().clone(), counts.clone());
+            let (lock, counts) = (r.lock_handle().unwrap().clone(), counts.clone());
             async move {
                 let key = lock.key().to_string();
                 match draw(seed, (&key, lock.attempt())) % 3 {

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, key};
-use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_idempotency::{
+    Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore,
+};
 use campanile_kafka::{DeadLetter, RetryTopics};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, OwnedMessage};
@@ -28,14 +30,15 @@ fn service(
     answers: &Answers,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
-    let layer = IdempotencyLayer::new(keeper, "orders", key::coordinates())
-        .unwrap()
-        .with_max_attempts(max_attempts)
-        .unwrap()
-        .with_backoff(backoff);
+    let layer = IdempotencyLayer::new(
+        keeper,
+        IdempotencyConfig::new("orders").with_max_attempts(max_attempts).with_backoff(backoff),
+        key::coordinates(),
+    )
+    .unwrap();
     let attempts = attempts.clone();
     let handler = service_fn(move |request: Request<bytes::Bytes>| {
-        let lock = request.lock().unwrap();
+        let lock = request.lock_handle().unwrap();
         let (topic, key) = (request.record().topic().to_owned(), lock.key().to_string());
         attempts.lock().unwrap().push((topic, lock.attempt(), key));
         let fails: u32 = std::str::from_utf8(request.body()).unwrap().parse().unwrap();
@@ -118,8 +121,8 @@ async fn dead_letter_from_a_retry_topic_has_the_original_position() {
     kafka.create_topic("orders.dead", 1).unwrap();
     let config = kafka.consumer_config("g");
     let (attempts, answers) = (Attempts::default(), Answers::default());
-    let consumer = retrying(config.clone())
-        .with_given_up(DeadLetter::by_topic(|topic| format!("{topic}.dead")));
+    let consumer =
+        retrying(config.clone()).on_give_up(DeadLetter::by_topic(|topic| format!("{topic}.dead")));
     let serving = serve(consumer, service(&keeper(), 3, &attempts, &answers));
     until_committed(&config, LATER, &[1]).await;
     let summary = serving.stop().await.unwrap();
@@ -146,7 +149,7 @@ async fn dead_letter_topic_choice_sees_only_original_topics() {
         "orders" => "orders.dead".to_owned(),
         other => panic!("asked for {other}"),
     };
-    let consumer = retrying(config.clone()).with_given_up(DeadLetter::by_topic(choose));
+    let consumer = retrying(config.clone()).on_give_up(DeadLetter::by_topic(choose));
     let serving = serve(consumer, service(&keeper(), 2, &attempts, &answers));
     until_committed(&config, SOON, &[1]).await;
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);

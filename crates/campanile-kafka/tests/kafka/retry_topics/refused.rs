@@ -41,7 +41,7 @@ async fn contradictory_retry_topics_are_refused() {
         (retrying(latest), "`auto.offset.reset` is `latest`"),
         (with(elsewhere), "go to the cluster that is consumed"),
         (retrying(config()).subscribe([SOON]), "leave it out of `subscribe`"),
-        (retrying(config()).with_given_up(DeadLetter::topic(SOON)), "`orders.soon` is consumed"),
+        (retrying(config()).on_give_up(DeadLetter::topic(SOON)), "`orders.soon` is consumed"),
         (with(RetryTopics::new()), "no retry topic"),
         (with(RetryTopics::new().then(SOON, second).then(LATER, second)), "longer than"),
         (with(RetryTopics::new().then(SOON, second).set("acks", "0")), "acks"),

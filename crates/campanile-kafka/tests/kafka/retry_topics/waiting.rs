@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, IntoKey, Record, Request, error, key};
-use campanile_idempotency::{Backoff, IdempotencyError, IdempotencyLayer, MemoryStore, StoreError};
+use campanile_idempotency::{
+    Backoff, IdempotencyConfig, IdempotencyError, IdempotencyLayer, MemoryStore, StoreError,
+};
 use campanile_kafka::RetryTopics;
 use campanile_test::{Message, MockKafka};
 use rdkafka::Timestamp;
@@ -140,9 +142,12 @@ async fn random_backoff_never_moves_a_copy_back() {
     let config = kafka.consumer_config("g");
     // With full jitter, the default, the delay can be any part of the backoff.
     let short = Backoff::new(Duration::from_millis(1), Duration::from_millis(50)).unwrap();
-    let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::coordinates())
-        .unwrap()
-        .with_backoff(short);
+    let layer = IdempotencyLayer::new(
+        MemoryStore::new(),
+        IdempotencyConfig::new("orders").with_backoff(short),
+        key::coordinates(),
+    )
+    .unwrap();
     let calls = Calls::default();
     let seen = calls.clone();
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(

@@ -9,10 +9,10 @@ use tokio_postgres::Client;
 const SELECT: &str = "
     SELECT asked.key, floor(extract(epoch FROM e.expires_at) * 1000)::bigint,
         '\\xc1'::bytea
-        || substring(int4send(position(e.state::text IN 'PRCF') + 8 * e.burial::int
-            + 16 * e.doomed::int + 32 * e.released::int) FROM 4)
+        || substring(int4send(position(e.state::text IN 'PRCF') + 8 * e.giving_up::int
+            + 16 * e.permanent_failure::int + 32 * e.released::int) FROM 4)
         || substring(int4send(e.attempt) FROM 3)
-        || substring(int4send(e.interrupts) FROM 4) || substring(int4send(e.burials) FROM 4)
+        || substring(int4send(e.interrupts) FROM 4) || substring(int4send(e.give_ups) FROM 4)
         || CASE WHEN e.reply IS NOT NULL THEN '\\x02'::bytea
             WHEN e.error IS NOT NULL THEN '\\x01' ELSE '\\x00' END
         || '\\x00'::bytea
@@ -25,8 +25,8 @@ const SELECT: &str = "
     WHERE e.expires_at > clock_timestamp()";
 
 const INSERT: &str = "
-    INSERT INTO campanile.entry (namespace, key, expires_at, state, burial, doomed, released, attempt,
-        interrupts, burials, token, owner, fingerprint, created, at, error, reply)
+    INSERT INTO campanile.entry (namespace, key, expires_at, state, giving_up, permanent_failure, released, attempt,
+        interrupts, give_ups, token, owner, fingerprint, created, at, error, reply)
     VALUES ('tests', $1::bytea, $2, $3::\"char\", $4, $5, $6, $7::integer, $8::smallint, $9::smallint,
         $10::bigint, nullif($11::bigint, 0), nullif($12::bigint, 0), $13::timestamptz, $14::timestamptz,
         $15, $16)";
@@ -52,8 +52,8 @@ pub(super) async fn insert(client: &Client, key: &[u8], bytes: &[u8], until: Sys
     let at = SystemTime::UNIX_EPOCH + Duration::from_micros(number(36).cast_unsigned());
     let tail = &bytes[44..];
     let [error, reply] = [1, 2].map(|kind| (bytes[6] == kind).then_some(tail));
-    let [burial, doomed, released] = [8, 16, 32].map(|bit| bits & bit != 0);
-    let [interrupts, burials] = [bytes[4], bytes[5]].map(i16::from);
+    let [giving_up, permanent_failure, released] = [8, 16, 32].map(|bit| bits & bit != 0);
+    let [interrupts, give_ups] = [bytes[4], bytes[5]].map(i16::from);
     let [token, owner, fingerprint] = [8, 16, 24].map(number);
     client
         .execute(
@@ -62,12 +62,12 @@ pub(super) async fn insert(client: &Client, key: &[u8], bytes: &[u8], until: Sys
                 &key,
                 &until,
                 &state,
-                &burial,
-                &doomed,
+                &giving_up,
+                &permanent_failure,
                 &released,
                 &attempt,
                 &interrupts,
-                &burials,
+                &give_ups,
                 &token,
                 &owner,
                 &fingerprint,

@@ -3,7 +3,7 @@
 --
 -- KEYS      the entries, all distinct
 -- ARGV[1]   ttl           the time to live of a lock, in µs
--- ARGV[2]   max_attempts  from this many attempts on, a grant is a burial lock; 0: unlimited
+-- ARGV[2]   max_attempts  from this many attempts on, a grant is a give-up lock; 0: unlimited
 -- ARGV[3]   retention     how long a PROCESSING or RETRYING entry is kept, in ms
 -- ARGV[4]   floor         the highest floor of all keys
 -- ARGV[5+]  asked         for each key: owner 8, fingerprint 8, floor 8 = 24 bytes
@@ -19,7 +19,7 @@ local ttl, max_attempts, retention = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[
 local highest_floor, BEFORE_ASKED = tonumber(ARGV[4]), 4
 
 local PROCESSING, RETRYING = 1, 2
-local BURIAL, DOOMED = 8, 16
+local GIVING_UP, PERMANENT_FAILURE = 8, 16
 local MAX_TTL, MAX_BACKOFF = 3600e6, 86400e6
 local TOKENS_END = 2 ^ 53
 local NO_FINGERPRINT = string.rep('\0', 8)
@@ -52,7 +52,7 @@ end
 -- Acquires a key that exists. Returns its entry after the call, or a code.
 local function acquire_existing(key, asked, entry, is_full)
   if type(entry) == 'table' or #entry < 44 then return 'CORRUPT' end
-  local version, bits, attempt, interrupts, burials = unpack('>BBI2BB', entry)
+  local version, bits, attempt, interrupts, give_ups = unpack('>BBI2BB', entry)
   local token, at = unpack('>I8', entry, 9), unpack('>I8', entry, 37)
   local state = bits % 8
   if version ~= 0xC1 or bits > 63 or state < 1 or state > 4 or token >= TOKENS_END then
@@ -87,16 +87,16 @@ local function acquire_existing(key, asked, entry, is_full)
   token = max(token + 1, now, unpack('>I8', asked, 17) + 1)
   if token >= TOKENS_END then return 'CORRUPT' end
   if is_full then return 'OOM' end
-  local doomed = bit.band(bits, DOOMED)
-  bits = PROCESSING + doomed
-  if doomed > 0 or (max_attempts > 0 and attempt >= max_attempts) then
-    bits = bits + BURIAL
-    burials = min(burials + 1, 255)
+  local permanent_failure = bit.band(bits, PERMANENT_FAILURE)
+  bits = PROCESSING + permanent_failure
+  if permanent_failure > 0 or (max_attempts > 0 and attempt >= max_attempts) then
+    bits = bits + GIVING_UP
+    give_ups = min(give_ups + 1, 255)
   elseif state ~= PROCESSING then
     attempt = min(attempt + 1, 65535)
   end
   if fingerprint == NO_FINGERPRINT then fingerprint = known end
-  entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, burials) .. sub(entry, 7, 8)
+  entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, give_ups) .. sub(entry, 7, 8)
     .. pack('>I8', token) .. owner .. fingerprint .. sub(entry, 33, 36) .. expiry .. sub(entry, 45)
   redis.call('SET', key, entry, 'PX', retention)
   return entry

@@ -92,8 +92,7 @@ async fn connect_to_non_cluster_fails() {
 async fn different_bucket_count_is_refused_on_cluster() {
     let (cluster, store) = start_cluster().await;
     acquire_lock(&store, &key("key"), 1).await;
-    let other =
-        RedisStore::connect(long_timeout(&cluster).with_buckets(32).unwrap()).await.unwrap();
+    let other = RedisStore::connect(long_timeout(&cluster).with_buckets(32)).await.unwrap();
     let error = crate::support::apply(&other, &key("key"), acquire(2)).await.unwrap_err();
     assert!(chain(&error).contains("with_buckets(16)"), "{}", chain(&error));
 }

@@ -15,8 +15,8 @@ use crate::support::{key, redis_key};
 /// A configuration for tests in which nothing times out, however busy the machine is.
 pub(crate) fn long_timeout(cluster: &RedisCluster) -> RedisConfig {
     let config = RedisConfig::cluster(cluster.urls());
-    let config = config.with_connect_timeout(Duration::from_secs(60)).unwrap();
-    config.with_command_timeout(Duration::from_secs(60)).unwrap()
+    let config = config.with_connect_timeout(Duration::from_secs(60));
+    config.with_command_timeout(Duration::from_secs(60))
 }
 
 async fn start_cluster() -> (RedisCluster, RedisStore) {

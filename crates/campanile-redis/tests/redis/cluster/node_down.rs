@@ -17,7 +17,7 @@ const MAX_CALL_TIME: Duration = Duration::from_secs(3);
 
 async fn store_with_short_timeout(cluster: &RedisCluster) -> RedisStore {
     let config = RedisConfig::cluster(cluster.urls());
-    let config = config.with_command_timeout(Duration::from_millis(300)).unwrap();
+    let config = config.with_command_timeout(Duration::from_millis(300));
     RedisStore::connect(config).await.unwrap()
 }
 
@@ -75,7 +75,7 @@ async fn connect_skips_unavailable_master() {
     let kept = keys_of(&cluster, other).next().unwrap();
     cluster.pause(down).unwrap();
     let config = RedisConfig::cluster(cluster.urls());
-    let config = config.with_connect_timeout(Duration::from_millis(500)).unwrap();
+    let config = config.with_connect_timeout(Duration::from_millis(500));
     let (took, started) = timed(RedisStore::connect(config)).await;
     assert!(took < MAX_CALL_TIME, "{took:?}");
     acquire_lock(&started.unwrap(), &kept, 1).await;
@@ -110,7 +110,7 @@ async fn new_connections_serve_other_keys_while_a_master_is_down() {
     let kept = keys_of(&cluster, (down + 1) % 3).next().unwrap();
     let grant = acquire_lock(&store, &kept, 1).await;
     cluster.kill(down).unwrap();
-    let reply = apply(&store.separate(), &kept, complete(grant, "done")).await.unwrap();
+    let reply = apply(&store.for_renewals(), &kept, complete(grant, "done")).await.unwrap();
     assert_eq!(reply, Reply::Completed);
 }
 

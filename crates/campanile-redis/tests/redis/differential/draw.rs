@@ -49,7 +49,7 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
         },
         38..46 => Operation::Release { grant: grant(rng, sources), ran: rng.bool() },
         46..52 => Operation::Cancel { owner: acquirer(rng, sources) },
-        52..59 => Operation::Reject { grant: grant(rng, sources), reason: text(rng) },
+        52..59 => Operation::GiveUp { grant: grant(rng, sources), reason: text(rng) },
         _ => Operation::Redrive { token: grant(rng, sources).token, force: rng.bool() },
     }
 }

@@ -66,7 +66,7 @@ fn grant(operation: &Operation) -> Option<Grant> {
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }
         | Operation::Release { grant, .. }
-        | Operation::Reject { grant, .. } => Some(grant),
+        | Operation::GiveUp { grant, .. } => Some(grant),
         _ => None,
     }
 }
@@ -78,7 +78,7 @@ fn with_grant(operation: &Operation, other: Grant) -> Operation {
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }
         | Operation::Release { grant, .. }
-        | Operation::Reject { grant, .. } => *grant = other,
+        | Operation::GiveUp { grant, .. } => *grant = other,
         _ => {}
     }
     operation

@@ -3,44 +3,44 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A guard that pauses the consumer when too many records become dead letters. If a dependency is
+/// A limit that pauses the consumer when too many records become dead letters. If a dependency is
 /// unavailable, or a broken handler was deployed, every record fails, and the whole topic would be
 /// moved into another.
 ///
-/// The guard counts dead letters among the last finished records (processed, skipped or
+/// The limit counts dead letters among the last finished records (processed, skipped or
 /// dead-lettered), however long those took. Before the publication that would exceed the limit, the
 /// consumer pauses: no records are dispatched, the record keeps its place, and an event at level
 /// ERROR says why. A record that is in flight at that time and would become a dead letter keeps its
 /// place as well. A record that is held this way gets its last attempt back (a bounded number of
 /// times, so that a record that crashes the process is still given up in the end), and the consumer
 /// stays in its group. After [`Handle::resume`](crate::Handle::resume), the records that were held
-/// are tried again, and the guard counts from zero.
+/// are tried again, and the limit counts from zero.
 ///
 /// Default: at most 50 of the last 100 records. Bad records alone do not make up half of a topic,
 /// and 50 letters can be inspected by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FloodGuard(Option<Limit>);
+pub struct FloodLimit(Option<Limit>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limit {
-    most: usize,
-    of_last: usize,
+    limit: usize,
+    window: usize,
 }
 
-impl FloodGuard {
-    /// Allows at most `most` dead letters among the last `of_last` finished records. `of_last` is
-    /// at least 1. If `most` is 0, the consumer pauses before the first dead letter.
-    pub fn new(most: usize, of_last: usize) -> Self {
-        Self(Some(Limit { most, of_last: of_last.max(1) }))
+impl FloodLimit {
+    /// Allows at most `limit` dead letters among the last `window` finished records. `window` is
+    /// at least 1. If `limit` is 0, the consumer pauses before the first dead letter.
+    pub fn new(limit: usize, window: usize) -> Self {
+        Self(Some(Limit { limit, window: window.max(1) }))
     }
 
     /// Publishes a dead letter for every record that is given up, without a limit.
-    pub fn off() -> Self {
+    pub fn disabled() -> Self {
         Self(None)
     }
 }
 
-impl Default for FloodGuard {
+impl Default for FloodLimit {
     fn default() -> Self {
         Self::new(50, 100)
     }
@@ -48,7 +48,7 @@ impl Default for FloodGuard {
 
 /// Counts the finished records.
 pub(crate) struct FloodCounter {
-    guard: FloodGuard,
+    limit: FloodLimit,
     /// The last finished records, and whether each became a dead letter.
     last: VecDeque<bool>,
     /// One clone for each publication in flight.
@@ -64,23 +64,23 @@ pub(crate) struct FloodPermit {
 /// The limit was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitExceeded {
-    pub(crate) most: usize,
-    pub(crate) of_last: usize,
+    pub(crate) limit: usize,
+    pub(crate) window: usize,
 }
 
 impl FloodCounter {
-    pub(crate) fn new(guard: FloodGuard) -> Self {
-        Self { guard, last: VecDeque::new(), in_flight: Arc::new(()) }
+    pub(crate) fn new(limit: FloodLimit) -> Self {
+        Self { limit, last: VecDeque::new(), in_flight: Arc::new(()) }
     }
 
     /// Admits one more publication, unless it would exceed the limit. Publications in flight count
     /// as dead letters.
     pub(crate) fn admit(&self) -> Result<FloodPermit, LimitExceeded> {
-        if let FloodGuard(Some(Limit { most, of_last })) = self.guard {
+        if let FloodLimit(Some(Limit { limit, window })) = self.limit {
             let in_flight = Arc::strong_count(&self.in_flight);
-            let before = self.last.iter().rev().take(of_last.saturating_sub(in_flight));
-            if before.filter(|&&dead| dead).count() + in_flight > most {
-                return Err(LimitExceeded { most, of_last });
+            let before = self.last.iter().rev().take(window.saturating_sub(in_flight));
+            if before.filter(|&&dead| dead).count() + in_flight > limit {
+                return Err(LimitExceeded { limit, window });
             }
         }
         Ok(FloodPermit { _in_flight: self.in_flight.clone() })
@@ -88,10 +88,10 @@ impl FloodCounter {
 
     /// Counts a finished record.
     pub(crate) fn record_finished(&mut self, dead: bool) {
-        let FloodGuard(Some(Limit { of_last, .. })) = self.guard else {
+        let FloodLimit(Some(Limit { window, .. })) = self.limit else {
             return;
         };
-        if self.last.len() == of_last {
+        if self.last.len() == window {
             self.last.pop_front();
         }
         self.last.push_back(dead);
@@ -107,8 +107,8 @@ impl FloodCounter {
 mod tests {
     use super::*;
 
-    fn flood(most: usize, of_last: usize) -> FloodCounter {
-        FloodCounter::new(FloodGuard::new(most, of_last))
+    fn flood(limit: usize, window: usize) -> FloodCounter {
+        FloodCounter::new(FloodLimit::new(limit, window))
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
             flood.admit().unwrap();
             flood.record_finished(true);
         }
-        assert_eq!(flood.admit().unwrap_err(), LimitExceeded { most: 2, of_last: 4 });
+        assert_eq!(flood.admit().unwrap_err(), LimitExceeded { limit: 2, window: 4 });
         flood.record_finished(false);
         flood.admit().unwrap_err();
         // The next record is the fourth after the first, so the first is no longer among the last
@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn disabled_guard_admits_all_and_zero_limit_none() {
-        let mut off = FloodCounter::new(FloodGuard::off());
+    fn disabled_limit_admits_all_and_zero_limit_none() {
+        let mut off = FloodCounter::new(FloodLimit::disabled());
         (0..1000).for_each(|_| off.record_finished(true));
         off.admit().unwrap();
         flood(0, 0).admit().unwrap_err();

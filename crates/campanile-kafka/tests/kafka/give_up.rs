@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, error, key};
-use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
-use campanile_kafka::{ConsumerError, GivenUp};
+use campanile_idempotency::{
+    Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore,
+};
+use campanile_kafka::{ConsumerError, OnGiveUp};
 use campanile_test::faults::{Fault, FaultyStore};
 use campanile_test::{Message, MockKafka};
 use tokio::time::Instant;
@@ -31,7 +33,7 @@ fn outcome(of: &Outcome<()>) -> &'static str {
     match of {
         Outcome::Processed(()) => "processed",
         Outcome::Duplicate(_) => "duplicate",
-        Outcome::Parked(_) => "parked",
+        Outcome::GivenUp(_) => "given_up",
         _ => "another",
     }
 }
@@ -43,11 +45,12 @@ pub(crate) fn service(
     outcomes: &Outcomes,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
-    let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id))
-        .unwrap()
-        .with_max_attempts(attempts)
-        .unwrap()
-        .with_backoff(backoff);
+    let layer = IdempotencyLayer::new(
+        keeper,
+        IdempotencyConfig::new("orders").with_max_attempts(attempts).with_backoff(backoff),
+        key::field(|o: &Order| &o.id),
+    )
+    .unwrap();
     let handler = service_fn(async |request: Request<Order>| match request.body() {
         Order { permanent: true, .. } => Err(BoxError::from(error::permanent("card expired"))),
         Order { fails: true, .. } => Err("gateway is busy".into()),
@@ -103,7 +106,7 @@ async fn default_policy_stops_at_an_untriable_record() {
         let ConsumerError::Stopped { at, .. } = &error else { panic!("{error:?}") };
         assert_eq!(at.to_string(), "orders/0@1");
         let text = text(&error);
-        assert!(text.contains("orders/0@1") && text.contains("GivenUp::Skip"), "{text}");
+        assert!(text.contains("orders/0@1") && text.contains("OnGiveUp::Skip"), "{text}");
         assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     }
 }
@@ -135,14 +138,14 @@ async fn skipped_records_become_failed_and_are_committed() {
     let kafka = kafka(&payloads);
     let config = kafka.consumer_config("g");
     let outcomes = Outcomes::default();
-    let consumer = consumer(config.clone(), "orders").with_given_up(GivenUp::Skip);
+    let consumer = consumer(config.clone(), "orders").on_give_up(OnGiveUp::Skip);
     let serving = serve(consumer, service(&keeper(), 2, &outcomes));
     until_committed(&config, "orders", &[9]).await;
     let summary = serving.stop().await.unwrap();
     let seen = outcomes.lock().unwrap().clone();
     // The second record of each key shows the result of the first one.
     let expected =
-        [(0, "processed"), (5, "duplicate"), (6, "parked"), (7, "parked"), (8, "processed")];
+        [(0, "processed"), (5, "duplicate"), (6, "given_up"), (7, "given_up"), (8, "processed")];
     assert_eq!(seen, expected);
     assert_eq!((summary.processed, summary.skipped, summary.retried), (5, 4, 1));
 }
@@ -155,11 +158,11 @@ async fn exhausted_record_of_an_earlier_process_is_skipped() {
     let stopping = serve(consumer(config.clone(), "orders"), service(&keeper, 1, &outcomes));
     stopping.ended().await.unwrap_err();
 
-    let consumer = consumer(config.clone(), "orders").with_given_up(GivenUp::Skip);
+    let consumer = consumer(config.clone(), "orders").on_give_up(OnGiveUp::Skip);
     let serving = serve(consumer, service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!(*outcomes.lock().unwrap(), [(1, "parked"), (2, "processed")]);
+    assert_eq!(*outcomes.lock().unwrap(), [(1, "given_up"), (2, "processed")]);
     assert_eq!((summary.processed, summary.skipped), (2, 1));
 }
 
@@ -179,7 +182,7 @@ async fn same_key_with_other_payload_is_given_up_untried() {
             async { Ok::<_, BoxError>(()) }
         },
     );
-    let consumer = consumer(config.clone(), "orders").with_given_up(GivenUp::Skip);
+    let consumer = consumer(config.clone(), "orders").on_give_up(OnGiveUp::Skip);
     let serving = serve(consumer, service);
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
@@ -207,7 +210,7 @@ async fn skip_and_stop_markers_work_without_the_layer() {
 async fn record_skipped_by_the_handler_counts_as_processed() {
     let kafka = kafka(&["of no interest"]);
     let config = kafka.consumer_config("g");
-    let layer = IdempotencyLayer::new(&keeper(), "orders", key::coordinates()).unwrap();
+    let layer = IdempotencyLayer::new(keeper(), "orders", key::coordinates()).unwrap();
     let outcomes = Arc::new(Mutex::new(Vec::new()));
     let recorded = outcomes.clone();
     let service = ServiceBuilder::new()
@@ -218,7 +221,7 @@ async fn record_skipped_by_the_handler_counts_as_processed() {
     let serving = serve(consumer(config.clone(), "orders"), service);
     until_committed(&config, "orders", &[1]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!(*outcomes.lock().unwrap(), ["parked"]);
+    assert_eq!(*outcomes.lock().unwrap(), ["given_up"]);
     assert_eq!((summary.processed, summary.skipped), (1, 0));
 }
 
@@ -233,7 +236,7 @@ fn attempts(
     let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id)).unwrap();
     ServiceBuilder::new().layer(DecodeLayer::json()).layer(layer).service_fn(
         move |request: Request<Order>| {
-            seen.lock().unwrap().push(request.lock().unwrap().attempt());
+            seen.lock().unwrap().push(request.lock_handle().unwrap().attempt());
             async move {
                 if hangs {
                     std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! reject: move the entry to FAILED.
+//! give_up: move the entry to FAILED.
 
 use super::{held_by, owned_by};
 use crate::entry::{Entry, Micros, State};
@@ -14,7 +14,7 @@ pub(super) fn apply(entry: &mut Option<Entry>, grant: Grant, reason: &str, now: 
 pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
     match owned_by(after, grant) {
         None => Reply::Lost,
-        Some(entry) if entry.state == State::Failed => Reply::Rejected,
+        Some(entry) if entry.state == State::Failed => Reply::GivenUp,
         Some(entry) => Reply::Settled(entry.state),
     }
 }

@@ -1,4 +1,4 @@
-//! Keys that used up their attempts in crashes, including crashes during their burials.
+//! Keys that used up their attempts in crashes, including crashes during their give-ups.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rdkafka::Message as _;
 use super::{
     TTL, bytes, crash_owners, dead_lettering, header, kafka, letters, payloads, single_attempt,
 };
-use crate::given_up::{FAILS, GOOD};
+use crate::give_up::{FAILS, GOOD};
 use crate::support::{committed, serve, until, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,24 +28,24 @@ async fn crash_in_the_last_attempt_is_dead_lettered() {
     assert_eq!(payloads(&letters), [Some(FAILS)]);
     assert_eq!(header(&letters[0], "campanile-cause"), "exhausted");
     assert_eq!(header(&letters[0], "campanile-attempts"), "1");
-    assert_eq!(header(&letters[0], "campanile-burials"), "1");
+    assert_eq!(header(&letters[0], "campanile-give-ups"), "1");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn letter_after_an_interrupted_burial_has_no_payload() {
-    for burials in [2, 4] {
+async fn letter_after_an_interrupted_give_up_has_no_payload() {
+    for give_ups in [2, 4] {
         let kafka = kafka(&[FAILS]);
         let config = kafka.consumer_config("g");
         let store = MemoryStore::new();
-        // The attempt and all burials but the last one.
-        crash_owners(&store, "b", burials).await;
+        // The attempt and all give-ups but the last one.
+        crash_owners(&store, "b", give_ups).await;
         let keeper = LockKeeper::new(store).unwrap();
         let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
         until_committed(&config, "orders", &[1]).await;
         assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
         let letters = letters(&config);
         assert_eq!(payloads(&letters), [None]);
-        assert_eq!(header(&letters[0], "campanile-burials"), burials.to_string());
+        assert_eq!(header(&letters[0], "campanile-give-ups"), give_ups.to_string());
         let length = header(&letters[0], "campanile-truncated-payload-bytes");
         assert_eq!(length, FAILS.len().to_string());
         assert_eq!(bytes(&letters[0], "kafka_dlt-original-offset"), Some(vec![0; 8]));
@@ -53,7 +53,7 @@ async fn letter_after_an_interrupted_burial_has_no_payload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_interrupted_burials_block_until_the_key_is_reopened() {
+async fn five_interrupted_give_up_block_until_the_key_is_reopened() {
     let kafka = kafka(&[GOOD, FAILS, GOOD]);
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
@@ -80,9 +80,9 @@ async fn five_interrupted_burials_block_until_the_key_is_reopened() {
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
 }
 
-/// This also holds for more burials than the counter can represent.
+/// This also holds for more give-ups than the counter can represent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_than_five_burials_publish_nothing() {
+async fn more_than_five_give_ups_publish_nothing() {
     let kafka = kafka(&[FAILS]);
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
@@ -93,7 +93,7 @@ async fn more_than_five_burials_publish_nothing() {
         until("the lock is released", || store.count("release") == round).await;
         serving.stop().await.unwrap();
     }
-    assert_eq!((letters(&config).len(), store.count("reject")), (0, 0));
+    assert_eq!((letters(&config).len(), store.count("give_up")), (0, 0));
     assert_eq!(committed(&config, "orders", 1), [None]);
 }
 
@@ -103,11 +103,11 @@ async fn letter_copies_share_key_and_origin_but_not_token() {
     let config = kafka.consumer_config("g");
     let memory = MemoryStore::new();
     let store = FaultyStore::new(memory.clone());
-    store.always_of("reject", Fault::Refuse);
+    store.always_of("give_up", Fault::Refuse);
     let keeper = LockKeeper::new(store.clone()).unwrap();
     let crashing =
         serve(dead_lettering(config.clone()), single_attempt(&keeper, Duration::from_millis(500)));
-    until("the letter is published but not recorded", || store.count("reject") >= 1).await;
+    until("the letter is published but not recorded", || store.count("give_up") >= 1).await;
     // From now on, none of the keeper's commands takes effect in the store.
     store.always(Fault::Refuse);
     crashing.drop().await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use campanile::reply::BytesReply;
-use campanile::{BoxError, Clock, Guarded, IdempotencyLayer, KeyExtractor, Outcome};
+use campanile::{BoxError, IdempotencyLayer, KeyExtractor, Outcome, WithLock, lock::Clock};
 use futures_util::future::try_join_all;
 use tower::{Service, ServiceExt};
 
@@ -16,7 +16,7 @@ use tower::{Service, ServiceExt};
 #[derive(Clone)]
 pub(crate) struct Noop;
 
-impl Service<Guarded<Message>> for Noop {
+impl Service<WithLock<Message>> for Noop {
     type Response = ();
     type Error = Infallible;
     type Future = Ready<Result<(), Infallible>>;
@@ -25,7 +25,7 @@ impl Service<Guarded<Message>> for Noop {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Guarded<Message>) -> Self::Future {
+    fn call(&mut self, _: WithLock<Message>) -> Self::Future {
         ready(Ok(()))
     }
 }
@@ -34,7 +34,7 @@ impl Service<Guarded<Message>> for Noop {
 #[derive(Clone, Copy)]
 pub(crate) struct Message(pub(crate) u64);
 
-pub(crate) fn key(message: &Guarded<Message>) -> String {
+pub(crate) fn key(message: &WithLock<Message>) -> String {
     numbered_key(message.0)
 }
 
@@ -44,9 +44,9 @@ pub(crate) fn numbered_key(number: u64) -> String {
 }
 
 /// The no-op handler under the layer. Any outcome but a first run is an error.
-pub(crate) fn guarded<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
+pub(crate) fn with_layer<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
 where
-    E: KeyExtractor<Guarded<Message>> + Send + Sync + 'static,
+    E: KeyExtractor<WithLock<Message>> + Send + Sync + 'static,
 {
     tower::Layer::layer(layer, Noop).map_result(|result| match result? {
         Outcome::Processed(()) => Ok(()),
@@ -54,10 +54,10 @@ where
     })
 }
 
-/// Like [`guarded`], for messages that were all processed before.
-pub(crate) fn guarded_duplicate<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
+/// Like [`with_layer`], for messages that were all processed before.
+pub(crate) fn with_layer_duplicate<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
 where
-    E: KeyExtractor<Guarded<Message>> + Send + Sync + 'static,
+    E: KeyExtractor<WithLock<Message>> + Send + Sync + 'static,
 {
     tower::Layer::layer(layer, Noop).map_result(|result| match result? {
         Outcome::Duplicate(_) => Ok(()),
@@ -66,15 +66,15 @@ where
 }
 
 /// A handler that returns `reply`, under the layer. Any outcome but a first run is an error.
-pub(crate) fn guarded_replying<E>(
+pub(crate) fn with_layer_replying<E>(
     layer: &IdempotencyLayer<E, BytesReply>,
     reply: Bytes,
 ) -> impl Handler + use<E>
 where
-    E: KeyExtractor<Guarded<Message>> + Send + Sync + 'static,
+    E: KeyExtractor<WithLock<Message>> + Send + Sync + 'static,
 {
     let handler =
-        tower::service_fn(move |_: Guarded<Message>| ready(Ok::<_, Infallible>(reply.clone())));
+        tower::service_fn(move |_: WithLock<Message>| ready(Ok::<_, Infallible>(reply.clone())));
     tower::Layer::layer(layer, handler).map_result(|result| match result? {
         Outcome::Processed(_) => Ok(()),
         _ => Err(BoxError::from("a message was not processed")),
@@ -83,7 +83,7 @@ where
 
 /// A measurable handler.
 pub(crate) trait Handler:
-    Service<Guarded<Message>, Response = (), Error: Into<BoxError> + Send, Future: Send>
+    Service<WithLock<Message>, Response = (), Error: Into<BoxError> + Send, Future: Send>
     + Clone
     + Send
     + 'static
@@ -91,7 +91,7 @@ pub(crate) trait Handler:
 }
 
 impl<S> Handler for S where
-    S: Service<Guarded<Message>, Response = (), Error: Into<BoxError> + Send, Future: Send>
+    S: Service<WithLock<Message>, Response = (), Error: Into<BoxError> + Send, Future: Send>
         + Clone
         + Send
         + 'static
@@ -116,7 +116,7 @@ pub(crate) async fn process(
         let first = numbers.start + task * share;
         tokio::spawn(async move {
             for number in first..first + share {
-                let message = std::hint::black_box(Guarded::new(Message(number)));
+                let message = std::hint::black_box(WithLock::new(Message(number)));
                 handler
                     .ready()
                     .await

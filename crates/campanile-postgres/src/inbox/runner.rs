@@ -5,9 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use campanile_core::{BoxError, BoxableError, Guarded, IntoKey, Outcome};
+use campanile_core::{BoxError, BoxableError, IntoKey, Outcome, WithLock};
 use campanile_idempotency::reply::NoReply;
-use campanile_idempotency::{Guard, IdempotencyLayer, ReplyCodec};
+use campanile_idempotency::{IdempotencyLayer, ReplyCodec, Runner};
 use tower_service::Service;
 
 use super::Inbox;
@@ -16,7 +16,7 @@ use super::run::Run;
 use super::transaction::{CarryTransaction, Transaction};
 
 /// Runs a function once for each key, in a transaction that is committed together with the
-/// completion of the key's entry: a [`Guard`] with an inbox. Created by [`Inbox::guard`], or, with
+/// completion of the key's entry: a [`Runner`] with an inbox. Created by [`Inbox::runner`], or, with
 /// other settings, [from a layer](Self::from) of the inbox.
 ///
 /// ```
@@ -30,7 +30,7 @@ use super::transaction::{CarryTransaction, Transaction};
 /// # postgres.psql("CREATE TABLE payout (account text, cents bigint)")?;
 /// # let url = postgres.url();
 /// let inbox = Inbox::new(&PgStore::connect(url).await?)?;
-/// let payouts = inbox.guard("payouts")?;
+/// let payouts = inbox.runner("payouts")?;
 ///
 /// let account = String::from("a-17");
 /// let pay = async |tx: Transaction| {
@@ -43,13 +43,13 @@ use super::transaction::{CarryTransaction, Transaction};
 /// # Ok(())
 /// # }
 /// ```
-pub struct InboxGuard<C = NoReply> {
-    guard: Guard<C>,
+pub struct InboxRunner<C = NoReply> {
+    runner: Runner<C>,
     inbox: Inbox,
     layer: Arc<IdempotencyLayer<(), C>>,
 }
 
-impl<C> InboxGuard<C> {
+impl<C> InboxRunner<C> {
     /// Runs `f` in a transaction under the key's lock, unless the key is COMPLETED. Like any
     /// handler of the inbox, `f` may [run again](Inbox#when-the-handler-runs-again), so it must be
     /// `Clone`.
@@ -69,29 +69,29 @@ impl<C> InboxGuard<C> {
     {
         let in_transaction = |lock| {
             let run = Run::new(self.inbox.clone(), self.layer.clone(), lock);
-            run.process(FunctionService, Guarded::new(f))
+            run.process(FunctionService, WithLock::new(f))
         };
-        self.guard.run(key, in_transaction).await
+        self.runner.run(key, in_transaction).await
     }
 }
 
-/// Creates a guard with the layer's settings; the layer's extractor is not used.
-impl<E, C> From<InboxLayer<E, C>> for InboxGuard<C> {
+/// Creates a runner with the layer's settings; the layer's extractor is not used.
+impl<E, C> From<InboxLayer<E, C>> for InboxRunner<C> {
     fn from(layer: InboxLayer<E, C>) -> Self {
         let (inbox, layer) = (layer.inbox().clone(), layer.inner().clone().with_key(()));
-        Self { guard: layer.clone().into(), inbox, layer: Arc::new(layer) }
+        Self { runner: layer.clone().into(), inbox, layer: Arc::new(layer) }
     }
 }
 
-impl<C> Clone for InboxGuard<C> {
+impl<C> Clone for InboxRunner<C> {
     fn clone(&self) -> Self {
-        Self { guard: self.guard.clone(), inbox: self.inbox.clone(), layer: self.layer.clone() }
+        Self { runner: self.runner.clone(), inbox: self.inbox.clone(), layer: self.layer.clone() }
     }
 }
 
-impl<C> fmt::Debug for InboxGuard<C> {
+impl<C> fmt::Debug for InboxRunner<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InboxGuard")
+        f.debug_struct("InboxRunner")
             .field("inbox", &self.inbox)
             .field("layer", &self.layer)
             .finish()
@@ -101,7 +101,7 @@ impl<C> fmt::Debug for InboxGuard<C> {
 /// The service that runs the function.
 struct FunctionService;
 
-impl<F, Fut, T, Err> Service<Guarded<F>> for FunctionService
+impl<F, Fut, T, Err> Service<WithLock<F>> for FunctionService
 where
     F: FnOnce(Transaction) -> Fut,
     Fut: Future<Output = Result<T, Err>>,
@@ -114,7 +114,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, function: Guarded<F>) -> Fut {
+    fn call(&mut self, function: WithLock<F>) -> Fut {
         let transaction = function.transaction().cloned();
         let transaction = transaction.expect("the inbox sets the transaction before each run");
         (function.into_inner())(transaction)

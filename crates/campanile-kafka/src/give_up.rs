@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use campanile_core::Lock;
+use campanile_core::LockHandle;
 use campanile_idempotency::{HeldLock, IdempotencyError};
 
 use crate::dead_letter::{DeadLetter, DeadLetters};
@@ -12,7 +12,7 @@ use crate::dead_letter::{DeadLetter, DeadLetters};
 /// another payload).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub enum GivenUp {
+pub enum OnGiveUp {
     /// Serving ends with [`ConsumerError::Stopped`](crate::ConsumerError::Stopped), and the
     /// record's offset is not committed. The default, because any other policy loses the record
     /// unless the user has decided where it goes.
@@ -22,7 +22,7 @@ pub enum GivenUp {
     /// the offset is committed. Without a lock (the record was never tried), only the offset is
     /// committed. An event at level WARN names each skipped record.
     ///
-    /// **Nothing limits this policy.** There is no [`FloodGuard`](crate::FloodGuard) for it: if a
+    /// **Nothing limits this policy.** There is no [`FloodLimit`](crate::FloodLimit) for it: if a
     /// broken handler was deployed, or a dependency refuses everything, the whole topic is skipped.
     /// Where that would do harm, use a [`DeadLetter`] topic.
     Skip,
@@ -31,7 +31,7 @@ pub enum GivenUp {
     DeadLetter(DeadLetter),
 }
 
-impl From<DeadLetter> for GivenUp {
+impl From<DeadLetter> for OnGiveUp {
     fn from(policy: DeadLetter) -> Self {
         Self::DeadLetter(policy)
     }
@@ -39,68 +39,68 @@ impl From<DeadLetter> for GivenUp {
 
 /// The policy as the scheduler applies it.
 #[derive(Clone)]
-pub(crate) enum GivenUpAction {
+pub(crate) enum GiveUpAction {
     Stop,
     Skip,
     DeadLetter(Arc<DeadLetters>),
 }
 
 /// The lock that a given-up record comes with, if any.
-pub(crate) enum BurialLock {
+pub(crate) enum GiveUpLock {
     /// The record never had a lock.
     None,
     /// The lock of the record's last attempt, which failed.
     LastAttempt(HeldLock),
-    /// A lock that was granted only to bury the record, without an attempt. `burials` is the number
+    /// A lock that was granted only to give the record up, without an attempt. `give_ups` is the number
     /// of such grants, without those that ended cleanly.
-    Exhausted { lock: HeldLock, burials: u32 },
+    Exhausted { lock: HeldLock, give_ups: u32 },
 }
 
-impl BurialLock {
-    pub(crate) fn lock(&self) -> Option<&Lock> {
+impl GiveUpLock {
+    pub(crate) fn lock_handle(&self) -> Option<&LockHandle> {
         match self {
             Self::None => None,
-            Self::LastAttempt(lock) | Self::Exhausted { lock, .. } => Some(lock.lock()),
+            Self::LastAttempt(lock) | Self::Exhausted { lock, .. } => Some(lock.lock_handle()),
         }
     }
 
-    /// Returns the number of burials that did not end cleanly: this one, and those that were
+    /// Returns the number of give-ups that did not end cleanly: this one, and those that were
     /// interrupted.
-    pub(crate) fn burials(&self) -> u32 {
+    pub(crate) fn give_ups(&self) -> u32 {
         match self {
             Self::None | Self::LastAttempt(_) => 0,
-            Self::Exhausted { burials, .. } => *burials,
+            Self::Exhausted { give_ups, .. } => *give_ups,
         }
     }
 }
 
 /// Gives the record up for good. Its offset may be committed only after this returns `Ok`.
-pub(crate) async fn reject(burial: BurialLock, reason: String) -> Result<(), IdempotencyError> {
-    match burial {
-        BurialLock::None => Ok(()),
-        BurialLock::LastAttempt(lock) => lock.reject(reason).await,
+pub(crate) async fn give_up(giving_up: GiveUpLock, reason: String) -> Result<(), IdempotencyError> {
+    match giving_up {
+        GiveUpLock::None => Ok(()),
+        GiveUpLock::LastAttempt(lock) => lock.give_up(reason).await,
         // An empty reason keeps the error of the last attempt.
-        BurialLock::Exhausted { lock, .. } => lock.reject("").await,
+        GiveUpLock::Exhausted { lock, .. } => lock.give_up("").await,
     }
 }
 
 /// Settles the lock without giving the record up, because the consumer stops at this record.
-pub(crate) async fn settle_for_stop(burial: BurialLock) -> Result<(), IdempotencyError> {
-    match burial {
-        BurialLock::None => Ok(()),
+pub(crate) async fn settle_for_stop(giving_up: GiveUpLock) -> Result<(), IdempotencyError> {
+    match giving_up {
+        GiveUpLock::None => Ok(()),
         // The attempt counts as failed. A fixed handler can use the attempts that are left.
-        BurialLock::LastAttempt(lock) => lock.fail().await,
-        BurialLock::Exhausted { lock, .. } => lock.release().await,
+        GiveUpLock::LastAttempt(lock) => lock.fail().await,
+        GiveUpLock::Exhausted { lock, .. } => lock.release().await,
     }
 }
 
 /// Releases the lock as if the record had not been tried, because the consumer pauses at this
 /// record. The failure is not the record's fault, and after the resume the record is to be tried
-/// with the fix in place. If the attempt counted and none were left, the record would be buried
+/// with the fix in place. If the attempt counted and none were left, the record would be given up
 /// instead.
-pub(crate) async fn release_for_pause(burial: BurialLock) -> Result<(), IdempotencyError> {
-    match burial {
-        BurialLock::None => Ok(()),
-        BurialLock::LastAttempt(lock) | BurialLock::Exhausted { lock, .. } => lock.release().await,
+pub(crate) async fn release_for_pause(giving_up: GiveUpLock) -> Result<(), IdempotencyError> {
+    match giving_up {
+        GiveUpLock::None => Ok(()),
+        GiveUpLock::LastAttempt(lock) | GiveUpLock::Exhausted { lock, .. } => lock.release().await,
     }
 }

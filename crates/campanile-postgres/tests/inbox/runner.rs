@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use campanile_core::{BoxError, Guarded, Outcome};
+use campanile_core::{BoxError, Outcome, WithLock};
 use campanile_idempotency::{IdempotencyLayer, reply};
-use campanile_postgres::{InboxGuard, Transaction};
+use campanile_postgres::{InboxRunner, Transaction};
 use tower::{ServiceBuilder, ServiceExt};
 
 use crate::fixture::Fixture;
@@ -17,14 +17,14 @@ async fn book(tx: &Transaction, id: &str) -> Result<u64, BoxError> {
 #[tokio::test]
 async fn guard_runs_function_once_and_answers_duplicate_from_entry() {
     let fixture = Fixture::new().await;
-    let guard = InboxGuard::from(
+    let runner = InboxRunner::from(
         fixture.inbox.layer(fixture.idempotency_layer().with_reply(reply::json())).unwrap(),
     );
     // local to this function: the closure may borrow it, because it need not be `'static`
     let id = String::from("b-1");
     let once = async |tx| book(&tx, &id).await;
-    assert_eq!(guard.run(&id, once).await.unwrap(), Outcome::Processed(1));
-    let Outcome::Duplicate(duplicate) = guard.run(&id, once).await.unwrap() else {
+    assert_eq!(runner.run(&id, once).await.unwrap(), Outcome::Processed(1));
+    let Outcome::Duplicate(duplicate) = runner.run(&id, once).await.unwrap() else {
         panic!("it was completed");
     };
     assert_eq!(duplicate.reply, Some(1));
@@ -36,17 +36,17 @@ async fn guard_runs_function_once_and_answers_duplicate_from_entry() {
 #[tokio::test]
 async fn guard_rolls_back_failed_function_which_can_run_again() {
     let fixture = Fixture::new().await;
-    let guard = InboxGuard::from(fixture.layer());
+    let runner = InboxRunner::from(fixture.layer());
     let fails = async |tx| {
         book(&tx, "b-1").await?;
         Err::<u64, BoxError>("no such account".into())
     };
-    let error = guard.run("b-1", fails).await.unwrap_err();
+    let error = runner.run("b-1", fails).await.unwrap_err();
     assert!(format!("{error:?}").contains("no such account"), "{error:?}");
     assert_eq!(fixture.booked("b-1"), "0|0");
     assert_eq!(fixture.entry(), "R|1");
     fixture.assert_no_open_transaction().await;
-    let outcome = guard.run("b-1", async |tx| book(&tx, "b-1").await).await.unwrap();
+    let outcome = runner.run("b-1", async |tx| book(&tx, "b-1").await).await.unwrap();
     assert_eq!(outcome, Outcome::Processed(1));
     assert_eq!(fixture.booked("b-1"), "1|100");
     assert_eq!(fixture.entry(), "C|2");
@@ -55,7 +55,7 @@ async fn guard_rolls_back_failed_function_which_can_run_again() {
 #[tokio::test]
 async fn guard_reruns_conflicting_function_and_books_once() {
     let fixture = Fixture::new().await;
-    let guard = fixture.inbox.guard("ledger").unwrap();
+    let runner = fixture.inbox.runner("ledger").unwrap();
     let runs = AtomicU32::new(0);
     let conflicting = async |tx: Transaction| {
         book(&tx, "b-1").await?;
@@ -66,7 +66,7 @@ async fn guard_reruns_conflicting_function_and_books_once() {
         Ok::<_, BoxError>(())
     };
     // the future is `Send`, so a spawned task can run it
-    let outcome = is_send(guard.run("b-1", conflicting)).await.unwrap();
+    let outcome = is_send(runner.run("b-1", conflicting)).await.unwrap();
     assert_eq!(outcome, Outcome::Processed(()));
     assert_eq!(runs.load(Ordering::Relaxed), 2);
     assert_eq!(fixture.booked("b-1"), "1|100");
@@ -84,12 +84,12 @@ async fn guarded_request_of_any_type_carries_a_transaction() {
         id: &'static str,
     }
     let fixture = Fixture::new().await;
-    let by_id = |booking: &Guarded<Booking>| booking.id;
+    let by_id = |booking: &WithLock<Booking>| booking.id;
     let layer = IdempotencyLayer::new(fixture.inbox.keeper(), "ledger", by_id).unwrap();
     let service = ServiceBuilder::new()
-        .map_request(Guarded::new)
+        .map_request(WithLock::new)
         .layer(fixture.inbox.layer(layer).unwrap())
-        .service_fn(async |booking: Guarded<Booking>| {
+        .service_fn(async |booking: WithLock<Booking>| {
             book(Transaction::of(&booking)?, booking.id).await
         });
     let booking = Booking { id: "b-1" };

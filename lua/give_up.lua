@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
--- reject: makes each key permanently FAILED.
+-- give_up: makes each key permanently FAILED.
 --
 -- KEYS      the entries, all distinct
 -- ARGV[1]   retention  how long a FAILED entry is kept, in ms
--- ARGV[2+]  rejected   for each key: token 8, owner 8 = 16 bytes, and the reason (empty: the last
+-- ARGV[2+]  given_up   for each key: token 8, owner 8 = 16 bytes, and the reason (empty: the last
 --                      error is kept)
 -- Returns   now, in µs, 8 bytes: every key is FAILED by this call
 --           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
 --           entry is what it holds, or 'ABSENT' or 'CORRUPT'
 
-local retention, BEFORE_REJECTED = ARGV[1], 1
+local retention, BEFORE_GIVEN_UP = ARGV[1], 1
 
 local PROCESSING, FAILED = 1, 4
-local DOOMED = 16
+local PERMANENT_FAILURE = 16
 local ERROR = '\1' -- the kind of tail
 
 local sub, byte = string.sub, string.byte
@@ -33,12 +33,12 @@ end
 
 local reply = { now }
 for i, key in ipairs(KEYS) do
-  local rejected = ARGV[BEFORE_REJECTED + i]
+  local given_up = ARGV[BEFORE_GIVEN_UP + i]
   local entry = redis.pcall('GET', key)
   local state, flags = state_of(entry)
-  if state == PROCESSING and sub(entry, 9, 24) == sub(rejected, 1, 16) then
-    local bits = FAILED + bit.band(flags, DOOMED)
-    local kind, tail = ERROR, sub(rejected, 17)
+  if state == PROCESSING and sub(entry, 9, 24) == sub(given_up, 1, 16) then
+    local bits = FAILED + bit.band(flags, PERMANENT_FAILURE)
+    local kind, tail = ERROR, sub(given_up, 17)
     if tail == '' then
       kind, tail = sub(entry, 7, 7), sub(entry, 45)
     end

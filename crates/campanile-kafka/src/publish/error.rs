@@ -8,7 +8,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 /// The reason why a message was not published.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum PublishError {
     /// The message is too large for the topic, or for the producer.
     TooLarge,
     /// The topic does not accept the message's timestamp.
@@ -17,7 +17,7 @@ pub enum Refused {
     Otherwise(String),
 }
 
-impl Refused {
+impl PublishError {
     pub(super) fn of(error: &KafkaError, reason: Option<String>) -> Self {
         match error.rdkafka_error_code() {
             Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge) => Self::TooLarge,
@@ -31,7 +31,7 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge => f.write_str("too large for the topic: raise its `max.message.bytes`"),
@@ -41,4 +41,4 @@ impl fmt::Display for Refused {
     }
 }
 
-impl Error for Refused {}
+impl Error for PublishError {}

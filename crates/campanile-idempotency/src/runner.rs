@@ -6,11 +6,12 @@ use std::marker::PhantomData;
 use std::task::{Context, Poll};
 
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, ConfigError, IdempotencyKey, IntoKey, KeyExtractor, Lock,
-    Namespace, Outcome,
+    BoxError, BoxableError, CarryLock, ConfigError, IdempotencyKey, IntoKey, KeyExtractor,
+    LockHandle, Outcome,
 };
 use tower_service::Service;
 
+use crate::config::IdempotencyConfig;
 use crate::keeper::IntoKeeper;
 use crate::layer::IdempotencyLayer;
 use crate::reply::{NoReply, ReplyCodec};
@@ -18,39 +19,40 @@ use crate::service::IdempotencyService;
 
 /// Runs a function once per key, with the idempotency layer but without a tower stack.
 ///
-/// For functions that write to Postgres in one transaction with their entry, use the `InboxGuard`
+/// For functions that write to Postgres in one transaction with their entry, use the `InboxRunner`
 /// of `campanile-postgres`.
 ///
 /// ```
 /// use campanile_core::{BoxError, Outcome};
-/// use campanile_idempotency::{Guard, MemoryStore};
+/// use campanile_idempotency::{Runner, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), BoxError> {
-/// let guard = Guard::new(MemoryStore::new(), "jobs")?;
-/// let first = guard.run("job-1", async |_lock| Ok::<_, BoxError>("done")).await?;
+/// let runner = Runner::new(MemoryStore::new(), "jobs")?;
+/// let first = runner.run("job-1", async |_lock| Ok::<_, BoxError>("done")).await?;
 /// assert_eq!(first, Outcome::Processed("done"));
-/// assert!(guard.run("job-1", async |_lock| Ok::<_, BoxError>("done")).await?.is_duplicate());
+/// assert!(runner.run("job-1", async |_lock| Ok::<_, BoxError>("done")).await?.is_duplicate());
 /// # Ok(())
 /// # }
 /// ```
-pub struct Guard<C = NoReply>(IdempotencyLayer<JobKey, C>);
+#[must_use]
+pub struct Runner<C = NoReply>(IdempotencyLayer<JobKey, C>);
 
-impl Guard {
-    /// Creates a guard over this store or keeper, for keys in this namespace. For other settings,
-    /// create one [from a layer](Self::from).
+impl Runner {
+    /// Creates a runner over this store or keeper. `config` may be just the name of a namespace. For
+    /// other policies, create one [from a layer](Self::from).
     ///
     /// # Errors
     /// See [`IdempotencyLayer::new`].
-    pub fn new<N>(store: impl IntoKeeper, namespace: N) -> Result<Self, ConfigError>
-    where
-        N: TryInto<Namespace, Error: Into<ConfigError>>,
-    {
-        Ok(Self(IdempotencyLayer::new(store, namespace, JobKey)?))
+    pub fn new(
+        store: impl IntoKeeper,
+        config: impl Into<IdempotencyConfig>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self(IdempotencyLayer::new(store, config, JobKey)?))
     }
 }
 
-impl<C> Guard<C> {
+impl<C> Runner<C> {
     /// Runs `f` under the lock of the key, unless the key is COMPLETED. The lock is `None` if a
     /// policy lets `f` run without one.
     ///
@@ -61,7 +63,7 @@ impl<C> Guard<C> {
     /// See [`ResponseFuture`](crate::ResponseFuture).
     pub async fn run<F, Fut, T, Err>(&self, key: impl IntoKey, f: F) -> Result<Outcome<T>, BoxError>
     where
-        F: FnOnce(Option<Lock>) -> Fut,
+        F: FnOnce(Option<LockHandle>) -> Fut,
         Fut: Future<Output = Result<T, Err>>,
         Err: BoxableError,
         C: ReplyCodec<T>,
@@ -72,22 +74,22 @@ impl<C> Guard<C> {
     }
 }
 
-/// Creates a guard with the layer's settings, except for its extractor, which is ignored.
-impl<E, C> From<IdempotencyLayer<E, C>> for Guard<C> {
+/// Creates a runner with the layer's settings, except for its extractor, which is ignored.
+impl<E, C> From<IdempotencyLayer<E, C>> for Runner<C> {
     fn from(layer: IdempotencyLayer<E, C>) -> Self {
         Self(layer.with_key(JobKey))
     }
 }
 
-impl<C> Clone for Guard<C> {
+impl<C> Clone for Runner<C> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<C> fmt::Debug for Guard<C> {
+impl<C> fmt::Debug for Runner<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Guard").field(&self.0).finish()
+        f.debug_tuple("Runner").field(&self.0).finish()
     }
 }
 
@@ -95,15 +97,15 @@ impl<C> fmt::Debug for Guard<C> {
 struct Job<F> {
     key: Result<Option<IdempotencyKey>, BoxError>,
     f: F,
-    lock: Option<Lock>,
+    lock: Option<LockHandle>,
 }
 
 impl<F> CarryLock for Job<F> {
-    fn set_lock(&mut self, lock: Lock) {
+    fn set_lock(&mut self, lock: LockHandle) {
         self.lock = Some(lock);
     }
 
-    fn lock(&self) -> Option<&Lock> {
+    fn lock_handle(&self) -> Option<&LockHandle> {
         self.lock.as_ref()
     }
 }
@@ -130,7 +132,7 @@ impl<F> Clone for JobService<F> {
 
 impl<F, Fut, T, Err> Service<Job<F>> for JobService<F>
 where
-    F: FnOnce(Option<Lock>) -> Fut,
+    F: FnOnce(Option<LockHandle>) -> Fut,
     Fut: Future<Output = Result<T, Err>>,
 {
     type Response = T;

@@ -1,0 +1,287 @@
+//! [`IdempotencyConfig`], the settings of a layer.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL, MIN_LOCK_TTL};
+use campanile_core::{ConfigError, Namespace, Retention};
+
+use crate::backoff::Backoff;
+use crate::keeper::LockSettings;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_HOLD: Duration = DAY;
+const MAX_RETENTION: Duration = DAY.saturating_mul(10 * 365);
+/// The longest backoff plus the longest lock.
+const MIN_ATTEMPT_RETENTION: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL);
+
+/// The settings of an [`IdempotencyLayer`](crate::IdempotencyLayer). The name of a namespace alone
+/// converts into them.
+///
+/// [`IdempotencyLayer::new`](crate::IdempotencyLayer::new) checks the settings. Its error names the
+/// setting, its value and its bounds.
+///
+/// ```
+/// use campanile_idempotency::IdempotencyConfig;
+/// use std::time::Duration;
+///
+/// let config = IdempotencyConfig::new("payments")
+///     .with_lock_ttl(Duration::from_secs(10))
+///     .with_max_attempts(5);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct IdempotencyConfig {
+    namespace: Box<str>,
+    lock_ttl: Duration,
+    max_hold: Duration,
+    max_attempts: u32,
+    backoff: Backoff,
+    retention: Duration,
+    attempt_retention: Duration,
+    failed_retention: Duration,
+    max_reply_bytes: usize,
+}
+
+impl IdempotencyConfig {
+    /// Creates the default settings for the keys of this namespace: 1 to 64 characters of
+    /// `[a-z0-9._-]`.
+    pub fn new(namespace: impl Into<String>) -> Self {
+        let Retention { completed, attempts, failed } = Retention::default();
+        Self {
+            namespace: namespace.into().into(),
+            lock_ttl: 30 * SECOND,
+            max_hold: 600 * SECOND,
+            max_attempts: 8,
+            backoff: Backoff::default(),
+            retention: completed,
+            attempt_retention: attempts,
+            failed_retention: failed,
+            max_reply_bytes: 4 * 1024,
+        }
+    }
+
+    /// Sets how long a lock lives without a renewal, from 500 ms to 1 h.
+    ///
+    /// Default: 30 s. This is how long a crashed process blocks its keys, and it is longer than a
+    /// store failover that takes seconds. The lock keeper waits for a call to the store for at most
+    /// a sixth of the TTL, and at most 5 s. It logs a warning if the store's own timeouts are
+    /// longer.
+    pub fn with_lock_ttl(mut self, ttl: Duration) -> Self {
+        self.lock_ttl = ttl;
+        self
+    }
+
+    /// Sets how long a lock is held and renewed at most, from 500 ms to 24 h; after that it is
+    /// lost. Default: 10 min, so that a handler that hangs ends eventually.
+    pub fn with_max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = max_hold;
+        self
+    }
+
+    /// Sets the number of attempts per key, including crashed ones, from 1 to 65 535. Default: 8.
+    /// The default backoffs between them take at most 127 s together, in addition to the time of the
+    /// handler.
+    pub fn with_max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// Sets the backoff after a failed attempt. Default: 1 s, doubling to 5 min, with full jitter.
+    pub fn with_backoff(mut self, backoff: Backoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets how long a COMPLETED entry is kept, from 1 s to 10 years. After that, a duplicate runs
+    /// the handler again.
+    ///
+    /// Default: 7 d, because Kafka keeps records for 7 d by default. The Kafka driver logs a
+    /// warning if a topic keeps them longer.
+    pub fn with_retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Sets how long an entry with attempts but without an outcome is kept, and thus how long its
+    /// attempts count: from 25 h, which is the longest backoff plus the longest lock, to 10 years.
+    /// Default: 7 d. It must cover the longest outage and backoff.
+    pub fn with_attempt_retention(mut self, retention: Duration) -> Self {
+        self.attempt_retention = retention;
+        self
+    }
+
+    /// Sets how long a FAILED entry is kept, from 1 s to 10 years. After that, the key of a poison
+    /// record gets all its attempts again. Default: 30 d.
+    pub fn with_failed_retention(mut self, retention: Duration) -> Self {
+        self.failed_retention = retention;
+        self
+    }
+
+    /// Sets the maximum size of a kept reply, in bytes after encoding and encryption; see
+    /// [`on_large_reply`](crate::IdempotencyLayer::on_large_reply). Default: 4 KiB, because the
+    /// store keeps each reply for the whole retention.
+    pub fn with_max_reply_bytes(mut self, bytes: usize) -> Self {
+        self.max_reply_bytes = bytes;
+        self
+    }
+
+    /// Checks the settings.
+    pub(crate) fn checked(self) -> Result<CheckedConfig, ConfigError> {
+        let Self { lock_ttl, max_hold, retention, attempt_retention, failed_retention, .. } = self;
+        check("lock_ttl", lock_ttl, MIN_LOCK_TTL..=MAX_LOCK_TTL)?;
+        check("max_hold", max_hold, MIN_LOCK_TTL..=MAX_HOLD)?;
+        check("retention", retention, SECOND..=MAX_RETENTION)?;
+        check("attempt_retention", attempt_retention, MIN_ATTEMPT_RETENTION..=MAX_RETENTION)?;
+        check("failed_retention", failed_retention, SECOND..=MAX_RETENTION)?;
+        let max_attempts = match u16::try_from(self.max_attempts) {
+            Ok(attempts) if attempts > 0 => attempts,
+            _ => {
+                let (max, attempts) = (u16::MAX, self.max_attempts);
+                return Err(ConfigError::new(format!(
+                    "`max_attempts` must be between 1 and {max}, got {attempts}"
+                )));
+            }
+        };
+        Ok(CheckedConfig {
+            namespace: Namespace::try_from(&*self.namespace)?,
+            settings: LockSettings {
+                ttl: lock_ttl,
+                max_attempts,
+                max_hold,
+                retention: Retention {
+                    completed: retention,
+                    attempts: attempt_retention,
+                    failed: failed_retention,
+                },
+            },
+            backoff: self.backoff,
+            max_reply_bytes: self.max_reply_bytes,
+        })
+    }
+}
+
+/// The parts of a valid configuration.
+pub(crate) struct CheckedConfig {
+    pub(crate) namespace: Namespace,
+    pub(crate) settings: LockSettings,
+    pub(crate) backoff: Backoff,
+    pub(crate) max_reply_bytes: usize,
+}
+
+impl From<&str> for IdempotencyConfig {
+    fn from(namespace: &str) -> Self {
+        Self::new(namespace)
+    }
+}
+
+impl From<String> for IdempotencyConfig {
+    fn from(namespace: String) -> Self {
+        Self::new(namespace)
+    }
+}
+
+impl From<Namespace> for IdempotencyConfig {
+    fn from(namespace: Namespace) -> Self {
+        Self::new(namespace.as_str())
+    }
+}
+
+fn check(name: &str, value: Duration, bounds: RangeInclusive<Duration>) -> Result<(), ConfigError> {
+    if bounds.contains(&value) {
+        return Ok(());
+    }
+    let (min, max) = (display(*bounds.start()), display(*bounds.end()));
+    Err(ConfigError::new(format!("`{name}` must be between {min} and {max}, got {value:?}")))
+}
+
+/// Displays long times in hours or days, which read better than seconds.
+fn display(bound: Duration) -> String {
+    match bound {
+        MAX_RETENTION => "10 years".to_owned(),
+        _ if bound >= HOUR => format!("{} h", bound.as_secs() / HOUR.as_secs()),
+        _ => format!("{bound:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn config() -> IdempotencyConfig {
+        IdempotencyConfig::new("payments")
+    }
+
+    fn error(config: IdempotencyConfig) -> String {
+        config.checked().err().expect("the settings are invalid").to_string()
+    }
+
+    #[test]
+    fn settings_at_bounds_are_accepted() {
+        for config in [
+            config(),
+            config().with_lock_ttl(500 * MS).with_max_hold(500 * MS).with_max_attempts(1),
+            config().with_lock_ttl(HOUR).with_max_hold(DAY).with_max_attempts(65_535),
+            config().with_retention(SECOND).with_failed_retention(SECOND),
+            config().with_retention(MAX_RETENTION).with_failed_retention(MAX_RETENTION),
+            config().with_attempt_retention(DAY + HOUR),
+            config().with_attempt_retention(MAX_RETENTION),
+        ] {
+            assert!(config.clone().checked().is_ok(), "{config:?}");
+        }
+    }
+
+    #[test]
+    fn error_names_setting_bounds_and_value() {
+        let cases = [
+            (
+                config().with_lock_ttl(499 * MS),
+                "`lock_ttl` must be between 500ms and 1 h, got 499ms",
+            ),
+            (
+                config().with_lock_ttl(HOUR + MS),
+                "`lock_ttl` must be between 500ms and 1 h, got 3600.001s",
+            ),
+            (
+                config().with_max_hold(499 * MS),
+                "`max_hold` must be between 500ms and 24 h, got 499ms",
+            ),
+            (
+                config().with_max_hold(DAY + MS),
+                "`max_hold` must be between 500ms and 24 h, got 86400.001s",
+            ),
+            (config().with_max_attempts(0), "`max_attempts` must be between 1 and 65535, got 0"),
+            (
+                config().with_max_attempts(65_536),
+                "`max_attempts` must be between 1 and 65535, got 65536",
+            ),
+            (
+                config().with_retention(999 * MS),
+                "`retention` must be between 1s and 10 years, got 999ms",
+            ),
+            (
+                config().with_failed_retention(999 * MS),
+                "`failed_retention` must be between 1s and 10 years, got 999ms",
+            ),
+            (
+                config().with_attempt_retention(DAY),
+                "`attempt_retention` must be between 25 h and 10 years, got 86400s",
+            ),
+        ];
+        for (config, expected) in cases {
+            assert_eq!(error(config), expected);
+        }
+        for config in [
+            config().with_retention(Duration::MAX),
+            config().with_failed_retention(Duration::MAX),
+            config().with_attempt_retention(Duration::MAX),
+        ] {
+            assert!(error(config).contains("and 10 years, got 18446744073709551615"));
+        }
+        assert!(error(IdempotencyConfig::new("Payments")).contains("Payments"));
+    }
+}
