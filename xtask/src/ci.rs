@@ -29,6 +29,7 @@ pub(crate) fn test(progress: &Progress) -> Result {
 fn run_phases(progress: &Progress) -> Result {
     progress.phase("install", || install(progress))?;
     progress.phase("format", || progress.run(cargo().args(["fmt", "--all", "--check"])))?;
+    let guarantees = Guarantees::read()?;
     let metadata = progress.phase("dependencies", || dependencies::check(progress))?;
     progress.phase("clippy", || {
         progress.run(
@@ -40,7 +41,6 @@ fn run_phases(progress: &Progress) -> Result {
             cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
         )
     })?;
-    let guarantees = Guarantees::read()?;
     let output = progress.phase("tests", || run_tests(progress))?;
     guarantees.check(&output)?;
     progress.phase("documentation's tests", || run_doctests(progress))?;

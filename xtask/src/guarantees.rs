@@ -1,11 +1,17 @@
 use crate::progress::{Progress, root};
-use crate::{Result, libtest};
-use std::fs;
+use crate::{Result, evidence, libtest};
+use std::{fs, io};
 
-/// The documents that link guarantees to tests.
-const DOCUMENTS: &[&str] = &["docs/guarantees.md", "docs/layers.md"];
+/// The document that states the guarantees.
+const GUARANTEES: &str = "docs/guarantees.md";
 
-/// The guarantees in the documents.
+/// The document that links the guarantees to tests.
+const EVIDENCE: &str = "docs/evidence.md";
+
+/// The documents that link to tests.
+const DOCUMENTS: &[&str] = &[EVIDENCE, "docs/layers.md"];
+
+/// The tests and open rows in the documents.
 #[derive(Default)]
 pub(crate) struct Guarantees {
     /// The linked tests, each with its document.
@@ -15,10 +21,12 @@ pub(crate) struct Guarantees {
 }
 
 impl Guarantees {
+    /// Reads the documents. Checks that the guarantees and their evidence belong together.
     pub(crate) fn read() -> Result<Self> {
+        evidence::check(&read_document(GUARANTEES)?, &read_document(EVIDENCE)?)?;
         let mut guarantees = Self::default();
         for path in DOCUMENTS {
-            guarantees.add(path, &fs::read_to_string(root().join(path))?);
+            guarantees.add(path, &read_document(path)?);
         }
         Ok(guarantees)
     }
@@ -55,13 +63,17 @@ impl Guarantees {
     }
 }
 
+fn read_document(path: &str) -> io::Result<String> {
+    fs::read_to_string(root().join(path))
+}
+
 /// Finds the labels of links to tests: names in backticks.
-fn linked_tests(document: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn linked_tests(document: &str) -> impl Iterator<Item = &str> {
     document.split("[`").skip(1).filter_map(|rest| rest.split_once("`](").map(|(name, _)| name))
 }
 
 /// Finds a row of a table with a last cell that begins with "open".
-fn open_row(line: &str) -> Option<&str> {
+pub(crate) fn open_row(line: &str) -> Option<&str> {
     let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
     let last = row.rsplit('|').next()?;
     last.trim_start().starts_with("open").then_some(row.trim())
@@ -118,6 +130,12 @@ test unfinished ...
         for name in ["lock_is_kept", "a_lock_is", "tests", "documented", "result: ok.", "spoken"] {
             assert_ne!(missing(&[name]), "", "{name}");
         }
+    }
+
+    #[test]
+    fn guarantees_of_this_project_have_evidence() {
+        let guarantees = Guarantees::read().unwrap();
+        assert!(guarantees.tests.len() > 100, "only {} tests", guarantees.tests.len());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod ci;
 mod commands;
 mod dependencies;
+mod evidence;
 mod features;
 mod fetch;
 mod guarantees;
@@ -31,10 +32,11 @@ cargo xtask <command>
 
   test      runs all checks: installs missing programs, then checks the format, the dependencies
             (license, source, rust-version), clippy, the documentation, every test, every example, each
-            published crate with each of its features alone, and its package; and that each test named
-            in the documents ran and passed. A test binary that runs for 10 minutes, or an example for
-            5, is killed with its servers and fails, and the tests that were running are printed. At
-            the end it prints how long each of these took. CI runs this command.
+            published crate with each of its features alone, and its package; that each guarantee has
+            a row of evidence; and that each test named in the documents ran and passed. A test binary
+            that runs for 10 minutes, or an example for 5, is killed with its servers and fails, and
+            the tests that were running are printed. At the end it prints how long each of these took.
+            CI runs this command.
   install   installs missing programs only: Redis, Postgres, Java, Maven, C tools and OpenSSL's headers
             with apt-get (as root; otherwise it prints the command), and Apache Kafka's jars with Maven
             into a cache folder.
