@@ -16,7 +16,7 @@ async fn skip_error_parks_record() {
     let harness = Harness::new();
     let service = failing_service(&harness.layer(), || error::skip("a test order").into());
     let Outcome::GivenUp(given_up) = service.run("p-1").await.unwrap() else {
-        panic!("expected a given_up outcome");
+        panic!("expected the key to be given up");
     };
     let text = "skipped by the handler: a test order";
     assert_eq!((given_up.attempts, given_up.error.as_deref()), (1, Some(text)));

@@ -330,7 +330,7 @@ async fn rejection_that_keeps_last_error_is_answered_by_store() {
     let waiter = service.start(request("p-1"));
     assert!(is_pending(&waiter).await);
     giving_up.give_up("").await.unwrap();
-    let Outcome::GivenUp(given_up) = waiter.await.unwrap().unwrap() else { panic!("not given_up") };
+    let Outcome::GivenUp(given_up) = waiter.await.unwrap().unwrap() else { panic!("not given up") };
     assert_eq!(given_up.error.as_deref(), Some("declined"));
 }
 

@@ -30,7 +30,7 @@ async fn given_up_lock_is_handed_over_once_for_rejection() {
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.error().as_deref()), (State::Failed, Some("published")));
     let Outcome::GivenUp(given_up) = service.run("p-1").await.unwrap() else {
-        panic!("expected a given_up outcome");
+        panic!("expected the key to be given up");
     };
     assert_eq!((given_up.attempts, given_up.error.as_deref()), (1, Some("published")));
     harness.assert_settled().await;
@@ -203,7 +203,7 @@ async fn exhausted_key_is_given_up_immediately_by_policy() {
     sleep(TTL).await;
     let (service, _handle) = first_process.mock_service(layer(&first_process));
     let Outcome::GivenUp(given_up) = service.run("p-1").await.unwrap() else {
-        panic!("expected a given_up outcome");
+        panic!("expected the key to be given up");
     };
     assert_eq!((given_up.attempts, given_up.error), (1, None));
     assert_eq!(first_process.state("p-1"), Some(State::Failed));

@@ -183,7 +183,7 @@ async fn given_up_key_is_parked() {
         layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("declined".into())));
     for _ in 0..2 {
         let Outcome::GivenUp(given_up) = service.run("p-1").await.unwrap() else {
-            panic!("expected a given_up outcome");
+            panic!("expected the key to be given up");
         };
         assert_eq!((given_up.attempts, given_up.error.as_deref()), (1, Some("declined")));
     }

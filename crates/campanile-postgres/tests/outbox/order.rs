@@ -74,7 +74,7 @@ async fn messages_of_a_key_follow_the_commit_order() {
     };
     let others = async {
         let waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() \
-                     AND wait_event_type = 'LockHandle' AND wait_event = 'advisory'";
+                     AND wait_event_type = 'Lock' AND wait_event = 'advisory'";
         fixture.database.wait_for(waits).await;
         // A message of another key waits for neither.
         fixture.publish("b-3", [bill("b", "third")]).await;

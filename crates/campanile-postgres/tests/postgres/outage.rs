@@ -162,7 +162,7 @@ async fn locked_row_times_out_the_call_and_the_servers_statement() {
     let error = apply(&store, &key, acquire(1)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-        AND wait_event_type = 'LockHandle'";
+        AND wait_event_type = 'Lock'";
     let is_cancelled = || (database.psql(waiting) == "0").then_some(());
     eventually(Duration::from_secs(30), is_cancelled).expect("the server cancels the statement");
     other.batch_execute("ROLLBACK").await.unwrap();

@@ -95,7 +95,7 @@ async fn key_in_several_partitions_has_one_complete_letter() {
     assert_eq!(
         (summary.dead_lettered, summary.processed),
         (1, 3),
-        "the other records are given_up"
+        "the other records are given up"
     );
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
 }
