@@ -42,7 +42,7 @@ struct Transfer {
 /// The handler: three writes, and no code for crashes, duplicates or deadlocks.
 async fn book(request: Request<Transfer>) -> Result<(), BoxError> {
     let Transfer { id, debtor, creditor, cents } = request.body();
-    let transaction = Transaction::of(&request)?;
+    let transaction = Transaction::from_request(&request)?;
     transaction
         .execute("INSERT INTO transfer VALUES ($1, $2, $3, $4)", &[id, debtor, creditor, cents])
         .await?;

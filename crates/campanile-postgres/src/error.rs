@@ -34,7 +34,7 @@ pub enum ConnectError {
     },
     /// TLS verification failed, of the server or of the client: the server's certificate has
     /// another authority or another name, or the server rejects the client's certificate.
-    Untrusted {
+    Tls {
         /// The server's address.
         address: Box<str>,
         /// What is wrong with the certificate.
@@ -109,7 +109,7 @@ impl ConnectError {
 
     pub(crate) fn from_server(error: tokio_postgres::Error, address: &str) -> Self {
         if is_verification_failure(&error) {
-            return Self::Untrusted { address: address.into(), source: error.into() };
+            return Self::Tls { address: address.into(), source: error.into() };
         }
         let is_denied = error.code().is_some_and(|state| {
             // SQLSTATE class 28 is "invalid authorization".
@@ -167,7 +167,7 @@ impl fmt::Display for ConnectError {
             Self::Config(error) => error.fmt(f),
             Self::Url { .. } => f.write_str("invalid Postgres URL"),
             Self::Certificate { .. } => f.write_str("invalid certificate or key"),
-            Self::Untrusted { address, .. } => {
+            Self::Tls { address, .. } => {
                 write!(
                     f,
                     "TLS verification failed: Postgres at {address} is not trusted, or does not trust the \
@@ -212,7 +212,7 @@ impl Error for ConnectError {
             Self::Config(_) => None,
             Self::Url { source }
             | Self::Certificate { source }
-            | Self::Untrusted { source, .. }
+            | Self::Tls { source, .. }
             | Self::Unreachable { source, .. }
             | Self::Denied { source, .. }
             | Self::Migration { source, .. } => Some(&**source),

@@ -33,7 +33,7 @@ pub enum ConnectError {
     },
     /// The TLS handshake failed: the server's certificate is signed by another authority or is for
     /// another name, or the server requires a client certificate.
-    Untrusted {
+    Tls {
         /// The address of the server.
         address: Box<str>,
         /// What is wrong with the certificate.
@@ -59,7 +59,7 @@ pub enum ConnectError {
     Unsafe {
         /// The address of the server.
         address: Box<str>,
-        /// The reasons. At least one, each of which [breaks](crate::Severity::Breaks) the protocol.
+        /// The reasons. At least one, each of which [breaks](crate::Severity::Unsafe) the protocol.
         findings: Box<[Finding]>,
     },
 }
@@ -79,7 +79,7 @@ impl ConnectError {
         if cause.is_some_and(is_denied) {
             Self::Denied { address, source }
         } else if cause.is_some_and(crate::tls::is_handshake_failure) {
-            Self::Untrusted { address, source }
+            Self::Tls { address, source }
         } else {
             Self::Unreachable { address, source }
         }
@@ -122,7 +122,7 @@ impl fmt::Display for ConnectError {
                 "invalid Redis URL; expected redis[s]://[user:password@]host[:port][/db]",
             ),
             Self::Unreachable { address, .. } => write!(f, "Redis at {address} cannot be reached"),
-            Self::Untrusted { address, .. } => {
+            Self::Tls { address, .. } => {
                 write!(f, "TLS handshake with Redis at {address} failed; check the certificates")
             }
             Self::TimedOut { address, after, source: None } => {
@@ -153,7 +153,7 @@ impl Error for ConnectError {
             Self::Config(_) => None,
             Self::Url { source }
             | Self::Unreachable { source, .. }
-            | Self::Untrusted { source, .. }
+            | Self::Tls { source, .. }
             | Self::Denied { source, .. } => Some(&**source),
             Self::TimedOut { source, .. } => source.as_ref().map(|source| &**source as _),
             Self::Unsafe { .. } => None,

@@ -133,7 +133,7 @@ impl RedisStore {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let redis = campanile_test::RedisServer::start()?; // keeps nothing on disk
     /// let store = RedisStore::connect(redis.url()).await?;
-    /// assert!(store.findings().iter().any(|finding| finding.severity() == Severity::Loses));
+    /// assert!(store.findings().iter().any(|finding| finding.severity() == Severity::DataLoss));
     /// # Ok(())
     /// # }
     /// ```

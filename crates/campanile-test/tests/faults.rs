@@ -59,8 +59,8 @@ async fn store_without_faults_forwards_calls() {
 #[tokio::test(start_paused = true)]
 async fn lost_reply_is_applied_and_refused_command_is_not() {
     let store = store();
-    store.next(Fault::LoseReply);
-    store.next(Fault::Refuse);
+    store.inject_next(Fault::LoseReply);
+    store.inject_next(Fault::Refuse);
     let lost = store.apply(acquire("a")).await.unwrap_err();
     assert_eq!(lost.kind(), StoreErrorKind::Unavailable);
     assert!(store.inner().entry(&key("a")).is_some());
@@ -74,7 +74,7 @@ async fn hanging_call_resumes_on_release() {
     let store = store();
     for (fault, applied) in [(Fault::Hang, false), (Fault::HangReply, true)] {
         let name = format!("{fault:?}");
-        store.next(fault);
+        store.inject_next(fault);
         let mut call = Box::pin(store.apply(acquire(&name)));
         timeout(MINUTE, call.as_mut()).await.unwrap_err();
         assert_eq!(store.inner().entry(&key(&name)).is_some(), applied);
@@ -87,7 +87,7 @@ async fn hanging_call_resumes_on_release() {
 #[tokio::test(start_paused = true)]
 async fn dropped_hanging_call_is_never_applied() {
     let store = store();
-    store.next(Fault::Hang);
+    store.inject_next(Fault::Hang);
     timeout(MINUTE, store.apply(acquire("a"))).await.unwrap_err();
     store.heal();
     assert!(store.inner().entry(&key("a")).is_none());
@@ -96,7 +96,7 @@ async fn dropped_hanging_call_is_never_applied() {
 #[tokio::test(start_paused = true)]
 async fn slow_call_is_answered_after_its_delay() {
     let store = store();
-    store.next(Fault::Slow(MINUTE));
+    store.inject_next(Fault::Slow(MINUTE));
     let start = Instant::now();
     store.apply(acquire("a")).await.unwrap();
     assert_eq!(start.elapsed(), MINUTE);
@@ -106,10 +106,10 @@ async fn slow_call_is_answered_after_its_delay() {
 async fn answer_faults_change_number_of_batch_answers() {
     let store = store();
     for (fault, expected) in [(Fault::FewerAnswers, 1), (Fault::MoreAnswers, 3)] {
-        store.next(fault);
+        store.inject_next(fault);
         let batch = vec![acquire("a"), acquire("b")];
         assert_eq!(store.apply_batch(batch).await.len(), expected);
-        store.next(fault);
+        store.inject_next(fault);
         store.apply(acquire("a")).await.unwrap();
     }
 }
@@ -118,18 +118,18 @@ async fn answer_faults_change_number_of_batch_answers() {
 #[should_panic(expected = "injected panic of the store")]
 async fn panic_fault_panics() {
     let store = store();
-    store.next(Fault::Panic);
+    store.inject_next(Fault::Panic);
     drop(store.apply(acquire("a")).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn operation_fault_waits_for_that_operation() {
     let store = store();
-    store.next_of("cancel", Fault::Refuse);
+    store.inject_next_of("cancel", Fault::Refuse);
     store.apply(acquire("a")).await.unwrap();
     store.apply(cancel("a")).await.unwrap_err();
     store.apply(cancel("a")).await.unwrap();
-    store.always_of("cancel", Fault::Refuse);
+    store.inject_always_of("cancel", Fault::Refuse);
     store.apply(cancel("a")).await.unwrap_err();
     store.apply(cancel("a")).await.unwrap_err();
     store.apply(acquire("b")).await.unwrap();
@@ -141,7 +141,7 @@ async fn operation_fault_waits_for_that_operation() {
 async fn random_faults_repeat_for_same_seed() {
     let outcomes = async |seed| {
         let store = store();
-        store.at_random(seed, [(0.3, Fault::LoseReply), (0.3, Fault::Refuse)]);
+        store.inject_randomly(seed, [(0.3, Fault::LoseReply), (0.3, Fault::Refuse)]);
         for _ in 0..100 {
             drop(store.apply(acquire("a")).await);
         }
@@ -158,7 +158,7 @@ async fn random_faults_repeat_for_same_seed() {
 #[tokio::test(start_paused = true)]
 async fn forgotten_calls_do_not_mix_with_later_calls() {
     let store = store();
-    store.next(Fault::HangReply);
+    store.inject_next(Fault::HangReply);
     let mut call = Box::pin(store.apply(acquire("a")));
     timeout(MINUTE, call.as_mut()).await.unwrap_err();
     store.forget_calls();

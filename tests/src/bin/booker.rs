@@ -62,7 +62,7 @@ async fn main() -> Result<(), BoxError> {
 
 async fn book(request: Request<Booking>) -> Result<(), BoxError> {
     let Booking { id, account, cents } = request.body();
-    let transaction = Transaction::of(&request)?;
+    let transaction = Transaction::from_request(&request)?;
     transaction
         .execute(
             "INSERT INTO ledger (id, account, cents) VALUES ($1, $2, $3)",

@@ -31,7 +31,7 @@ struct Payment {
 /// Publishes two bills for each payment.
 async fn pay(request: Request<Payment>) -> Result<(), BoxError> {
     let Payment { account, number } = request.body();
-    let transaction = Transaction::of(&request)?;
+    let transaction = Transaction::from_request(&request)?;
     for part in ["net", "tax"] {
         let bill =
             Output::to("bills").key(account.to_owned()).payload(format!("\"{number} {part}\""));

@@ -106,10 +106,10 @@ impl Process {
 impl DropPoint {
     fn inject_fault(self, store: &FaultyStore<MemoryStore>) {
         match self {
-            Self::Acquiring(fault) => store.next_of("acquire", fault),
-            Self::Completing(fault) => store.next_of("complete", fault),
-            Self::GivingUp(fault) => store.next_of("give_up", fault),
-            Self::ProbingStore => store.always(Fault::Refuse),
+            Self::Acquiring(fault) => store.inject_next_of("acquire", fault),
+            Self::Completing(fault) => store.inject_next_of("complete", fault),
+            Self::GivingUp(fault) => store.inject_next_of("give_up", fault),
+            Self::ProbingStore => store.inject_always(Fault::Refuse),
             _ => {}
         }
     }

@@ -64,7 +64,7 @@ async fn run_inbox(inbox: &Inbox, numbers: Range<u64>) -> Result<f64, BoxError> 
     let layer = inbox.layer(IdempotencyLayer::new(inbox.keeper(), "inbox", key)?)?;
     let handler = tower::service_fn(async |request: Request<u64>| {
         let key = numbered_key(*request.body());
-        Transaction::of(&request)?.execute(INSERT_BOOKING, &[&key]).await?;
+        Transaction::from_request(&request)?.execute(INSERT_BOOKING, &[&key]).await?;
         Ok::<_, BoxError>(())
     });
     let record = Record::builder("bookings", 0, 0).build();

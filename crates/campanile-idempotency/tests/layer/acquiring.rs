@@ -84,7 +84,7 @@ async fn requests_during_calls_in_flight_share_one_batch() {
     let harness = Harness::new();
     let (service, mut handle) = harness.mock_service(harness.layer());
     for id in ["first", "second"] {
-        harness.store.next(Fault::HangReply);
+        harness.store.inject_next(Fault::HangReply);
         drop(service.start(request(id)));
         run_until_idle().await;
     }
@@ -123,7 +123,7 @@ async fn extra_call_needs_more_commands_for_larger_batches() {
         let store = BatchStore { max_batch, store: FaultyStore::new(memory) };
         let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
         tokio::spawn(task);
-        store.store.always(Fault::Hang);
+        store.store.inject_always(Fault::Hang);
         let runner = Runner::new(&keeper, "payments").unwrap();
         let mut numbers = 0_u32..;
         let mut start_requests = async |count: usize| {
@@ -169,7 +169,7 @@ impl Store for BatchStore {
 async fn batch_respects_max_size_and_has_distinct_keys() {
     let harness = Harness::new();
     let (service, _handle) = harness.mock_service(harness.layer());
-    harness.store.always(Fault::Slow(Duration::from_millis(5)));
+    harness.store.inject_always(Fault::Slow(Duration::from_millis(5)));
     for number in 0..1000 {
         drop(service.start(request(&format!("p-{number}"))));
     }
@@ -186,8 +186,8 @@ async fn acquire_with_lost_reply_is_cancelled_and_not_counted() {
     for fault in [Fault::LoseReply, Fault::HangReply] {
         let harness = Harness::new();
         let (service, mut handle) = harness.mock_service(harness.layer());
-        harness.store.next_of("acquire", fault);
-        harness.store.next_of("cancel", Fault::LoseReply);
+        harness.store.inject_next_of("acquire", fault);
+        harness.store.inject_next_of("cancel", Fault::LoseReply);
         let result = service.run("p-1").await;
         assert!(matches!(layer_error(&result), IdempotencyError::Store(_)));
         sleep(Duration::from_secs(1)).await;
@@ -209,9 +209,9 @@ async fn acquire_with_lost_reply_is_cancelled_and_not_counted() {
 async fn cancelled_nonce_is_never_reused() {
     let harness = Harness::new();
     let (service, mut handle) = harness.mock_service(harness.layer());
-    harness.store.next_of("acquire", Fault::LoseReply);
-    harness.store.next_of("cancel", Fault::Refuse);
-    harness.store.next_of("cancel", Fault::Refuse);
+    harness.store.inject_next_of("acquire", Fault::LoseReply);
+    harness.store.inject_next_of("cancel", Fault::Refuse);
+    harness.store.inject_next_of("cancel", Fault::Refuse);
     service.run("p-1").await.unwrap_err();
     let granted = harness.entry("p-1").unwrap();
     assert_eq!((granted.state(), granted.attempt()), (State::Processing, 1));
@@ -235,8 +235,8 @@ async fn cancelled_nonce_is_never_reused() {
 async fn delivery_during_cancel_acquires_after_its_answer() {
     let harness = Harness::new();
     let (service, mut handle) = harness.mock_service(harness.layer());
-    harness.store.next_of("acquire", Fault::LoseReply);
-    harness.store.next_of("cancel", Fault::HangReply);
+    harness.store.inject_next_of("acquire", Fault::LoseReply);
+    harness.store.inject_next_of("cancel", Fault::HangReply);
     service.run("p-1").await.unwrap_err();
     let call = service.start(request("p-1"));
     assert!(is_pending(&call).await);
@@ -254,8 +254,8 @@ async fn delivery_during_cancel_acquires_after_its_answer() {
 async fn delivery_during_cancel_waits_for_at_most_one_call() {
     let harness = Harness::new();
     let (service, _handle) = harness.mock_service(harness.layer());
-    harness.store.next_of("acquire", Fault::LoseReply);
-    harness.store.next_of("cancel", Fault::HangReply);
+    harness.store.inject_next_of("acquire", Fault::LoseReply);
+    harness.store.inject_next_of("cancel", Fault::HangReply);
     service.run("p-1").await.unwrap_err();
     let result = service.run("p-1").await;
     assert!(matches!(layer_error(&result), IdempotencyError::Store(_)), "{result:?}");
@@ -266,8 +266,8 @@ async fn other_payload_after_acquire_in_doubt_is_no_mismatch() {
     let harness = Harness::new();
     let service = fingerprint_layer(&harness);
     let service = service.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
-    harness.store.next_of("acquire", Fault::LoseReply);
-    harness.store.next_of("cancel", Fault::Refuse);
+    harness.store.inject_next_of("acquire", Fault::LoseReply);
+    harness.store.inject_next_of("cancel", Fault::Refuse);
     service.start(request_with_payload("p-1", "100")).await.unwrap().unwrap_err();
     assert_eq!(
         service.start(request_with_payload("p-1", "120")).await.unwrap().unwrap(),
@@ -280,8 +280,8 @@ async fn other_payload_after_acquire_in_doubt_is_no_mismatch() {
 async fn acquire_in_doubt_is_cancelled_after_outage_longer_than_ttl() {
     let harness = Harness::new();
     let (service, _handle) = harness.mock_service(harness.layer());
-    harness.store.next_of("acquire", Fault::LoseReply);
-    harness.store.always_of("cancel", Fault::Refuse);
+    harness.store.inject_next_of("acquire", Fault::LoseReply);
+    harness.store.inject_always_of("cancel", Fault::Refuse);
     service.run("p-1").await.unwrap_err();
     sleep(TTL * 3 / 2).await;
     harness.store.heal();
@@ -296,7 +296,7 @@ async fn processing_resumes_after_outage_and_nothing_is_counted() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     for fault in [Fault::Refuse, Fault::Hang, Fault::LoseReply, Fault::HangReply, Fault::Panic] {
         let id = format!("{fault:?}");
-        harness.store.always(fault);
+        harness.store.inject_always(fault);
         for _ in 0..10 {
             let result = service.run(&id).await;
             assert!(matches!(
@@ -320,7 +320,7 @@ async fn grant_received_after_its_expiration_is_released() {
     let harness = Harness::new();
     let layer = harness.layer_with(|config| config.with_lock_ttl(Duration::from_millis(500)));
     let (service, _handle) = harness.mock_service(layer);
-    harness.store.next_of("acquire", Fault::Slow(Duration::from_millis(40)));
+    harness.store.inject_next_of("acquire", Fault::Slow(Duration::from_millis(40)));
     // The process was paused between the command and its reply.
     let call = service.start(request("p-1"));
     tokio::task::yield_now().await;
@@ -345,10 +345,10 @@ async fn wrong_number_of_answers_fails_all_requests() {
             let lock = request.lock_handle().unwrap();
             Ok::<_, BoxError>((lock.key().clone(), lock.token()))
         }));
-        harness.store.next(Fault::HangReply);
+        harness.store.inject_next(Fault::HangReply);
         let first = service.start(request("first"));
         run_until_idle().await;
-        harness.store.next_of("acquire", fault);
+        harness.store.inject_next_of("acquire", fault);
         let calls: Vec<_> =
             (0..5).map(|number| service.start(request(&format!("p-{number}")))).collect();
         run_until_idle().await;
@@ -426,7 +426,7 @@ async fn acquire_dropped_before_sending_is_not_sent() {
     let harness = Harness::new();
     let (service, _handle) = harness.mock_service(harness.layer());
     for id in ["first", "second"] {
-        harness.store.next(Fault::HangReply);
+        harness.store.inject_next(Fault::HangReply);
         drop(service.start(request(id)));
         run_until_idle().await;
     }

@@ -216,7 +216,7 @@ async fn background_completes_settlement_of_blocked_runtime() {
     let keeper = LockKeeper::new(store.clone()).unwrap();
     let service = layer(&keeper).layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
     // The command is applied, but only a thread that is not blocked could read its reply.
-    store.next_of("complete", Fault::Slow(TTL / 20));
+    store.inject_next_of("complete", Fault::Slow(TTL / 20));
     let call = service.start(request("p-1"));
     while store.count("complete") == 0 {
         tokio::task::yield_now().await;
@@ -267,7 +267,7 @@ fn background_makes_call_of_runtime_that_was_shut_down() {
         let keeper = LockKeeper::new(store.clone()).unwrap();
         let layer = layer_with(&keeper, config().with_lock_ttl(Duration::from_secs(60)));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
-        store.next_of(operation, Fault::HangReply);
+        store.inject_next_of(operation, Fault::HangReply);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             drop(service.start(request("p-1")));

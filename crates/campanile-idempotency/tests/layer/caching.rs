@@ -120,7 +120,7 @@ async fn completion_of_other_process_is_cached_from_first_duplicate() {
 async fn repeated_completion_is_cached_only_from_duplicate_reply() {
     let harness = Harness::new(MEGABYTE);
     let service = harness.service();
-    harness.store.next_of("complete", Fault::LoseReply);
+    harness.store.inject_next_of("complete", Fault::LoseReply);
     service.run("p-1").await.unwrap();
     for _ in 0..2 {
         assert_duplicate(service.run("p-1").await, &harness);
@@ -235,7 +235,7 @@ async fn batch_forwards_only_uncached_keys_and_keeps_order() {
     assert_eq!(harness.operations(), ["acquire", "acquire"]);
 
     // If the number of answers is wrong, none of them is used.
-    harness.store.next_of("acquire", Fault::FewerAnswers);
+    harness.store.inject_next_of("acquire", Fault::FewerAnswers);
     assert!(store.apply_batch(batch).await.is_empty());
 }
 
@@ -278,7 +278,7 @@ async fn late_answer_is_not_cached_beyond_its_entry() {
     let harness = Harness::new(MEGABYTE);
     let layer = harness.layer_with(|config| config.with_retention(Duration::from_secs(2)));
     let service = layer.with_reply(reply::bytes()).layer(service_fn(receipt));
-    harness.store.next_of("complete", Fault::Slow(Duration::from_secs(4)));
+    harness.store.inject_next_of("complete", Fault::Slow(Duration::from_secs(4)));
     service.run("p-1").await.unwrap();
     assert!(!service.run("p-1").await.unwrap().is_duplicate(), "its retention has expired");
 }

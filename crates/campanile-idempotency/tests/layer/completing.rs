@@ -28,7 +28,7 @@ async fn outcome_is_returned_after_store_has_recorded_it() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
-    harness.store.next_of("complete", Fault::HangReply);
+    harness.store.inject_next_of("complete", Fault::HangReply);
     respond.send_response("done");
     assert!(is_pending(&call).await);
     assert_eq!(harness.state("p-1"), Some(State::Completed));
@@ -45,7 +45,7 @@ async fn completion_is_repeated_until_answered_and_counts_once() {
         let service = service
             .layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>("receipt".to_owned())));
         for _ in 0..3 {
-            harness.store.next_of("complete", fault);
+            harness.store.inject_next_of("complete", fault);
         }
         let outcome = service.run("p-1").await.unwrap();
         assert_eq!(outcome, Outcome::Processed("receipt".into()), "{fault:?}");
@@ -68,8 +68,8 @@ async fn repeated_completion_keeps_key_from_other_processes() {
         let call = service.start(request("p-1"));
         let (_, respond) = handle.next_request().await.unwrap();
         // One call after another is lost, as over a connection that broke silently.
-        harness.store.next_of("complete", Fault::Hang);
-        harness.store.next_of("complete", Fault::Hang);
+        harness.store.inject_next_of("complete", Fault::Hang);
+        harness.store.inject_next_of("complete", Fault::Hang);
         respond.send_response("done");
 
         let other_process = harness.other_process();
@@ -94,7 +94,7 @@ async fn completion_after_lock_expiration_counts_if_not_superseded() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
-    harness.store.always(Fault::Refuse);
+    harness.store.inject_always(Fault::Refuse);
     respond.send_response("done");
     sleep(TTL * 20).await;
     assert!(is_pending(&call).await);
@@ -110,7 +110,7 @@ async fn completion_after_another_grant_changes_nothing() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
-    harness.store.always(Fault::Refuse);
+    harness.store.inject_always(Fault::Refuse);
     respond.send_response("done");
     sleep(TTL).await;
     let other_process = harness.other_process();
@@ -158,7 +158,7 @@ async fn failure_is_repeated_until_answered_and_counts_once() {
         let (service, mut handle) = harness.mock_service(harness.layer());
         let call = service.start(request("p-1"));
         let (_, respond) = handle.next_request().await.unwrap();
-        harness.store.next_of("fail", fault);
+        harness.store.inject_next_of("fail", fault);
         respond.send_error("gateway busy");
         let result = call.await.unwrap();
         let IdempotencyError::AttemptFailed(failed) = layer_error(&result) else {
@@ -194,7 +194,7 @@ async fn completion_takes_effect_if_its_future_is_dropped() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
-    harness.store.always(Fault::Refuse);
+    harness.store.inject_always(Fault::Refuse);
     respond.send_response("done");
     assert!(is_pending(&call).await);
     call.abort();
@@ -210,7 +210,7 @@ async fn shutdown_without_store_ends_in_time() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
-    harness.store.always(Fault::Hang);
+    harness.store.inject_always(Fault::Hang);
     respond.send_response("done");
     run_until_idle().await;
     let before = harness.clock.elapsed();
@@ -279,7 +279,7 @@ async fn keeper_without_handles_settles_locks_and_ends() {
         let task = tokio::spawn(task);
         let runner = Runner::new(&keeper, "payments").unwrap();
         drop(keeper);
-        store.always_of("complete", Fault::Refuse);
+        store.inject_always_of("complete", Fault::Refuse);
         let run = async move { runner.run("p-1", async |_| Ok::<_, BoxError>(())).await };
         let call = tokio::spawn(run);
         run_until_idle().await;
@@ -302,7 +302,7 @@ async fn grant_without_receiver_is_released() {
     let store = FaultyStore::new(memory.clone());
     let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
     let task = tokio::spawn(task);
-    store.next_of("acquire", Fault::HangReply);
+    store.inject_next_of("acquire", Fault::HangReply);
     let runner = Runner::new(keeper, "payments").unwrap();
     let run = async move { runner.run("p-1", async |_| Ok::<_, BoxError>(())).await };
     let call = tokio::spawn(run);

@@ -164,7 +164,7 @@ impl Run {
         self.prepare(&harness, &layer).await;
         for operation in ["acquire", "cancel", "complete", "fail", "release"] {
             if let Some(fault) = self.fault {
-                harness.store.next_of(operation, fault);
+                harness.store.inject_next_of(operation, fault);
             }
         }
 

@@ -159,7 +159,7 @@ async fn waiters_for_key_of_other_process_share_one_acquire() {
     let holder = other_service.start(request("p-1"));
     let (_, respond) = held.next_request().await.unwrap();
     // More requests arrive while the reply is in flight.
-    harness.store.next_of("acquire", Fault::Slow(Duration::from_millis(100)));
+    harness.store.inject_next_of("acquire", Fault::Slow(Duration::from_millis(100)));
     let (service, _handle) = harness.mock_service(waiting_layer(&harness));
     let waiters: Vec<_> = (0..1_000).map(|_| service.start(request("p-1"))).collect();
     sleep(Duration::from_secs(1)).await;
@@ -201,7 +201,7 @@ async fn waiter_of_repeated_completion_asks_the_store() {
         sleep(HANDLER_TIME).await;
         Ok::<_, BoxError>(())
     }));
-    harness.store.next_of("complete", Fault::LoseReply);
+    harness.store.inject_next_of("complete", Fault::LoseReply);
     let first = service.start(request("p-1"));
     run_until_idle().await;
     let waiter = service.start(request("p-1"));
@@ -348,7 +348,7 @@ async fn requests_during_acquire_get_the_same_answer() {
         let service = layer.layer(service_fn(move |_: Request<()>| async move { handler() }));
         drop(service.run("p-1").await);
         harness.store.forget_calls();
-        harness.store.next_of("acquire", Fault::Slow(Duration::from_millis(100)));
+        harness.store.inject_next_of("acquire", Fault::Slow(Duration::from_millis(100)));
         let calls: Vec<_> = (0..100).map(|_| service.start(request("p-1"))).collect();
         let mut answers = std::collections::BTreeSet::new();
         for call in calls {

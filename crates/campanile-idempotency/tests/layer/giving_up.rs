@@ -216,8 +216,8 @@ async fn rejection_is_repeated_until_answered() {
     let service = failing_service(&harness.layer(), || error::permanent("no such account").into());
     let result = service.run("p-1").await;
     let lock = failed(&result).take_lock().unwrap();
-    harness.store.next_of("give_up", Fault::LoseReply);
-    harness.store.next_of("give_up", Fault::Refuse);
+    harness.store.inject_next_of("give_up", Fault::LoseReply);
+    harness.store.inject_next_of("give_up", Fault::Refuse);
     lock.give_up("published").await.unwrap();
     assert_eq!(harness.store.count("give_up"), 3);
     assert_eq!(harness.state("p-1"), Some(State::Failed));

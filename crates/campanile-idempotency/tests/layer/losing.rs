@@ -32,7 +32,7 @@ async fn unrenewable_lock_is_lost_before_it_expires_in_store() {
         let call = service.start(request("p-1"));
         let (request, _respond) = handle.next_request().await.unwrap();
         let confirmed = harness.entry("p-1").unwrap().at();
-        harness.store.always_of("renew", fault);
+        harness.store.inject_always_of("renew", fault);
         let lost = lock(&request).lost().await;
         assert_eq!(lost.cause, LostCause::Expired);
         let margin = confirmed.duration_since(harness.clock.now()).unwrap();
@@ -100,7 +100,7 @@ async fn handler_is_dropped_on_lost_lock_by_default() {
             std::future::pending::<Result<(), BoxError>>().await
         }
     }));
-    harness.store.always_of("renew", Fault::Refuse);
+    harness.store.inject_always_of("renew", Fault::Refuse);
     let result = service.run("p-1").await;
     assert!(dropped.load(Ordering::Relaxed));
     let lost = error::find::<campanile_core::LockLost>(&**result.as_ref().unwrap_err()).unwrap();
@@ -118,7 +118,7 @@ async fn notified_handler_continues_and_counts_unless_superseded() {
         let (service, mut handle) = harness.mock_service(harness.layer().on_lost(OnLost::Notify));
         let call = service.start(request("p-1"));
         let (request, respond) = handle.next_request().await.unwrap();
-        harness.store.always_of("renew", Fault::Refuse);
+        harness.store.inject_always_of("renew", Fault::Refuse);
         lock(&request).lost().await;
         assert!(is_pending(&call).await);
         sleep(TTL).await;
@@ -171,7 +171,7 @@ async fn lost_lock_blocks_key_in_process_until_holder_ends() {
     let (service, mut handle) = harness.mock_service(harness.layer().on_lost(OnLost::Notify));
     let call = service.start(request("p-1"));
     let (request, respond) = handle.next_request().await.unwrap();
-    harness.store.always_of("renew", Fault::Refuse);
+    harness.store.inject_always_of("renew", Fault::Refuse);
     lock(&request).lost().await;
     sleep(HOUR).await;
     let result = service.run("p-1").await;
@@ -201,7 +201,7 @@ async fn handler_sees_remaining_lock_time() {
     let lock = lock(&request);
     let until = harness.clock.now() + lock.remaining();
     assert!(until < harness.entry("p-1").map_or(SystemTime::UNIX_EPOCH, |entry| entry.at()));
-    harness.store.always_of("renew", Fault::Refuse);
+    harness.store.inject_always_of("renew", Fault::Refuse);
     sleep(lock.remaining() / 2).await;
     assert!(lock.check().is_ok());
     sleep(lock.remaining()).await;

@@ -214,7 +214,7 @@ async fn request_without_store_runs_unguarded_if_predicate_allows() {
     let service = layer.layer(service_fn(async |request: Request<()>| {
         Ok::<_, BoxError>(request.lock_handle().is_none())
     }));
-    harness.store.always(Fault::Refuse);
+    harness.store.inject_always(Fault::Refuse);
     let open = service.run("harmless").await.unwrap();
     assert_eq!(open, Outcome::WithoutLock(true, WithoutLock::StoreUnavailable));
     let closed = service.run("harmful").await;
@@ -231,7 +231,7 @@ async fn acquire_in_doubt_is_cancelled_if_request_runs_unguarded() {
     let harness = Harness::new();
     let layer = harness.layer().with_fail_open_risking_duplicates(|_, _| true);
     let (service, mut handle) = harness.mock_service(layer);
-    harness.store.next_of("acquire", Fault::LoseReply);
+    harness.store.inject_next_of("acquire", Fault::LoseReply);
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
     harness.assert_settled().await;

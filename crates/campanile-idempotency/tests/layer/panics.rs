@@ -225,7 +225,7 @@ async fn store_panic_does_not_affect_other_requests() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
-    harness.store.always(Fault::Panic);
+    harness.store.inject_always(Fault::Panic);
     assert!(matches!(layer_error(&service.run("p-2").await), IdempotencyError::Store(_)));
     sleep(TTL / 2).await;
     harness.store.heal();

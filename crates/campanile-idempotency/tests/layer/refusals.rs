@@ -136,7 +136,7 @@ async fn key_with_other_payload_is_refused() {
 async fn request_without_store_is_refused_and_not_counted() {
     let harness = Harness::new();
     let (service, mut handle) = harness.mock_service(harness.layer());
-    harness.store.always(Fault::Refuse);
+    harness.store.inject_always(Fault::Refuse);
     for _ in 0..20 {
         let result = service.run("p-1").await;
         let IdempotencyError::Store(error) = layer_error(&result) else {

@@ -80,8 +80,8 @@ async fn renewal_with_lost_reply_is_repeated_and_keeps_lock() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
     let (request, respond) = handle.next_request().await.unwrap();
-    harness.store.next_of("renew", Fault::LoseReply);
-    harness.store.next_of("renew", Fault::LoseReply);
+    harness.store.inject_next_of("renew", Fault::LoseReply);
+    harness.store.inject_next_of("renew", Fault::LoseReply);
     sleep(TTL * 2 / 3).await;
     assert_eq!(harness.store.count("renew"), 3);
     assert!(lock(&request).remaining() > TTL / 2);
@@ -96,7 +96,7 @@ async fn renewal_deadline_counts_from_before_sending() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let _call = service.start(request("p-1"));
     let (request, _respond) = handle.next_request().await.unwrap();
-    harness.store.next_of("renew", Fault::Slow(TTL / 10));
+    harness.store.inject_next_of("renew", Fault::Slow(TTL / 10));
     while lock(&request).remaining() <= TTL * 3 / 4 || harness.store.count("renew") == 0 {
         sleep(Duration::from_millis(10)).await;
     }
@@ -113,7 +113,7 @@ async fn failed_renewal_round_loses_no_lock() {
         let (service, mut handle) = harness.mock_service(harness.layer());
         let call = service.start(request("p-1"));
         let (request, respond) = handle.next_request().await.unwrap();
-        harness.store.next_of("renew", fault);
+        harness.store.inject_next_of("renew", fault);
         sleep(TTL * 5).await;
         assert!(lock(&request).check().is_ok(), "{fault:?}");
         respond.send_response("done");
@@ -130,7 +130,7 @@ async fn outage_of_half_the_ttl_loses_no_lock() {
     let call = service.start(request("p-1"));
     let (request, respond) = handle.next_request().await.unwrap();
     for _ in 0..5 {
-        harness.store.always(Fault::Hang);
+        harness.store.inject_always(Fault::Hang);
         sleep(TTL / 2).await;
         harness.store.heal();
         sleep(TTL).await;
@@ -146,8 +146,8 @@ async fn hanging_commands_do_not_delay_renewals() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
     let (request_of_one, respond) = handle.next_request().await.unwrap();
-    harness.store.always_of("acquire", Fault::Hang);
-    harness.store.always_of("cancel", Fault::Hang);
+    harness.store.inject_always_of("acquire", Fault::Hang);
+    harness.store.inject_always_of("cancel", Fault::Hang);
     for number in 0..500 {
         drop(service.start(request(&format!("other-{number}"))));
     }
@@ -165,7 +165,7 @@ async fn completion_is_sent_after_renewal_is_answered() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
-    harness.store.next_of("renew", Fault::HangReply);
+    harness.store.inject_next_of("renew", Fault::HangReply);
     sleep(TTL / 3).await;
     assert_eq!(harness.store.count("renew"), 1);
     respond.send_response("done");
@@ -185,7 +185,7 @@ async fn key_released_during_renewal_keeps_its_slot_until_answer() {
     let (service, mut handle) = harness.mock_service(harness.layer().on_dropped(OnDropped::Expire));
     let call = service.start(request("p-1"));
     let _held = handle.next_request().await.unwrap();
-    harness.store.next_of("renew", Fault::HangReply);
+    harness.store.inject_next_of("renew", Fault::HangReply);
     sleep(TTL / 3).await;
     assert_eq!(harness.store.count("renew"), 1);
     call.abort();

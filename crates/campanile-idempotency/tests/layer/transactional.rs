@@ -106,7 +106,7 @@ async fn handler_failing_with_lost_lock_is_not_counted() {
             let lost = lock(&request).lost().await;
             Err::<(), BoxError>(if is_wrapped { NotCharged(lost).into() } else { lost.into() })
         }));
-        harness.store.always_of("renew", Fault::Refuse);
+        harness.store.inject_always_of("renew", Fault::Refuse);
         let result = service.run("p-1").await;
         let IdempotencyError::LockLost(lost) = layer_error(&result) else {
             panic!("{result:?}");

@@ -124,7 +124,7 @@ async fn record_ahead_that_fails_open_waits_for_its_turn() {
     let harness = Harness::new();
     let (service, mut handle) =
         harness.mock_service(harness.layer().with_fail_open_risking_duplicates(|_, _| true));
-    harness.store.always(Fault::Refuse);
+    harness.store.inject_always(Fault::Refuse);
     let (request, record) = request_ahead("p-1");
     let call = service.start(request);
     assert!(is_pending(&call).await);
@@ -137,7 +137,7 @@ async fn record_ahead_that_fails_open_waits_for_its_turn() {
 async fn record_ahead_with_failed_acquire_acquires_again_in_its_turn() {
     let harness = Harness::new();
     let (service, mut handle) = harness.mock_service(harness.layer());
-    harness.store.next_of("acquire", Fault::Refuse);
+    harness.store.inject_next_of("acquire", Fault::Refuse);
     let (request, record) = request_ahead("p-1");
     let call = service.start(request);
     assert!(is_pending(&call).await);

@@ -329,7 +329,7 @@ async fn outer_retry_ends_with_last_attempt() {
 #[tokio::test(start_paused = true)]
 async fn outer_retry_does_not_wait_for_the_store() {
     let harness = Harness::new();
-    harness.store.always(Fault::Refuse);
+    harness.store.inject_always(Fault::Refuse);
     let (handler, _handle): (MockHandler, MockHandle) = mock::pair();
     let service = ServiceBuilder::new()
         .retry(WaitForLock::new(MAX_WAIT).retrying_failures())

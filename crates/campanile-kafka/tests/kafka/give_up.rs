@@ -269,7 +269,7 @@ async fn shutdown_releases_locks_and_restores_attempts() {
 async fn shutdown_wait_for_a_lock_release_is_bounded() {
     let kafka = kafka(&[GOOD]);
     let store = FaultyStore::new(MemoryStore::new());
-    store.next_of("release", Fault::HangReply);
+    store.inject_next_of("release", Fault::HangReply);
     let (keeper, attempts_seen) = (LockKeeper::new(store.clone()).unwrap(), Arc::default());
     let short = consumer(kafka.consumer_config("g"), "orders")
         .with_drain_timeout(Duration::from_millis(50));

@@ -9,14 +9,14 @@ use tokio_postgres::Error;
 
 /// The reason why the inbox rolled back a handler's writes.
 ///
-/// It is the source of the layer's [`Failed`](campanile_idempotency::AttemptFailed). If the handler itself
+/// It is the source of the layer's [`AttemptFailed`](campanile_idempotency::AttemptFailed). If the handler itself
 /// fails, the source is the handler's error instead.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum InboxError {
     /// No run could commit its transaction: each one conflicted with another transaction or lost
     /// its connection. That is not the record's fault, so its attempt is handed back.
-    GivenUp {
+    RolledBack {
         /// The number of times that the handler ran.
         runs: u32,
         /// Why the last run was not committed.
@@ -29,7 +29,7 @@ pub enum InboxError {
     EndedByHandler,
     /// The handler returned while a statement of its transaction was still running, or while its
     /// [`Connection`](super::Connection) was still held.
-    InUse,
+    TransactionInUse,
     /// An earlier run of this attempt was considered lost, but was committed after all, or may have
     /// been. The next delivery is answered as its duplicate.
     CommittedBefore,
@@ -41,16 +41,16 @@ pub enum InboxError {
 impl fmt::Display for InboxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::GivenUp { runs, source } if source.is::<NotRun>() => {
+            Self::RolledBack { runs, source } if source.is::<NotRun>() => {
                 write!(f, "no connection available in the last of {runs} attempts")
             }
-            Self::GivenUp { runs, .. } => {
+            Self::RolledBack { runs, .. } => {
                 write!(f, "the transaction was rolled back in each of {runs} runs")
             }
             Self::EndedByHandler => f.write_str(
                 "the handler ended the transaction itself, by COMMIT, ROLLBACK or RESET ALL",
             ),
-            Self::InUse => f.write_str(
+            Self::TransactionInUse => f.write_str(
                 "the handler returned while a statement of its transaction was running or its \
                  `Connection` was held",
             ),
@@ -65,9 +65,9 @@ impl fmt::Display for InboxError {
 impl StdError for InboxError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::GivenUp { source, .. } => Some(&**source),
+            Self::RolledBack { source, .. } => Some(&**source),
             Self::NotCommitted(error) => Some(error),
-            Self::EndedByHandler | Self::InUse | Self::CommittedBefore => None,
+            Self::EndedByHandler | Self::TransactionInUse | Self::CommittedBefore => None,
         }
     }
 }
@@ -80,7 +80,9 @@ pub(super) struct InboxClassifier;
 impl Classify for InboxClassifier {
     fn classify(&self, error: &(dyn StdError + 'static)) -> Option<Disposition> {
         match find(error)? {
-            InboxError::GivenUp { .. } | InboxError::CommittedBefore => Some(Disposition::Release),
+            InboxError::RolledBack { .. } | InboxError::CommittedBefore => {
+                Some(Disposition::Release)
+            }
             // Each further run would commit again.
             InboxError::EndedByHandler => Some(Disposition::DeadLetter),
             _ => None,

@@ -53,7 +53,7 @@ use crate::{PgConfig, PgStore};
 ///
 /// async fn book(request: Request<Booking>) -> Result<(), BoxError> {
 ///     let Booking { id, cents } = request.body();
-///     let transaction = Transaction::of(&request)?;
+///     let transaction = Transaction::from_request(&request)?;
 ///     transaction.execute("INSERT INTO ledger VALUES ($1, $2)", &[id, cents]).await?;
 ///     Ok(())
 /// }

@@ -195,7 +195,7 @@ fn evaluate<T>(answers: Answers<T>, lease: Lease) -> Result<T, NotCommitted> {
     }
 }
 
-const IN_USE: NotCommitted = NotCommitted::Failed(InboxError::InUse);
+const IN_USE: NotCommitted = NotCommitted::Failed(InboxError::TransactionInUse);
 
 fn classify_last_error(error: Error) -> NotCommitted {
     match error.code().map(SqlState::code) {

@@ -79,7 +79,7 @@ impl<E, C> Run<E, C> {
                 Ok(reply) => return Ok(reply),
                 // The handler's earlier run may be why no connection is available.
                 Err(Failed(source)) if has_run && source.is::<NotRun>() => {
-                    return Err(InboxError::GivenUp { runs, source }.into());
+                    return Err(InboxError::RolledBack { runs, source }.into());
                 }
                 Err(Failed(error)) => return Err(error),
                 Err(Retry(error)) => error,
@@ -87,7 +87,7 @@ impl<E, C> Run<E, C> {
             runs += 1;
             has_run |= !source.is::<NotRun>();
             if runs > self.inbox.max_reruns() {
-                let given_up = InboxError::GivenUp { runs, source };
+                let given_up = InboxError::RolledBack { runs, source };
                 return Err(if has_run { given_up.into() } else { not_run(given_up).into() });
             }
             tracing::debug!(runs, error = &*source as &dyn StdError, "running the handler again");

@@ -83,7 +83,7 @@ impl Transaction {
     /// # Errors
     /// [`TransactionError::Ended`] if there is none, because no [`InboxLayer`](super::InboxLayer)
     /// is around the handler.
-    pub fn of<R: CarryTransaction>(request: &R) -> Result<&Self, TransactionError> {
+    pub fn from_request<R: CarryTransaction>(request: &R) -> Result<&Self, TransactionError> {
         request.transaction().ok_or(TransactionError::Ended)
     }
 

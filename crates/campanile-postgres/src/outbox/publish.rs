@@ -18,7 +18,7 @@ impl Transaction {
     /// use campanile_postgres::Transaction;
     ///
     /// async fn bill(request: Request<String>) -> Result<(), BoxError> {
-    ///     let tx = Transaction::of(&request)?;
+    ///     let tx = Transaction::from_request(&request)?;
     ///     tx.execute("INSERT INTO bill VALUES ($1)", &[request.body()]).await?;
     ///     tx.publish(Output::to("bills").key(request.body().clone()).payload("100")).await?;
     ///     Ok(())

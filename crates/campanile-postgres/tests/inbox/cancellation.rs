@@ -65,7 +65,7 @@ async fn handle_case(
         Case::Reruns if has_run.swap(true, Ordering::Relaxed) => {}
         Case::Reruns => {
             let raise = "DO $$BEGIN RAISE SQLSTATE '40001'; END$$";
-            Transaction::of(&request)?.batch_execute(raise).await?;
+            Transaction::from_request(&request)?.batch_execute(raise).await?;
         }
     }
     Ok(())
@@ -113,7 +113,7 @@ async fn running_statement_ends_when_its_handler_is_dropped() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
         insert(&request).await?;
-        Transaction::of(&request)?.batch_execute("SELECT pg_sleep(600)").await?;
+        Transaction::from_request(&request)?.batch_execute("SELECT pg_sleep(600)").await?;
         Ok::<_, BoxError>(())
     });
     tokio::select! {
@@ -132,7 +132,7 @@ async fn vanished_client_frees_its_rows_before_its_lock_expires() {
     fixture.database.psql("INSERT INTO ledger VALUES ('shared', 0)");
     let handler = service_fn(async |request: Request<()>| {
         let work = "UPDATE ledger SET cents = 1 WHERE key = 'shared'; SELECT pg_sleep(600)";
-        Ok::<_, BoxError>(Transaction::of(&request)?.batch_execute(work).await?)
+        Ok::<_, BoxError>(Transaction::from_request(&request)?.batch_execute(work).await?)
     });
     let running = tokio::spawn(fixture.layer().layer(handler).oneshot(request("b-1")));
     fixture.database.wait_for(SLEEPING).await;
@@ -152,7 +152,7 @@ async fn session_keepalives_are_shorter_than_the_lock_ttl() {
         let shown = "SELECT current_setting('tcp_keepalives_idle')::int \
             + current_setting('tcp_keepalives_interval')::int * current_setting('tcp_keepalives_count')::int, \
             current_setting('tcp_user_timeout')";
-        let row = Transaction::of(&request)?.query_one(shown, &[]).await?;
+        let row = Transaction::from_request(&request)?.query_one(shown, &[]).await?;
         Ok::<_, BoxError>((row.get(0), row.get(1)))
     });
     let outcome: Outcome<(i32, String)> = fixture.run(handler, "b-1").await.unwrap();

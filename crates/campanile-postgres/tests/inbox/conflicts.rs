@@ -27,7 +27,7 @@ async fn run_raising(
             insert(&request).await?;
             if run < first {
                 let raise = format!("DO $$BEGIN RAISE SQLSTATE '{state}'; END$$");
-                Transaction::of(&request)?.batch_execute(&raise).await?;
+                Transaction::from_request(&request)?.batch_execute(&raise).await?;
             }
             Ok::<_, BoxError>(())
         }
@@ -61,7 +61,7 @@ async fn persistent_conflict_is_given_up_and_releases_attempt() {
     let (result, runs) = run_raising(&fixture, "40001", u32::MAX).await;
     let error = result.unwrap_err();
     let found = error::find::<InboxError>(&*error);
-    assert!(matches!(found, Some(InboxError::GivenUp { runs: 3, .. })), "{error:?}");
+    assert!(matches!(found, Some(InboxError::RolledBack { runs: 3, .. })), "{error:?}");
     let Some(IdempotencyError::AttemptFailed(failed)) = IdempotencyError::find(&*error) else {
         panic!("{error:?}");
     };
@@ -79,7 +79,7 @@ async fn run_concurrently(fixture: &Fixture, statements: [[&'static str; 2]; 2])
         service_fn(move |request: Request<()>| {
             let (barrier, run) = (barrier.clone(), runs.fetch_add(1, Ordering::Relaxed));
             async move {
-                let transaction = Transaction::of(&request)?;
+                let transaction = Transaction::from_request(&request)?;
                 transaction.batch_execute(first).await?;
                 if run == 0 {
                     barrier.wait().await;
@@ -136,7 +136,7 @@ async fn statement_on_altered_table_is_prepared_again_in_same_attempt() {
     let fixture = Fixture::new().await;
     fixture.database.psql("CREATE TABLE account (cents int); INSERT INTO account VALUES (7)");
     let handler = service_fn(async |request: Request<()>| {
-        let rows = Transaction::of(&request)?.query("SELECT * FROM account", &[]).await?;
+        let rows = Transaction::from_request(&request)?.query("SELECT * FROM account", &[]).await?;
         Ok::<_, BoxError>(rows[0].len())
     });
     assert_eq!(fixture.run(handler, "b-1").await.unwrap(), Outcome::Processed(1));
@@ -178,7 +178,7 @@ async fn full_disk_in_a_handlers_statement_never_costs_an_attempt() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
         let fill = "DO $$BEGIN RAISE SQLSTATE '53100'; END$$";
-        Transaction::of(&request)?.batch_execute(fill).await.map_err(BoxError::from)
+        Transaction::from_request(&request)?.batch_execute(fill).await.map_err(BoxError::from)
     });
     for _ in 0..MANY_RUNS {
         let error = fixture.run(handler, "b-1").await.unwrap_err();

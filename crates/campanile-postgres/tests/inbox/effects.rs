@@ -30,7 +30,7 @@ async fn handler_reads_its_own_writes_as_one_row_or_none() {
     let fixture = Fixture::new().await;
     let reads = service_fn(async |request: Request<()>| {
         let cents = async || {
-            let transaction = Transaction::of(&request)?;
+            let transaction = Transaction::from_request(&request)?;
             let row = transaction.query_opt("SELECT cents FROM ledger", &[]).await?;
             Ok::<Option<i64>, BoxError>(row.map(|row| row.try_get(0)).transpose()?)
         };
@@ -136,7 +136,7 @@ async fn keyless_request_passed_through_has_a_transaction() {
     let fixture = Fixture::new().await;
     let layer = fixture.idempotency_layer().on_missing_key(OnMissingKey::PassThrough);
     let handler = service_fn(async |request: Request<()>| {
-        let transaction = Transaction::of(&request)?;
+        let transaction = Transaction::from_request(&request)?;
         transaction.execute("INSERT INTO ledger VALUES ('none', 1)", &[]).await?;
         Ok::<_, BoxError>(())
     });
@@ -155,7 +155,7 @@ async fn keyless_request_fails_if_its_transaction_rolls_back() {
     let layer = fixture.inbox.layer(layer).unwrap();
     for end in ["SELECT 1 / 0", "ROLLBACK"] {
         let handler = service_fn(async move |request: Request<()>| {
-            let transaction = Transaction::of(&request)?;
+            let transaction = Transaction::from_request(&request)?;
             transaction.execute("INSERT INTO ledger VALUES ('none', 1)", &[]).await?;
             let _ = transaction.batch_execute(end).await;
             Ok::<_, BoxError>(())
@@ -178,7 +178,7 @@ async fn savepoint_rollback_undoes_only_later_statements() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
         insert(&request).await?;
-        let transaction = Transaction::of(&request)?;
+        let transaction = Transaction::from_request(&request)?;
         transaction.batch_execute("SAVEPOINT second").await?;
         let refused = transaction.batch_execute("INSERT INTO ledger VALUES (NULL, 1)").await;
         assert_eq!(refused.unwrap_err().code().unwrap().code(), "23502");
@@ -194,7 +194,7 @@ async fn ignored_statement_error_commits_nothing() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
         insert(&request).await?;
-        let _ = Transaction::of(&request)?.batch_execute("SELECT 1 / 0").await;
+        let _ = Transaction::from_request(&request)?.batch_execute("SELECT 1 / 0").await;
         Ok::<_, BoxError>(())
     });
     let error = fixture.run(handler, "b-1").await.unwrap_err();
@@ -210,7 +210,7 @@ async fn deferred_constraint_violation_is_a_handler_failure() {
     );
     let handler = service_fn(async |request: Request<()>| {
         insert(&request).await?;
-        Transaction::of(&request)?.execute("INSERT INTO booking VALUES (7)", &[]).await?;
+        Transaction::from_request(&request)?.execute("INSERT INTO booking VALUES (7)", &[]).await?;
         Ok::<_, BoxError>(())
     });
     let error = fixture.run(handler, "b-1").await.unwrap_err();
@@ -225,7 +225,7 @@ async fn statement_timeout_of_the_url_is_a_handler_failure() {
     let fixture = Fixture { inbox: Inbox::new(&store).unwrap(), database };
     let handler = service_fn(async |request: Request<()>| {
         insert(&request).await?;
-        Transaction::of(&request)?.execute("SELECT pg_sleep(60)", &[]).await?;
+        Transaction::from_request(&request)?.execute("SELECT pg_sleep(60)", &[]).await?;
         Ok::<_, BoxError>(())
     });
     let error = fixture.run(handler, "b-1").await.unwrap_err();
@@ -252,7 +252,7 @@ async fn handler_ending_its_transaction_does_not_complete_the_entry() {
         let fixture = Fixture::new().await;
         let handler = service_fn(async move |request: Request<()>| {
             insert(&request).await?;
-            Transaction::of(&request)?.batch_execute(end).await?;
+            Transaction::from_request(&request)?.batch_execute(end).await?;
             Ok::<_, BoxError>(())
         });
         let error = fixture.run(handler, "b-1").await.unwrap_err();
@@ -283,7 +283,7 @@ async fn handler_failing_after_its_own_commit_is_not_run_again() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
         insert(&request).await?;
-        Transaction::of(&request)?.batch_execute("COMMIT").await?;
+        Transaction::from_request(&request)?.batch_execute("COMMIT").await?;
         // Refused, because the connection is read-only outside of the transaction.
         insert(&request).await
     });
@@ -320,7 +320,7 @@ async fn handler_blocking_its_thread_is_run_once() {
 async fn connection_without_transaction_rejects_writes() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
-        Transaction::of(&request)?.batch_execute("ROLLBACK").await?;
+        Transaction::from_request(&request)?.batch_execute("ROLLBACK").await?;
         let refused = insert(&request).await.unwrap_err();
         let state = campanile_core::error::find(&*refused).and_then(TransactionError::code);
         assert_eq!(state.unwrap().code(), "25006");
@@ -341,7 +341,7 @@ async fn transaction_outliving_its_handler_is_unusable() {
     let handler = service_fn(move |request: Request<()>| {
         let send = send.clone();
         async move {
-            let _ = send.send(Transaction::of(&request)?.clone());
+            let _ = send.send(Transaction::from_request(&request)?.clone());
             book(request).await
         }
     });
@@ -357,7 +357,7 @@ async fn handler_leaving_a_statement_running_commits_nothing() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
         insert(&request).await?;
-        let connection = Transaction::of(&request)?.connection()?;
+        let connection = Transaction::from_request(&request)?.connection()?;
         tokio::spawn(async move {
             let _ = connection.batch_execute("SELECT pg_sleep(1)").await;
             let _ = connection.batch_execute("INSERT INTO ledger VALUES ('late', 1)").await;
@@ -366,7 +366,7 @@ async fn handler_leaving_a_statement_running_commits_nothing() {
     });
     let error = fixture.run(handler, "b-1").await.unwrap_err();
     let found = campanile_core::error::find::<InboxError>(&*error);
-    assert!(matches!(found, Some(InboxError::InUse)), "{error:?}");
+    assert!(matches!(found, Some(InboxError::TransactionInUse)), "{error:?}");
     fixture.assert_no_open_transaction().await;
     assert_eq!((&*fixture.booked("b-1"), &*fixture.booked("late")), ("0|0", "0|0"));
     assert_eq!(fixture.entry(), "R|1");

@@ -212,7 +212,7 @@ async fn session_terminated_at_a_statement_reruns_in_same_attempt() {
                 insert(&request).await?;
                 if run == 0 {
                     let end = "SELECT pg_terminate_backend(pg_backend_pid())";
-                    let ended = Transaction::of(&request)?.batch_execute(end).await;
+                    let ended = Transaction::from_request(&request)?.batch_execute(end).await;
                     // The run must also be repeated if the handler discards the database's error.
                     ended.map_err(|error| match is_returned {
                         true => BoxError::from(error),

@@ -90,7 +90,7 @@ async fn guarded_request_of_any_type_carries_a_transaction() {
         .map_request(WithLock::new)
         .layer(fixture.inbox.layer(layer).unwrap())
         .service_fn(async |booking: WithLock<Booking>| {
-            book(Transaction::of(&booking)?, booking.id).await
+            book(Transaction::from_request(&booking)?, booking.id).await
         });
     let booking = Booking { id: "b-1" };
     assert_eq!(service.clone().oneshot(booking.clone()).await.unwrap(), Outcome::Processed(1));

@@ -107,7 +107,7 @@ impl Relay {
 }
 
 pub(crate) async fn publish(request: &Request<()>, outputs: Vec<Output>) -> Result<(), BoxError> {
-    let transaction = Transaction::of(request)?;
+    let transaction = Transaction::from_request(request)?;
     for output in outputs {
         transaction.publish(output).await?;
     }

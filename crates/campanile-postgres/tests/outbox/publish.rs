@@ -22,7 +22,7 @@ async fn only_committed_messages_are_published() {
     });
     fixture.run(failing, "b-1").await.unwrap_err();
     let undone = service_fn(async |request: Request<()>| {
-        let transaction = Transaction::of(&request)?;
+        let transaction = Transaction::from_request(&request)?;
         transaction.batch_execute("SAVEPOINT s").await?;
         transaction.publish(bill("a", "undone")).await?;
         transaction.batch_execute("ROLLBACK TO SAVEPOINT s").await?;
@@ -93,7 +93,7 @@ async fn message_header_is_unique_and_the_same_in_every_run() {
         let (run, seen) = (counted.fetch_add(1, Ordering::Relaxed), kept.clone());
         async move {
             publish(&request, vec![bill("a", 0), bill("b", 1)]).await?;
-            let transaction = Transaction::of(&request)?;
+            let transaction = Transaction::from_request(&request)?;
             let sql = "SELECT string_agg(encode(header_values[1], 'escape'), ' ' ORDER BY id) \
                        FROM campanile.outbox WHERE header_names = ARRAY['idempotency-key']";
             let row = transaction.query_one(sql, &[]).await?;

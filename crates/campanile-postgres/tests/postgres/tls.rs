@@ -78,14 +78,14 @@ async fn only_a_server_with_trusted_authority_is_reached_by_tls() {
 
     for config in [config(), config().with_ca(Authority::new().read("ca.crt"))] {
         let error = connect_and_acquire(config).await.unwrap_err();
-        assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
+        assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
         assert!(chain(&error).contains("UnknownIssuer"), "{}", chain(&error));
     }
     // The certificate has another name.
     let by_name = server.url().replace("127.0.0.1", "localhost");
     let config = long_timeouts(&by_name).with_ca(authority.read("ca.crt"));
     let error = connect_and_acquire(config).await.unwrap_err();
-    assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
+    assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
 }
 
 #[tokio::test]

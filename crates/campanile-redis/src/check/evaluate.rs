@@ -42,14 +42,14 @@ impl Findings<'_> {
     fn check_server(&mut self, info: &Info, config: &RedisConfig) {
         if info.is_too_old() {
             self.add(
-                (FindingKind::Version, Severity::Breaks),
+                (FindingKind::Version, Severity::Unsafe),
                 format!("its version is {}", info.version()),
                 "the scripts cannot run, so no lock is granted",
                 "use Redis 7.0 or later, or Valkey",
             );
         } else if waits_for_disk(config) && info.is_before((7, 2)) {
             self.add(
-                (FindingKind::Version, Severity::Breaks),
+                (FindingKind::Version, Severity::Unsafe),
                 format!("its version is {}", info.version()),
                 "it does not support WAITAOF, which `with_wait_aof` needs, so no lock is granted",
                 "use Redis 7.2 or later, Valkey, or `with_wait`",
@@ -57,7 +57,7 @@ impl Findings<'_> {
         }
         if info.field("cluster_enabled") == Some("1") && !config.is_cluster() {
             self.add(
-                (FindingKind::Cluster, Severity::Breaks),
+                (FindingKind::Cluster, Severity::Unsafe),
                 "the server is a node of a cluster (cluster-enabled yes)",
                 "it has only some of the keys and refuses all others",
                 "use `RedisConfig::cluster`",
@@ -70,7 +70,7 @@ impl Findings<'_> {
         let is_limited = info.field("maxmemory").is_some_and(|bytes| bytes != "0");
         if is_limited && policy != "noeviction" {
             self.add(
-                (FindingKind::Eviction, Severity::Breaks),
+                (FindingKind::Eviction, Severity::Unsafe),
                 format!("keys are evicted when memory is full (maxmemory-policy {policy})"),
                 "two owners can hold an evicted lock, and an evicted completion runs again, both \
                  without any error",
@@ -91,7 +91,7 @@ impl Findings<'_> {
                 };
                 // The server refuses WAITAOF without an append-only file.
                 let severity =
-                    if waits_for_disk(config) { Severity::Breaks } else { Severity::Loses };
+                    if waits_for_disk(config) { Severity::Unsafe } else { Severity::DataLoss };
                 self.add(
                     (FindingKind::Persistence, severity),
                     seen,
@@ -110,14 +110,14 @@ impl Findings<'_> {
         let skips_fsync_on_rewrite = report.setting("no-appendfsync-on-rewrite") == Some("yes");
         let (severity, setting, risk, remedy) = match report.setting("appendfsync") {
             Some("no") => (
-                Severity::Loses,
+                Severity::DataLoss,
                 "appendfsync no",
                 "a crash of the machine loses the completions that the kernel had not written: \
                  those of half a minute or more",
                 ALWAYS,
             ),
             Some("always" | "everysec") if skips_fsync_on_rewrite => (
-                Severity::Loses,
+                Severity::DataLoss,
                 "no-appendfsync-on-rewrite yes",
                 "a crash of the machine during a rewrite of the append-only file loses the \
                  completions made meanwhile",
@@ -139,7 +139,7 @@ impl Findings<'_> {
             let primary = (info.field("master_host"), info.field("master_port"));
             let (host, port) = (primary.0.unwrap_or("?"), primary.1.unwrap_or("?"));
             return self.add(
-                (FindingKind::Replica, Severity::Breaks),
+                (FindingKind::Replica, Severity::Unsafe),
                 format!("the server is a replica of {host}:{port}"),
                 "it accepts no writes, so no lock is granted; if it did, they would be lost",
                 "connect to the primary",
@@ -149,21 +149,21 @@ impl Findings<'_> {
         let required = config.durability.map_or(0, |durability| durability.replicas);
         if let Some(replicas) = replicas.filter(|replicas| *replicas < required) {
             self.add(
-                (FindingKind::Replicas, Severity::Loses),
+                (FindingKind::Replicas, Severity::DataLoss),
                 format!("{replicas} replicas are connected, but {required} are waited for"),
                 "no lock is granted, and a failover loses what is completed meanwhile",
                 "add replicas (replicaof), or wait for fewer",
             );
         } else if replicas == Some(0) {
             self.add(
-                (FindingKind::Replicas, Severity::Loses),
+                (FindingKind::Replicas, Severity::DataLoss),
                 "the server has no replica",
                 "the loss of its machine loses all locks and completions",
                 "add a replica (replicaof)",
             );
         } else if replicas.is_some() && report.setting("min-replicas-to-write") == Some("0") {
             self.add(
-                (FindingKind::MinReplicas, Severity::Loses),
+                (FindingKind::MinReplicas, Severity::DataLoss),
                 "the server accepts writes that no replica receives (min-replicas-to-write 0)",
                 "when cut off from its replicas it still acknowledges completions, all of which a \
                  failover loses",
@@ -180,7 +180,7 @@ impl Findings<'_> {
         ];
         for (names, what) in what.into_iter().filter(|(names, _)| !names.is_empty()) {
             self.add(
-                (FindingKind::Permission, Severity::Breaks),
+                (FindingKind::Permission, Severity::Unsafe),
                 format!("{what} {}", names.join(", ")),
                 "the store's commands fail, so no lock is granted",
                 "grant the permissions listed in the docs of `RedisConfig` (ACL SETUSER)",
@@ -188,7 +188,7 @@ impl Findings<'_> {
         }
         if denied.has_denied_namespaces && config.namespaces.is_empty() {
             self.add(
-                (FindingKind::Keys, Severity::Loses),
+                (FindingKind::KeyAccess, Severity::DataLoss),
                 "the user may not use the keys of every namespace (campanile:* and {*)",
                 "a namespace without permission fails at its first record",
                 "name the namespaces with `with_namespaces`, so that their keys are checked",
@@ -199,7 +199,7 @@ impl Findings<'_> {
     fn check_clock(&mut self, report: &ServerReport) {
         if let Some(skew) = report.clock_skew.filter(|skew| *skew > MAX_CLOCK_SKEW) {
             self.add(
-                (FindingKind::Clock, Severity::Loses),
+                (FindingKind::Clock, Severity::DataLoss),
                 format!("server and client clocks are {:.1} s apart", skew.as_secs_f64()),
                 "after a failover to a server with the right time, locks and backoffs end too \
                  early or too late, and a fencing token may be lower than an earlier one",
@@ -212,7 +212,7 @@ impl Findings<'_> {
         let unanswered = report.unanswered();
         if !unanswered.is_empty() {
             self.add(
-                (FindingKind::Unseen, Severity::Notice),
+                (FindingKind::NotInspected, Severity::Notice),
                 format!("the server does not answer {}", unanswered.join(" and ")),
                 "its eviction, persistence and replication were not checked, or not completely",
                 "allow the user +info and +config|get, or check the settings yourself",

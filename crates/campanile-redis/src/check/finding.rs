@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Safety {
-    /// Refuses a server on which the protocol does not hold ([`Severity::Breaks`]). The default.
+    /// Refuses a server on which the protocol does not hold ([`Severity::Unsafe`]). The default.
     #[default]
     Refuse,
     /// Refuses no server. Locks and completions may disappear without any error, and commands may
@@ -28,44 +28,44 @@ pub enum Severity {
     /// Worth knowing. Logged at INFO.
     Notice,
     /// A failure of the server loses what it has acknowledged. Logged at WARN.
-    Loses,
+    DataLoss,
     /// The protocol does not hold, or commands fail, even without a failure. The server is refused,
     /// unless [`Safety`] accepts it; then logged at WARN.
-    Breaks,
+    Unsafe,
 }
 
 /// What a [`Finding`] is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// The server evicts keys when its memory is full. Severity: `Breaks`.
+    /// The server evicts keys when its memory is full. Severity: `Unsafe`.
     Eviction,
-    /// The server is a replica, which accepts no writes. Severity: `Breaks`.
+    /// The server is a replica, which accepts no writes. Severity: `Unsafe`.
     Replica,
     /// The server is too old for the scripts, or for `WAITAOF` if that is configured. Severity:
-    /// `Breaks`.
+    /// `Unsafe`.
     Version,
-    /// The server is a node of a cluster but is not configured as one. Severity: `Breaks`.
+    /// The server is a node of a cluster but is not configured as one. Severity: `Unsafe`.
     Cluster,
-    /// The user lacks a permission that the store needs. Severity: `Breaks`.
+    /// The user lacks a permission that the store needs. Severity: `Unsafe`.
     Permission,
     /// The user has no access to the keys of every namespace, and the namespaces of the store are
     /// not configured. Nothing is lost, but a namespace without access fails at its first record.
-    /// Severity: `Loses`.
-    Keys,
-    /// The server has no append-only file. Severity: `Loses`.
+    /// Severity: `DataLoss`.
+    KeyAccess,
+    /// The server has no append-only file. Severity: `DataLoss`.
     Persistence,
-    /// The append-only file is not synced with every write. Severity: `Loses`, or `Notice` for
+    /// The append-only file is not synced with every write. Severity: `DataLoss`, or `Notice` for
     /// `everysec`.
     Fsync,
-    /// The server has no replica. Severity: `Loses`.
+    /// The server has no replica. Severity: `DataLoss`.
     Replicas,
-    /// The server acknowledges writes even if no replica receives them. Severity: `Loses`.
+    /// The server acknowledges writes even if no replica receives them. Severity: `DataLoss`.
     MinReplicas,
-    /// The clocks of the server and the client differ by more than a second. Severity: `Loses`.
+    /// The clocks of the server and the client differ by more than a second. Severity: `DataLoss`.
     Clock,
     /// The user may not inspect the server. Severity: `Notice`.
-    Unseen,
+    NotInspected,
 }
 
 /// A problem of a server that can lose what the store keeps there: what was seen, what that could
@@ -78,7 +78,7 @@ struct Inner {
     kind: FindingKind,
     severity: Severity,
     address: Box<str>,
-    seen: Cow<'static, str>,
+    observed: Cow<'static, str>,
     risk: &'static str,
     remedy: &'static str,
 }
@@ -87,12 +87,12 @@ impl Finding {
     pub(super) fn new(
         (kind, severity): (FindingKind, Severity),
         address: &str,
-        seen: impl Into<Cow<'static, str>>,
+        observed: impl Into<Cow<'static, str>>,
         risk: &'static str,
         remedy: &'static str,
     ) -> Self {
-        let (address, seen) = (address.into(), seen.into());
-        Self(Arc::new(Inner { kind, severity, address, seen, risk, remedy }))
+        let (address, observed) = (address.into(), observed.into());
+        Self(Arc::new(Inner { kind, severity, address, observed, risk, remedy }))
     }
 
     /// What the finding is about.
@@ -111,8 +111,8 @@ impl Finding {
     }
 
     /// What was seen on the server, such as `appendonly no`.
-    pub fn seen(&self) -> &str {
-        &self.0.seen
+    pub fn observed(&self) -> &str {
+        &self.0.observed
     }
 
     /// What could be lost.
@@ -128,7 +128,7 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { seen, risk, remedy, .. } = &*self.0;
-        write!(f, "{seen}: {risk}; {remedy}")
+        let Inner { observed, risk, remedy, .. } = &*self.0;
+        write!(f, "{observed}: {risk}; {remedy}")
     }
 }

@@ -112,7 +112,7 @@ async fn check(
     let address = info.addr().to_string().into_boxed_str();
     let findings = deadline.timeout(&address, inspect(info, &address, config)).await??;
     if config.safety == Safety::Refuse {
-        let is_fatal = |finding: &&Finding| finding.severity() == Severity::Breaks;
+        let is_fatal = |finding: &&Finding| finding.severity() == Severity::Unsafe;
         let fatal: Box<[_]> = findings.iter().filter(is_fatal).cloned().collect();
         if !fatal.is_empty() {
             return Err(ConnectError::Unsafe { address, findings: fatal });
@@ -168,7 +168,7 @@ impl ConnectDeadline {
 fn log_finding(finding: &Finding) {
     let (address, kind) = (finding.address(), finding.kind());
     match finding.severity() {
-        Severity::Breaks | Severity::Loses => {
+        Severity::Unsafe | Severity::DataLoss => {
             tracing::warn!(address, ?kind, "unsafe Redis configuration: {finding}");
         }
         Severity::Notice => tracing::info!(address, ?kind, "inspected Redis: {finding}"),

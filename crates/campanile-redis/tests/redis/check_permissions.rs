@@ -36,7 +36,7 @@ async fn finding_names_each_denied_command() {
         let finding = refusal(&config).await;
         assert_eq!(finding.kind(), FindingKind::Permission);
         let expected = format!("the user may not send {}", command.to_uppercase());
-        assert_eq!(finding.seen(), expected);
+        assert_eq!(finding.observed(), expected);
     }
 }
 
@@ -47,7 +47,7 @@ async fn finding_names_the_denied_keys() {
         let (_server, config) = server(&format!("{ALL_COMMANDS} {keys}"));
         let finding = refusal(&config.with_namespaces(test_namespaces())).await;
         assert_eq!(finding.kind(), FindingKind::Permission);
-        assert!(finding.seen().contains("campanile:{tests} and {tests:"), "{keys}: {finding}");
+        assert!(finding.observed().contains("campanile:{tests} and {tests:"), "{keys}: {finding}");
     }
 }
 
@@ -56,10 +56,12 @@ async fn single_namespace_user_suffices_if_configured() {
     let (_server, config) = server(&format!("{ALL_COMMANDS} ~{{tests:* ~campanile:{{tests}}"));
     let user_findings = |store: &RedisStore| -> Vec<_> {
         let kinds = store.findings().iter().map(Finding::kind);
-        kinds.filter(|kind| matches!(kind, FindingKind::Permission | FindingKind::Keys)).collect()
+        kinds
+            .filter(|kind| matches!(kind, FindingKind::Permission | FindingKind::KeyAccess))
+            .collect()
     };
     let store = RedisStore::connect(config.clone()).await.unwrap();
-    assert_eq!(user_findings(&store), [FindingKind::Keys]);
+    assert_eq!(user_findings(&store), [FindingKind::KeyAccess]);
     let store = RedisStore::connect(config.with_namespaces(test_namespaces())).await.unwrap();
     assert_eq!(user_findings(&store), []);
     acquire_lock(&store, &key("key"), 1).await;
@@ -71,8 +73,8 @@ async fn server_without_info_permission_is_accepted() {
     let (_server, config) = server(&format!("{ALL_KEYS} {commands}"));
     let store = RedisStore::connect(config).await.unwrap();
     let [finding] = store.findings() else { panic!("{:?}", store.findings()) };
-    assert_eq!(finding.kind(), FindingKind::Unseen);
-    assert!(finding.seen().contains("INFO and CONFIG GET"), "{finding}");
+    assert_eq!(finding.kind(), FindingKind::NotInspected);
+    assert!(finding.observed().contains("INFO and CONFIG GET"), "{finding}");
     acquire_lock(&store, &key("key"), 1).await;
 }
 
@@ -80,8 +82,9 @@ async fn server_without_info_permission_is_accepted() {
 async fn server_without_config_command_is_accepted() {
     let server = RedisServer::builder().config("rename-command", "CONFIG \"\"").start().unwrap();
     let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
-    let unseen = store.findings().iter().find(|finding| finding.kind() == FindingKind::Unseen);
-    assert!(unseen.unwrap().seen().ends_with("CONFIG GET"), "{unseen:?}");
+    let unseen =
+        store.findings().iter().find(|finding| finding.kind() == FindingKind::NotInspected);
+    assert!(unseen.unwrap().observed().ends_with("CONFIG GET"), "{unseen:?}");
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ async fn finding_of(server: &RedisServer, kind: FindingKind) -> Finding {
     let of_kind: Vec<_> = found.iter().filter(|finding| finding.kind() == kind).collect();
     let [finding] = &*of_kind else { panic!("expected {kind:?} once: {found:?}") };
     assert_eq!(finding.address(), server.addr().to_string());
-    for part in [finding.seen(), finding.risk(), finding.remedy()] {
+    for part in [finding.observed(), finding.risk(), finding.remedy()] {
         assert!(finding.to_string().contains(part) && !part.is_empty(), "{finding}");
     }
     (*finding).clone()
@@ -57,7 +57,7 @@ async fn eviction_finding_needs_policy_and_memory_limit() {
 
     server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]).unwrap();
     let finding = finding_of(&server, FindingKind::Eviction).await;
-    assert_eq!(finding.severity(), Severity::Breaks);
+    assert_eq!(finding.severity(), Severity::Unsafe);
     assert!(finding.remedy().contains("noeviction"), "{finding}");
     assert_eq!(refusal_kinds(&server).await, [FindingKind::Eviction]);
 }
@@ -67,7 +67,7 @@ async fn replica_is_refused_with_its_primarys_address() {
     let primary = RedisServer::start().unwrap();
     let replica = replica_of(&primary);
     let finding = finding_of(&replica, FindingKind::Replica).await;
-    assert!(finding.seen().contains(&primary.addr().to_string()), "{finding}");
+    assert!(finding.observed().contains(&primary.addr().to_string()), "{finding}");
     assert_eq!(refusal_kinds(&replica).await, [FindingKind::Replica]);
 }
 
@@ -75,32 +75,35 @@ async fn replica_is_refused_with_its_primarys_address() {
 async fn missing_persistence_is_a_finding() {
     let server = RedisServer::start().unwrap();
     let finding = finding_of(&server, FindingKind::Persistence).await;
-    assert_eq!(finding.severity(), Severity::Loses);
-    assert!(finding.seen().contains("nothing is kept on disk"), "{finding}");
+    assert_eq!(finding.severity(), Severity::DataLoss);
+    assert!(finding.observed().contains("nothing is kept on disk"), "{finding}");
     assert!(finding.remedy().contains("appendonly yes"), "{finding}");
 
     server.cli(&["CONFIG", "SET", "save", "3600 1"]).unwrap();
     let finding = finding_of(&server, FindingKind::Persistence).await;
-    assert!(finding.seen().contains("save 3600 1"), "{finding}");
+    assert!(finding.observed().contains("save 3600 1"), "{finding}");
 }
 
 #[tokio::test]
 async fn delayed_fsync_is_a_finding() {
     let server = RedisServer::builder().append_only(true).start().unwrap();
     let finding = finding_of(&server, FindingKind::Fsync).await;
-    assert_eq!((finding.severity(), finding.seen()), (Severity::Notice, "appendfsync everysec"));
+    assert_eq!(
+        (finding.severity(), finding.observed()),
+        (Severity::Notice, "appendfsync everysec")
+    );
 
     server.cli(&["CONFIG", "SET", "no-appendfsync-on-rewrite", "yes"]).unwrap();
     for fsync in ["everysec", "always"] {
         server.cli(&["CONFIG", "SET", "appendfsync", fsync]).unwrap();
         let finding = finding_of(&server, FindingKind::Fsync).await;
-        assert_eq!(finding.severity(), Severity::Loses);
-        assert_eq!(finding.seen(), "no-appendfsync-on-rewrite yes");
+        assert_eq!(finding.severity(), Severity::DataLoss);
+        assert_eq!(finding.observed(), "no-appendfsync-on-rewrite yes");
         assert_eq!(finding.remedy(), "set no-appendfsync-on-rewrite no");
     }
     server.cli(&["CONFIG", "SET", "appendfsync", "no"]).unwrap();
     let finding = finding_of(&server, FindingKind::Fsync).await;
-    assert_eq!((finding.severity(), finding.seen()), (Severity::Loses, "appendfsync no"));
+    assert_eq!((finding.severity(), finding.observed()), (Severity::DataLoss, "appendfsync no"));
     assert_eq!(finding.remedy(), "set appendfsync always");
 }
 
@@ -111,7 +114,7 @@ async fn missing_replica_or_min_replicas_is_a_finding() {
 
     let _replica = replica_of(&server);
     let finding = finding_of(&server, FindingKind::MinReplicas).await;
-    assert_eq!(finding.severity(), Severity::Loses);
+    assert_eq!(finding.severity(), Severity::DataLoss);
     assert!(finding.remedy().contains("min-replicas-to-write 1"), "{finding}");
 }
 
@@ -141,7 +144,7 @@ async fn findings_are_sorted_and_refusal_lists_all_causes() {
     let severities: Vec<_> =
         accepted_findings(&server).await.iter().map(Finding::severity).collect();
     assert!(severities.is_sorted_by(|a, b| a >= b), "{severities:?}");
-    assert!(severities.contains(&Severity::Breaks) && severities.contains(&Severity::Loses));
+    assert!(severities.contains(&Severity::Unsafe) && severities.contains(&Severity::DataLoss));
 
     let error = RedisStore::connect(long_timeout(server.url())).await.unwrap_err();
     let text = error.to_string();

@@ -103,7 +103,7 @@ async fn clock_skew_is_a_finding() {
         let [finding] = store.findings() else { panic!("{:?}", store.findings()) };
         assert_eq!(finding.kind(), FindingKind::Clock);
         assert!(finding.remedy().contains("NTP"), "{finding}");
-        let apart: f64 = finding.seen().split(' ').nth(5).unwrap().parse().unwrap();
+        let apart: f64 = finding.observed().split(' ').nth(5).unwrap().parse().unwrap();
         assert!((3500.0..3700.0).contains(&apart), "{finding}");
     }
 }

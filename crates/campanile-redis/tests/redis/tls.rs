@@ -91,7 +91,7 @@ async fn server_is_trusted_only_by_its_authority() {
     for config in [long_timeout(&*url).with_ca(another), long_timeout(&*url)] {
         let shown = format!("{config:?}");
         let error = RedisStore::connect(config).await.unwrap_err();
-        assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
+        assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
         let text = format!("{} {error:?} {shown} {store:?}", chain(&error));
         assert!(text.contains("UnknownIssuer"), "{text}");
         assert!(!text.contains("Wr1ghtW0rd"), "{text}");
@@ -100,7 +100,7 @@ async fn server_is_trusted_only_by_its_authority() {
     let other_name = url.replace("127.0.0.1", "localhost");
     let config = long_timeout(other_name).with_ca(authority.read("ca.crt"));
     let error = RedisStore::connect(config).await.unwrap_err();
-    assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
+    assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn client_certificate_is_presented_on_request() {
     let (server, url) = start_server(&authority, "yes");
     let config = || long_timeout(&*url).with_ca(authority.read("ca.crt"));
     let error = RedisStore::connect(config()).await.unwrap_err();
-    assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
+    assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
 
     let own = config()
         .with_client_certificate(authority.read("client.crt"), authority.read("client.key"));

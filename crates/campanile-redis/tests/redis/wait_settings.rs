@@ -33,8 +33,11 @@ async fn too_few_replicas_for_the_wait_is_a_finding() {
     let store = RedisStore::connect(config(2)).await.unwrap();
     let mut findings = store.findings().iter();
     let finding = findings.find(|finding| finding.kind() == FindingKind::Replicas).unwrap();
-    assert_eq!(finding.severity(), Severity::Loses);
-    assert!(finding.seen().contains("1 replicas") && finding.seen().contains("2 are"), "{finding}");
+    assert_eq!(finding.severity(), Severity::DataLoss);
+    assert!(
+        finding.observed().contains("1 replicas") && finding.observed().contains("2 are"),
+        "{finding}"
+    );
 
     let store = RedisStore::connect(config(1)).await.unwrap();
     assert!(store.findings().iter().all(|finding| finding.kind() != FindingKind::Replicas));

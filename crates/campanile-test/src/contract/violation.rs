@@ -1,24 +1,24 @@
 use std::fmt;
 
-/// A promise that a store broke.
+/// A guarantee that a store broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {
-    /// The name of the promise.
-    pub promise: &'static str,
+    /// The name of the guarantee.
+    pub guarantee: &'static str,
     /// What the store did instead.
-    pub seen: String,
+    pub observed: String,
 }
 
 impl Violation {
-    pub(super) fn new(promise: &'static str, seen: String) -> Self {
-        Self { promise, seen }
+    pub(super) fn new(guarantee: &'static str, observed: String) -> Self {
+        Self { guarantee, observed }
     }
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.promise.replace('_', " ");
-        write!(f, "{name}: {}", self.seen)
+        let name = self.guarantee.replace('_', " ");
+        write!(f, "{name}: {}", self.observed)
     }
 }

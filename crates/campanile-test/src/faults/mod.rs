@@ -15,7 +15,7 @@
 //! let runner = Runner::new(&keeper, "jobs")?;
 //!
 //! // The completion takes effect, but its answer is lost. The keeper repeats the command.
-//! store.next_of("complete", Fault::LoseReply);
+//! store.inject_next_of("complete", Fault::LoseReply);
 //! runner.run("job-1", async |_| Ok::<_, BoxError>(())).await?;
 //! assert_eq!(store.count("complete"), 2);
 //! # Ok(())

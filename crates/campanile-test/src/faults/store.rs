@@ -45,28 +45,28 @@ impl<S: Store> FaultyStore<S> {
     }
 
     /// Injects this fault into the next call that has no fault assigned yet.
-    pub fn next(&self, fault: Fault) {
+    pub fn inject_next(&self, fault: Fault) {
         self.state().rules.once(None, fault);
     }
 
     /// Injects this fault into the next call with such a command (`acquire`, `renew`, and so on).
-    pub fn next_of(&self, operation: &str, fault: Fault) {
+    pub fn inject_next_of(&self, operation: &str, fault: Fault) {
         self.state().rules.once(Some(operation), fault);
     }
 
     /// Injects this fault into all calls from now on.
-    pub fn always(&self, fault: Fault) {
+    pub fn inject_always(&self, fault: Fault) {
         self.state().rules.lasting(None, fault);
     }
 
     /// Injects this fault into all calls with such a command from now on.
-    pub fn always_of(&self, operation: &str, fault: Fault) {
+    pub fn inject_always_of(&self, operation: &str, fault: Fault) {
         self.state().rules.lasting(Some(operation), fault);
     }
 
     /// Injects one of these faults into each call from now on, with the given probabilities, as
     /// drawn from the seed.
-    pub fn at_random(&self, seed: u64, odds: impl Into<Vec<(f64, Fault)>>) {
+    pub fn inject_randomly(&self, seed: u64, odds: impl Into<Vec<(f64, Fault)>>) {
         self.state().rules.random(seed, odds.into());
     }
 

@@ -35,7 +35,7 @@ async fn slow_store_passes_contract() {
     let clock = TestClock::new();
     let store = FaultyStore::new(MemoryStore::with_clock(clock.store_clock()));
     // Not a microsecond, because tokio's timers have a resolution of a millisecond.
-    store.always(Fault::Slow(Duration::from_millis(1)));
+    store.inject_always(Fault::Slow(Duration::from_millis(1)));
     contract::run(&store, &SlowTime(clock)).await;
 }
 

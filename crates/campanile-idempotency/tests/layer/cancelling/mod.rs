@@ -44,7 +44,7 @@ impl Delivery {
             Self::AnswerLost => Fault::HangReply,
         };
         harness.store.forget_calls();
-        harness.store.next_of(operation, fault);
+        harness.store.inject_next_of(operation, fault);
     }
 
     /// Completes the delivery after the future has been dropped, and waits until everything

@@ -106,7 +106,7 @@ async fn dropped_signals_do_not_affect_other_waiters() {
 
     // The store refuses to renew the lock, so the lock is lost; then its holder ends, which the
     // signal reports.
-    harness.store.always(Fault::Refuse);
+    harness.store.inject_always(Fault::Refuse);
     assert_eq!(timeout(TTL, lost).await.unwrap().cause, LostCause::Expired);
     holder.await.unwrap().unwrap_err();
     drop(respond);

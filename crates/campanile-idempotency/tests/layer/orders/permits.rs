@@ -30,7 +30,7 @@ async fn idempotency_concurrency_takes_and_releases_permit_before_lock() {
     assert_eq!(harness.store.count("acquire"), 1, "permit first, then lock");
     next.abort();
 
-    harness.store.next_of("complete", Fault::HangReply);
+    harness.store.inject_next_of("complete", Fault::HangReply);
     respond.send_response("done");
     assert!(is_pending(&call).await);
     assert_eq!(permits.available_permits(), 1);
@@ -89,7 +89,7 @@ async fn idempotency_concurrency_holds_permit_until_duplicate_is_known() {
         .service(service_fn(async |_: Request<()>| Ok::<_, BoxError>("done")));
     assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed("done"));
 
-    harness.store.next_of("acquire", Fault::HangReply);
+    harness.store.inject_next_of("acquire", Fault::HangReply);
     let duplicate = service.start(request("p-1"));
     assert!(is_pending(&duplicate).await);
     assert_eq!(permits.available_permits(), 0);
@@ -107,7 +107,7 @@ async fn concurrency_idempotency_holds_permit_while_settling() {
         .layer(GlobalConcurrencyLimitLayer::with_semaphore(permits.clone()))
         .layer(harness.layer())
         .service(handler);
-    harness.store.next_of("complete", Fault::HangReply);
+    harness.store.inject_next_of("complete", Fault::HangReply);
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
     respond.send_response("done");

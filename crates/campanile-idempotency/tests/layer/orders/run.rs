@@ -129,7 +129,7 @@ async fn timeout_idempotency_cancels_acquire() {
         .timeout(Duration::from_secs(2))
         .layer(harness.layer())
         .service(handler);
-    harness.store.next_of("acquire", Fault::HangReply);
+    harness.store.inject_next_of("acquire", Fault::HangReply);
     let error = service.run("p-1").await.unwrap_err();
     assert!(error.is::<Elapsed>());
     harness.assert_settled().await;
@@ -157,7 +157,7 @@ async fn timeout_idempotency_finishes_settlement() {
     let service = ServiceBuilder::new().timeout(TIMEOUT).layer(harness.layer()).service(handler);
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
-    harness.store.always(Fault::Refuse);
+    harness.store.inject_always(Fault::Refuse);
     respond.send_response("done");
     assert!(call.await.unwrap().unwrap_err().is::<Elapsed>());
     harness.store.heal();

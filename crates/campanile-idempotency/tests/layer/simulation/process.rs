@@ -43,7 +43,7 @@ impl Process {
         let dropped = [OnDropped::Fail, OnDropped::Release, OnDropped::Expire];
         process.layer = layer.on_dropped(*choose(rng, &dropped));
         process.fault_odds = environment.plan.fault_odds();
-        process.store.at_random(rng.u64(..), process.fault_odds.clone());
+        process.store.inject_randomly(rng.u64(..), process.fault_odds.clone());
         process
     }
 
@@ -85,12 +85,12 @@ impl Process {
     pub(super) fn outage(&mut self, rng: &mut Rng) {
         let (store, fault_odds, seed) = (self.store.clone(), self.fault_odds.clone(), rng.u64(..));
         let fault = [Fault::Refuse, Fault::LoseReply, Fault::Hang, Fault::HangReply];
-        store.always(*choose(rng, &fault));
+        store.inject_always(*choose(rng, &fault));
         let duration = Duration::from_secs_f64(rng.f64() * 40.0);
         tokio::spawn(async move {
             sleep(duration).await;
             store.heal();
-            store.at_random(seed, fault_odds);
+            store.inject_randomly(seed, fault_odds);
         });
     }
 

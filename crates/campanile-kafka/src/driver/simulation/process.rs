@@ -103,7 +103,7 @@ async fn outages(cluster: &Cluster, store: &FaultyStore<MemoryStore>) -> Infalli
         if cluster.state().faults_stopped {
             return std::future::pending().await;
         }
-        store.always(Fault::Refuse);
+        store.inject_always(Fault::Refuse);
         sleep(Duration::from_millis(down)).await;
         store.heal();
         delay_answers(cluster, store);
@@ -114,7 +114,7 @@ async fn outages(cluster: &Cluster, store: &FaultyStore<MemoryStore>) -> Infalli
 fn delay_answers(cluster: &Cluster, store: &FaultyStore<MemoryStore>) {
     let seed = cluster.state().random.u64(..);
     let slow = |millis| Fault::Slow(Duration::from_millis(millis));
-    store.at_random(seed, [(0.4, slow(1)), (0.1, slow(30))]);
+    store.inject_randomly(seed, [(0.4, slow(1)), (0.1, slow(30))]);
 }
 
 /// Serves until a shutdown at a random time.

@@ -103,13 +103,13 @@ async fn letter_copies_share_key_and_origin_but_not_token() {
     let config = kafka.consumer_config("g");
     let memory = MemoryStore::new();
     let store = FaultyStore::new(memory.clone());
-    store.always_of("give_up", Fault::Refuse);
+    store.inject_always_of("give_up", Fault::Refuse);
     let keeper = LockKeeper::new(store.clone()).unwrap();
     let crashing =
         serve(dead_lettering(config.clone()), single_attempt(&keeper, Duration::from_millis(500)));
     until("the letter is published but not recorded", || store.count("give_up") >= 1).await;
     // From now on, none of the keeper's commands takes effect in the store.
-    store.always(Fault::Refuse);
+    store.inject_always(Fault::Refuse);
     crashing.drop().await;
     let keeper = LockKeeper::new(memory).unwrap();
     let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));

@@ -29,7 +29,7 @@ async fn dead_letter_precedes_failed_entry_and_commit() {
     until_committed(&config, "orders", &[1]).await;
 
     set_unknown(&kafka, DEAD, true);
-    store.next_of("give_up", Fault::Hang);
+    store.inject_next_of("give_up", Fault::Hang);
     produce(&kafka, &[FAILS, FAILS, LAST]);
     // The attempt is recorded because the letter could not be published.
     until("the lock is released", || store.count("fail") == 1).await;

@@ -225,7 +225,7 @@ async fn lock_lost_during_a_publication_commits_nothing() {
     set_unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS]);
     until("publication of the letter begins", || begun.load(Ordering::SeqCst) == 1).await;
-    store.always_of("renew", Fault::Refuse);
+    store.inject_always_of("renew", Fault::Refuse);
     until("the publication is retried", || store.count("acquire") > 2).await;
     assert_eq!(store.count("give_up"), 0);
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
@@ -267,7 +267,7 @@ async fn failure_after_a_lost_lock_is_not_published_under_it() {
             }
         },
     );
-    store.always_of("renew", Fault::Refuse);
+    store.inject_always_of("renew", Fault::Refuse);
     let serving = serve(dead_lettering(config.clone()), service);
     until("the attempt has ended", || store.count("acquire") > 1).await;
     store.heal();

@@ -94,7 +94,7 @@ async fn wrong_number_of_batch_answers_is_detected() {
     for fault in [Fault::FewerAnswers, Fault::MoreAnswers] {
         let clock = TestClock::new();
         let store = FaultyStore::new(MemoryStore::with_clock(clock.store_clock()));
-        store.always(fault);
+        store.inject_always(fault);
         assert_violates(&store, &clock, &["a_full_batch_is_answered_in_full"]).await;
     }
 }
