@@ -37,23 +37,23 @@ CREATE DOMAIN campanile.digest AS bytea CHECK (octet_length(VALUE) = 16);
 -- One row for each key. The columns are ordered by decreasing width, which leaves no padding
 -- between them.
 CREATE TABLE campanile.entry (
-    token        campanile.token    NOT NULL,
-    owner        campanile.nonzero,                        -- null: an operator reopened the entry
-    fingerprint  campanile.nonzero,                        -- null: not compared
-    created      campanile.instant  NOT NULL,
-    at           campanile.instant  NOT NULL,              -- the lock's end, the next attempt, or when it was settled
-    expires_at   timestamptz        NOT NULL,              -- from then on the entry counts as absent
-    attempt      campanile.attempts NOT NULL,
-    interrupts   campanile.tally    NOT NULL DEFAULT 0,
-    give_ups      campanile.tally    NOT NULL DEFAULT 0,
-    state        campanile.state    NOT NULL,
-    giving_up       boolean            NOT NULL DEFAULT false,
-    permanent_failure       boolean            NOT NULL DEFAULT false,
-    released     boolean            NOT NULL DEFAULT false,
-    key          campanile.digest   NOT NULL,              -- the first 16 bytes of BLAKE3(the user's key)
-    namespace    text               COLLATE "C" NOT NULL,
-    error        bytea,                                    -- UTF-8, NUL included, which text cannot have
-    reply        bytea,
+    token             campanile.token    NOT NULL,
+    owner             campanile.nonzero,                        -- null: an operator reopened the entry
+    fingerprint       campanile.nonzero,                        -- null: not compared
+    created           campanile.instant  NOT NULL,
+    at                campanile.instant  NOT NULL,              -- the lock's end, the next attempt, or when it was settled
+    expires_at        timestamptz        NOT NULL,              -- from then on the entry counts as absent
+    attempt           campanile.attempts NOT NULL,
+    interrupts        campanile.tally    NOT NULL DEFAULT 0,
+    give_ups          campanile.tally    NOT NULL DEFAULT 0,
+    state             campanile.state    NOT NULL,
+    giving_up         boolean            NOT NULL DEFAULT false,
+    permanent_failure boolean            NOT NULL DEFAULT false,
+    released          boolean            NOT NULL DEFAULT false,
+    key               campanile.digest   NOT NULL,              -- the first 16 bytes of BLAKE3(the user's key)
+    namespace         text               COLLATE "C" NOT NULL,
+    error             bytea,                                    -- UTF-8, NUL included, which text cannot have
+    reply             bytea,
     PRIMARY KEY (namespace, key),
     CONSTRAINT each_in_its_state CHECK (
         (state = 'P' OR NOT giving_up) AND (state = 'R' OR NOT released) AND (state = 'C' OR reply IS NULL)
@@ -77,23 +77,23 @@ COMMENT ON COLUMN campanile.entry.error IS 'the error of the last failed attempt
 
 -- An entry after an operation, with the clock that the operation used. state is null if there is no
 -- entry.
-CREATE TYPE campanile.told AS (
-    place        integer,       -- of the key in the call, from 1; 0: the first row, with the clock
-    now          timestamptz,
-    token        bigint,
-    owner        bigint,
-    fingerprint  bigint,
-    created      timestamptz,
-    at           timestamptz,
-    attempt      integer,
-    interrupts   smallint,
-    give_ups      smallint,
-    state        "char",
-    giving_up       boolean,
-    permanent_failure       boolean,
-    released     boolean,
-    error        bytea,
-    reply        bytea
+CREATE TYPE campanile.answer AS (
+    place             integer,       -- of the key in the call, from 1; 0: the first row, with the clock
+    now               timestamptz,
+    token             bigint,
+    owner             bigint,
+    fingerprint       bigint,
+    created           timestamptz,
+    at                timestamptz,
+    attempt           integer,
+    interrupts        smallint,
+    give_ups          smallint,
+    state             "char",
+    giving_up         boolean,
+    permanent_failure boolean,
+    released          boolean,
+    error             bytea,
+    reply             bytea
 );
 
 CREATE FUNCTION campanile.version() RETURNS integer
@@ -124,36 +124,36 @@ LANGUAGE sql STABLE
 AS $$ SELECT instant + micros * interval '1 microsecond' $$;
 
 -- Returns an entry and its place; null is no entry.
-CREATE FUNCTION campanile.tell(place bigint, now timestamptz, e campanile.entry) RETURNS campanile.told
+CREATE FUNCTION campanile.to_answer(place bigint, now timestamptz, e campanile.entry) RETURNS campanile.answer
 LANGUAGE plpgsql
 AS $$
 BEGIN
     RETURN ROW (
         place::integer, now, e.token, e.owner, e.fingerprint, e.created, e.at, e.attempt, e.interrupts,
         e.give_ups, e.state, e.giving_up, e.permanent_failure, e.released, e.error, e.reply
-    )::campanile.told;
+    )::campanile.answer;
 END
 $$;
 
 -- Returns the clock, and all of the entries unless all keys had the ordinary outcome.
-CREATE FUNCTION campanile.tell_all(space text, keys bytea[], instant timestamptz, is_usual boolean)
-RETURNS SETOF campanile.told
+CREATE FUNCTION campanile.to_answers(space text, keys bytea[], instant timestamptz, is_usual boolean)
+RETURNS SETOF campanile.answer
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    RETURN NEXT campanile.tell(0, instant, NULL);
+    RETURN NEXT campanile.to_answer(0, instant, NULL);
     IF is_usual THEN
         RETURN;
     END IF;
     RETURN QUERY
-        SELECT told.*
+        SELECT answer.*
         FROM unnest(keys) WITH ORDINALITY AS asked (key, place)
         LEFT JOIN LATERAL (
             SELECT e FROM campanile.entry e
             WHERE e.namespace = space AND e.key = asked.key AND e.expires_at > instant
             LIMIT 1
         ) found ON true
-        CROSS JOIN LATERAL campanile.tell(asked.place, instant, found.e) told;
+        CROSS JOIN LATERAL campanile.to_answer(asked.place, instant, found.e) answer;
 END
 $$;
 
@@ -189,7 +189,7 @@ $$;
 CREATE FUNCTION campanile.acquire(
     space text, keys bytea[], owners bigint[], fingerprints bigint[], floors bigint[],
     ttl bigint, max_attempts integer, retention bigint
-) RETURNS SETOF campanile.told
+) RETURNS SETOF campanile.answer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -218,7 +218,7 @@ BEGIN
         RETURNING key
     )
     SELECT array_agg(key) INTO granted FROM inserted;
-    RETURN NEXT campanile.tell(0, instant, NULL);
+    RETURN NEXT campanile.to_answer(0, instant, NULL);
     IF cardinality(granted) = cardinality(keys) THEN
         RETURN;
     END IF;
@@ -236,7 +236,7 @@ BEGIN
         WHERE x.namespace = space AND x.key = asked.key
             AND x.state IN ('C', 'F') AND x.expires_at > instant;
         IF FOUND THEN
-            RETURN NEXT campanile.tell(asked.place, instant, e);
+            RETURN NEXT campanile.to_answer(asked.place, instant, e);
             CONTINUE;
         END IF;
 
@@ -250,7 +250,7 @@ BEGIN
                 RAISE EXCEPTION 'an entry was swept away while it was acquired'
                     USING ERRCODE = 'serialization_failure';
             END IF;
-            RETURN NEXT campanile.tell(asked.place, instant, NULL);
+            RETURN NEXT campanile.to_answer(asked.place, instant, NULL);
             CONTINUE;
         END IF;
 
@@ -260,7 +260,7 @@ BEGIN
         IF e.expires_at <= instant THEN
             -- The entry has expired and counts as absent.
             IF next_token >= tokens_end THEN
-                RETURN NEXT campanile.tell(asked.place, instant, NULL);
+                RETURN NEXT campanile.to_answer(asked.place, instant, NULL);
                 CONTINUE;
             END IF;
             e.attempt := 0;
@@ -311,7 +311,7 @@ BEGIN
                 expires_at = campanile.after(instant, retention), error = e.error, reply = e.reply
             WHERE x.namespace = space AND x.key = asked.key;
         END IF;
-        RETURN NEXT campanile.tell(asked.place, instant, e);
+        RETURN NEXT campanile.to_answer(asked.place, instant, e);
     END LOOP;
 END
 $$;
@@ -321,7 +321,7 @@ $$;
 
 CREATE FUNCTION campanile.renew(
     space text, keys bytea[], tokens bigint[], owners bigint[], ttl bigint, retention bigint
-) RETURNS SETOF campanile.told
+) RETURNS SETOF campanile.answer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -334,7 +334,7 @@ BEGIN
     UPDATE campanile.entry e
     SET at = campanile.after(instant, ttl), expires_at = campanile.after(instant, retention)
     WHERE e.ctid = ANY (held) AND e.at < campanile.after(instant, ttl);
-    RETURN QUERY SELECT * FROM campanile.tell_all(
+    RETURN QUERY SELECT * FROM campanile.to_answers(
         space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
 END
 $$;
@@ -347,7 +347,7 @@ $$;
 
 CREATE FUNCTION campanile.complete(
     space text, keys bytea[], tokens bigint[], owners bigint[], replies bytea[], retention bigint
-) RETURNS SETOF campanile.told
+) RETURNS SETOF campanile.answer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -362,7 +362,7 @@ BEGIN
         giving_up = false, permanent_failure = false, error = NULL,
         reply = replies[array_position(keys, e.key)]
     WHERE e.ctid = ANY (held);
-    RETURN QUERY SELECT * FROM campanile.tell_all(
+    RETURN QUERY SELECT * FROM campanile.to_answers(
         space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
 END
 $$;
@@ -377,7 +377,7 @@ $$;
 CREATE FUNCTION campanile.adopt(
     space text, keys bytea[], tokens bigint[], owners bigint[], attempts integer[],
     fingerprints bigint[], replies bytea[], retention bigint
-) RETURNS SETOF campanile.told
+) RETURNS SETOF campanile.answer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -401,7 +401,7 @@ BEGIN
         RETURNING key
     )
     SELECT array_agg(key) INTO adopted FROM inserted;
-    RETURN NEXT campanile.tell(0, instant, NULL);
+    RETURN NEXT campanile.to_answer(0, instant, NULL);
 
     -- The key still has an expired entry, or another owner has been granted it since.
     FOR asked IN
@@ -428,7 +428,7 @@ BEGIN
             WHERE x.namespace = space AND x.key = asked.key
             RETURNING x.* INTO e;
         END IF;
-        RETURN NEXT campanile.tell(asked.place, instant, e);
+        RETURN NEXT campanile.to_answer(asked.place, instant, e);
     END LOOP;
 END
 $$;
@@ -441,7 +441,7 @@ $$;
 CREATE FUNCTION campanile.fail(
     space text, keys bytea[], tokens bigint[], owners bigint[], delays bigint[], lasts boolean[],
     errors bytea[], retention bigint
-) RETURNS SETOF campanile.told
+) RETURNS SETOF campanile.answer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -458,7 +458,7 @@ BEGIN
         permanent_failure = e.permanent_failure OR lasts[array_position(keys, e.key)],
         error = coalesce(errors[array_position(keys, e.key)], e.error)
     WHERE e.ctid = ANY (held);
-    RETURN QUERY SELECT * FROM campanile.tell_all(
+    RETURN QUERY SELECT * FROM campanile.to_answers(
         space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
 END
 $$;
@@ -470,7 +470,7 @@ $$;
 
 CREATE FUNCTION campanile.release(
     space text, keys bytea[], tokens bigint[], owners bigint[], ran boolean, retention bigint
-) RETURNS SETOF campanile.told
+) RETURNS SETOF campanile.answer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -486,7 +486,7 @@ BEGIN
         interrupts = e.interrupts + (NOT e.giving_up AND ran AND e.interrupts < 8)::integer,
         give_ups = greatest(e.give_ups - e.giving_up::integer, 0), giving_up = false, released = true
     WHERE e.ctid = ANY (held);
-    RETURN QUERY SELECT * FROM campanile.tell_all(
+    RETURN QUERY SELECT * FROM campanile.to_answers(
         space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
 END
 $$;
@@ -496,7 +496,7 @@ $$;
 -- never received a token, so the handler did not run.
 
 CREATE FUNCTION campanile.cancel(space text, keys bytea[], owners bigint[], retention bigint)
-RETURNS SETOF campanile.told
+RETURNS SETOF campanile.answer
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS 'SELECT * FROM campanile.release(space, keys, NULL, owners, false, retention)';
@@ -506,7 +506,7 @@ AS 'SELECT * FROM campanile.release(space, keys, NULL, owners, false, retention)
 
 CREATE FUNCTION campanile.give_up(
     space text, keys bytea[], tokens bigint[], owners bigint[], reasons bytea[], retention bigint
-) RETURNS SETOF campanile.told
+) RETURNS SETOF campanile.answer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -520,7 +520,7 @@ BEGIN
     SET state = 'F', at = instant, expires_at = campanile.after(instant, retention), giving_up = false,
         error = coalesce(reasons[array_position(keys, e.key)], e.error)
     WHERE e.ctid = ANY (held);
-    RETURN QUERY SELECT * FROM campanile.tell_all(
+    RETURN QUERY SELECT * FROM campanile.to_answers(
         space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
 END
 $$;
@@ -532,7 +532,7 @@ $$;
 
 CREATE FUNCTION campanile.redrive(
     space text, keys bytea[], tokens bigint[], force boolean, retention bigint
-) RETURNS SETOF campanile.told
+) RETURNS SETOF campanile.answer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -558,7 +558,7 @@ BEGIN
         released = false, attempt = 0, interrupts = 0, give_ups = 0, owner = NULL, fingerprint = NULL,
         reply = NULL
     WHERE e.ctid = ANY (reopened);
-    RETURN QUERY SELECT * FROM campanile.tell_all(
+    RETURN QUERY SELECT * FROM campanile.to_answers(
         space, keys, instant, coalesce(cardinality(reopened), 0) = cardinality(keys));
 END
 $$;
