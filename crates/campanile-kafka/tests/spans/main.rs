@@ -164,7 +164,7 @@ async fn unpublished_letter_and_flood_are_logged_with_help() {
     serving.stop().await.unwrap();
     let logged = errors("paused");
     assert_eq!(logged.len(), 1, "{}", log.text());
-    for part in ["orders/0@2", "card expired", "most=1", "of_last=10", "resume through the handle"]
+    for part in ["orders/0@2", "card expired", "limit=1", "window=10", "resume through the handle"]
     {
         assert!(logged[0].contains(part), "{part} is not in {}", logged[0]);
     }
