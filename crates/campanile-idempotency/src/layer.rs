@@ -180,7 +180,8 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// and **every duplicate runs**, including later ones. Default: never.
     ///
     /// The predicate is not called for an entry that cannot be read
-    /// ([`Unreadable`](crate::StoreErrorKind::Unreadable)): the store is available, and the key may
+    /// ([`Unreadable`](crate::StoreErrorKind::Unreadable)) or found
+    /// ([`Misconfigured`](crate::StoreErrorKind::Misconfigured)): the store is available, and the key may
     /// have been completed. Such a request fails with the store's error.
     pub fn with_fail_open_risking_duplicates(
         mut self,

@@ -43,7 +43,7 @@ impl<'a> BucketCountKey<'a> {
             _ => return Err(unreadable()),
         };
         if count != buckets.count() {
-            return Err(StoreError::unavailable(format!(
+            return Err(StoreError::misconfigured(format!(
                 "the namespace {namespace} has {count} buckets, but this store is configured for \
                  {} and would not find existing entries; use `with_buckets({count})` or \
                  another namespace",

@@ -17,7 +17,6 @@ use crate::layer::LayerParts;
 use crate::policy::OnExhausted;
 use crate::reply::ReplyCodec;
 use crate::service::CloneableService;
-use crate::store::StoreErrorKind;
 
 /// Returns the state that follows the answer to an acquire. If the inner service does not run, the
 /// ready service is dropped, which returns its permit.
@@ -67,9 +66,9 @@ where
         }
         Acquisition::Mismatch => IdempotencyError::Mismatch { key },
         Acquisition::Unavailable(error) => {
-            // An entry that cannot be read may belong to a completed key.
-            let is_unavailable = error.kind() != StoreErrorKind::Unreadable;
-            let fail_open = layer.policies.fail_open.as_ref().filter(|_| is_unavailable);
+            // An entry that cannot be read or found may belong to a completed key.
+            let is_outage = error.kind().is_outage();
+            let fail_open = layer.policies.fail_open.as_ref().filter(|_| is_outage);
             if fail_open.is_some_and(|predicate| predicate(&key, &error)) {
                 tracing::warn!(%error, "store unavailable; processing without a lock");
                 let Pending { service, request, .. } = pending;

@@ -29,7 +29,6 @@ use crate::layer::LayerParts;
 use crate::policy::{OnLocked, OnLost};
 use crate::reply::ReplyCodec;
 use crate::service::CloneableService;
-use crate::store::StoreErrorKind;
 
 pin_project! {
     /// The response future of [`IdempotencyService`](crate::IdempotencyService).
@@ -266,7 +265,7 @@ where
 fn is_stale(answer: &Acquisition) -> bool {
     match answer {
         Acquisition::Held(lock) => lock.control().loss().is_some(),
-        Acquisition::Unavailable(error) => error.kind() != StoreErrorKind::Unreadable,
+        Acquisition::Unavailable(error) => error.kind().is_outage(),
         Acquisition::Locked { .. } | Acquisition::BackingOff { .. } => true,
         _ => false,
     }

@@ -30,6 +30,19 @@ pub enum StoreErrorKind {
     /// The command was not sent, because too many commands are unanswered, as in an outage. Nothing
     /// was changed.
     Overloaded,
+    /// The store's configuration contradicts what is stored, for example another number of buckets.
+    /// Nothing was changed, and no retry helps: the consumer driver stops.
+    Misconfigured,
+}
+
+impl StoreErrorKind {
+    /// Returns whether the command may succeed once an outage is over.
+    pub(crate) fn is_outage(self) -> bool {
+        match self {
+            Self::Unavailable | Self::Timeout | Self::Overloaded => true,
+            Self::Unreadable | Self::Misconfigured => false,
+        }
+    }
 }
 
 impl StoreError {
@@ -63,6 +76,11 @@ impl StoreError {
         Self::new(StoreErrorKind::Unreadable, source)
     }
 
+    /// Creates an error for a configuration that contradicts what is stored.
+    pub fn misconfigured(source: impl Into<BoxError>) -> Self {
+        Self::new(StoreErrorKind::Misconfigured, source)
+    }
+
     /// Returns the kind of the error.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
@@ -85,6 +103,7 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Timeout => "the store did not answer in time",
             StoreErrorKind::Unreadable => "the store returned unreadable data",
             StoreErrorKind::Overloaded => "too many store commands are unanswered",
+            StoreErrorKind::Misconfigured => "the store is not configured as its data requires",
         })
     }
 }

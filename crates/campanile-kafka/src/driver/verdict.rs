@@ -51,6 +51,12 @@ fn layer_verdict(error: &IdempotencyError) -> Verdict {
         IdempotencyError::LockLost(_) => wait(None),
         // An unreadable entry says nothing about other entries.
         IdempotencyError::Store(error) if error.kind() == StoreErrorKind::Unreadable => wait(None),
+        IdempotencyError::Store(error) if error.kind() == StoreErrorKind::Misconfigured => {
+            Verdict::Stop {
+                giving_up: GiveUpLock::None,
+                help: "correct the store's configuration, and start again",
+            }
+        }
         IdempotencyError::Store(_) => Verdict::StoreUnavailable,
         IdempotencyError::AttemptFailed(failed) => failed_verdict(failed),
         IdempotencyError::Exhausted(exhausted) => Verdict::GiveUp {
@@ -141,7 +147,9 @@ pub(crate) fn store_answered(error: &BoxError) -> bool {
         ) => true,
         // The lock is held in this process, which is known without asking the store.
         Some(IdempotencyError::Locked { settled, .. }) => settled.is_none(),
-        Some(IdempotencyError::Store(error)) => error.kind() == StoreErrorKind::Unreadable,
+        Some(IdempotencyError::Store(error)) => {
+            matches!(error.kind(), StoreErrorKind::Unreadable | StoreErrorKind::Misconfigured)
+        }
         _ => false,
     }
 }
@@ -162,12 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_store_stops_dispatch_and_unreadable_entry_waits() {
+    fn verdict_of_store_error_depends_on_its_kind() {
         let store = IdempotencyError::Store;
         assert!(matches!(verdict(store(StoreError::unavailable("x"))), Verdict::StoreUnavailable));
         assert!(matches!(verdict(store(StoreError::timeout("x"))), Verdict::StoreUnavailable));
         let unreadable = verdict(store(StoreError::unreadable("x")));
         assert!(matches!(unreadable, Verdict::Wait { after: None, settled: None }));
+        let misconfigured = verdict(store(StoreError::misconfigured("x")));
+        assert!(matches!(misconfigured, Verdict::Stop { giving_up: GiveUpLock::None, .. }));
     }
 
     #[test]

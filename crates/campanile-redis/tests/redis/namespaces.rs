@@ -20,7 +20,7 @@ async fn different_bucket_count_is_refused() {
     let other = RedisStore::connect(config).await.unwrap();
     for _ in 0..2 {
         let error = apply(&other, &key("key"), acquire(2)).await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert_eq!(error.kind(), StoreErrorKind::Misconfigured);
         let text = chain(&error);
         assert!(text.contains(NAMESPACE) && text.contains("16") && text.contains("32"), "{text}");
     }
