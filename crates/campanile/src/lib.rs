@@ -1,15 +1,82 @@
-#![doc = include_str!("manual.md")]
+//! Idempotent Kafka consumers: a tower middleware and a consumer driver.
+//!
+//! Kafka delivers records at least once. After a crash, a rebalance or a producer's retry, a handler
+//! runs again for the same event. [`IdempotencyLayer`] around the handler extracts the event's
+//! idempotency key, acquires a lock for the key, renews the lock while the handler runs, stores the
+//! outcome in an *entry*, and answers every later duplicate from the entry. [`Consumer`] feeds
+//! Kafka's records into the stack and commits the offsets of finished records only.
+//!
+//! ```no_run
+//! use campanile::prelude::*;
+//! use campanile::{Consumer, Request};
+//! use std::time::Duration;
+//! use tower::ServiceBuilder;
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Payment { id: String, cents: u64 }
+//!
+//! async fn charge(request: Request<Payment>) -> Result<(), BoxError> {
+//!     println!("charging {} cents", request.body().cents);
+//!     Ok(())
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), BoxError> {
+//!     let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+//!     let service = ServiceBuilder::new()
+//!         // a record that does not decode never acquires a lock
+//!         .layer(DecodeLayer::json())
+//!         // one lock per payment, renewed while the handler runs
+//!         .layer(IdempotencyLayer::new(store, "billing.payments", key::field(|p: &Payment| &p.id))?)
+//!         // a handler that takes longer counts as a failed attempt
+//!         .timeout(Duration::from_secs(10))
+//!         .service_fn(charge);
+//!     Consumer::new(ConsumerConfig::new("127.0.0.1:9092", "billing"))?
+//!         .subscribe(["payments"])
+//!         .serve(service)
+//!         // shut down gracefully on SIGTERM or Ctrl-C, and immediately on a second signal
+//!         .with_shutdown_signals()
+//!         .await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The [`guide`] has a page for each topic: [keys](guide::keys), [locks](guide::locks),
+//! [retries and dead letters](guide::retries_and_dead_letters), [Redis](guide::redis_in_production) and
+//! [Postgres](guide::postgres_in_production) in production, [testing](guide::testing), and others. Its
+//! [glossary](guide::glossary) explains the terms. In the repository, `docs/guarantees.md` states what
+//! holds in each failure, and `docs/troubleshooting.md` explains each event in the log.
+//!
 //! # Layout
 //!
 //! * [`DecodeLayer`], [`IdempotencyLayer`] and their parts ([`key`], [`policy`], [`reply`], [`classify`])
 //!   form the tower stack, which returns an [`Outcome`] or an [`IdempotencyError`].
 //! * [`Consumer`] feeds records into the stack and commits the offsets of those that are finished:
 //!   answered with `Ok`, skipped, dead-lettered, or copied to a retry topic.
-//! * [`MemoryStore`] and [`RedisStore`] keep the entries or, with the feature `postgres`, `PgStore`;
-//!   [`store`] has the trait for custom stores.
-//! * `postgres::Inbox` commits a handler's writes to Postgres together with its entry, including messages
-//!   to Kafka, which a [`Publisher`] publishes.
+//! * [`MemoryStore`], [`RedisStore`] and [`PgStore`] keep the entries; [`store`] has the trait for custom
+//!   stores.
+//! * [`postgres::Inbox`] commits a handler's writes to Postgres together with its entry, including
+//!   messages to Kafka, which a [`Publisher`] publishes.
 //! * [`Runner`] is the layer around a plain function.
+//!
+//! # Features
+//!
+//! | feature | contents | requires |
+//! |---|---|---|
+//! | `kafka` (default) | the consumer driver, with librdkafka | `make`, a C and a C++ compiler |
+//! | `kafka-tls` | TLS and SCRAM to the brokers, by OpenSSL | OpenSSL's headers (`libssl-dev` on Debian) |
+//! | `kafka-zstd` | topics compressed by zstd; the other codecs are always included | |
+//! | `redis` (default) | [`RedisStore`] | |
+//! | `redis-tls` | TLS to Redis (`rediss://`), by rustls | |
+//! | `postgres` | [`PgStore`], [`postgres::Inbox`] | |
+//! | `postgres-tls` | TLS to Postgres, by rustls | |
+//! | `full` | all of them | as above |
+
+// The documentation links to the items of every feature.
+#![cfg_attr(
+    not(all(feature = "kafka", feature = "postgres", feature = "redis")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 
 #[doc(no_inline)]
 pub use bytes;
@@ -65,6 +132,8 @@ pub mod error {
         AttemptFailed, Defaults, Exhausted, IdempotencyError, Panicked, ReplyTooLarge,
     };
 }
+
+pub mod guide;
 
 /// Liveness and readiness of a consumer.
 #[cfg(feature = "kafka")]
