@@ -12,6 +12,12 @@ macro_rules! document {
 
 document!(Readme, "../../README.md");
 document!(Contributing, "../../CONTRIBUTING.md");
-document!(Protocol, "../../docs/protocol.md");
+document!(Choosing, "../../docs/choosing.md");
+document!(Evidence, "../../docs/evidence.md");
 document!(Guarantees, "../../docs/guarantees.md");
+document!(Kubernetes, "../../docs/kubernetes.md");
 document!(Layers, "../../docs/layers.md");
+document!(Migrating, "../../docs/migrating.md");
+document!(Protocol, "../../docs/protocol.md");
+document!(Troubleshooting, "../../docs/troubleshooting.md");
+document!(Upgrading, "../../docs/upgrading.md");
