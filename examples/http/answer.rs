@@ -67,10 +67,10 @@ impl ReplyCodec<Response<Bytes>> for AnswerCodec {
 
 /// The response of this run, or the recorded one.
 pub(crate) fn into_response(outcome: Outcome<Response<Bytes>>) -> Response {
-    let is_parked = matches!(outcome, Outcome::GivenUp(_));
+    let is_given_up = matches!(outcome, Outcome::GivenUp(_));
     match outcome.into_reply() {
         Some(answer) => answer.map(Body::from),
-        None if is_parked => (StatusCode::INTERNAL_SERVER_ERROR, "given up").into_response(),
+        None if is_given_up => (StatusCode::INTERNAL_SERVER_ERROR, "given up").into_response(),
         // done, but the response was larger than `with_max_reply_bytes`
         None => StatusCode::NO_CONTENT.into_response(),
     }

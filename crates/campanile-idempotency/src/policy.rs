@@ -88,6 +88,6 @@ pub enum OnExhausted {
     #[default]
     ReturnLock,
     /// Moves the entry to FAILED immediately, without a dead letter. The outcome is
-    /// [`Parked`](campanile_core::Outcome::GivenUp). For stacks without a driver.
+    /// [`GivenUp`](campanile_core::Outcome::GivenUp). For stacks without a driver.
     GiveUp,
 }

@@ -82,14 +82,14 @@ fn crash_before_acknowledgement_loses_no_letter() {
 }
 
 #[test]
-fn crash_before_rejection_leaves_recognizable_copy() {
+fn crash_before_give_up_leaves_recognizable_copy() {
     let mut scenario = scenario("acknowledged", 1);
     scenario.run_until_crash("acknowledged");
     assert_eq!(finish_and_read_copies(&mut scenario), [(0, false), (1, false)]);
 }
 
 #[test]
-fn crash_before_rejection_under_give_up_lock_omits_payload_of_copy() {
+fn crash_under_give_up_lock_omits_payload_of_copy() {
     let mut scenario = scenario("again", 1);
     scenario.run_until_crash("handler");
     scenario.run_until_crash("acknowledged");
@@ -97,14 +97,14 @@ fn crash_before_rejection_under_give_up_lock_omits_payload_of_copy() {
 }
 
 #[test]
-fn crash_before_answer_to_rejection_leaves_one_letter() {
+fn crash_before_answer_to_give_up_leaves_one_letter() {
     let mut scenario = scenario("given-up", 1);
     scenario.run_until_crash("given-up");
     assert_eq!(finish_and_read_copies(&mut scenario), [(0, false)]);
 }
 
 #[test]
-fn crash_between_rejection_and_commit_leaves_one_letter() {
+fn crash_between_give_up_and_commit_leaves_one_letter() {
     let mut scenario = scenario("settled", 1);
     scenario.run_until_crash("settled");
     assert_eq!(finish_and_read_copies(&mut scenario), [(0, false)]);

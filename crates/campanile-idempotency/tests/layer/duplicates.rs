@@ -108,7 +108,7 @@ async fn one_waiter_of_failed_holder_retries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_of_given_up_holder_are_parked() {
+async fn waiters_of_given_up_holder_are_given_up() {
     let harness = Harness::new();
     let layer = waiting_layer(&harness).on_exhausted(OnExhausted::GiveUp);
     let service = layer.layer(service_fn(async |_: Request<()>| {

@@ -175,7 +175,7 @@ async fn reply_rejected_by_codec_fails_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn given_up_key_is_parked() {
+async fn given_up_key_is_answered_as_given_up() {
     let harness = Harness::new();
     let layer =
         harness.layer_with(|config| config.with_max_attempts(1)).on_exhausted(OnExhausted::GiveUp);

@@ -137,7 +137,7 @@ impl DeadLetters {
         };
         let publication = pin!(self.publish(topic, dead, Some(lock.token()), truncated));
         match select(lock.lost(), publication).await {
-            // The new owner of the lock buries the record, or tries it again.
+            // The new owner of the lock gives up the record, or tries it again.
             Either::Left((lost, _)) => Err(unsettled(IdempotencyError::LockLost(lost))),
             Either::Right((published, _)) => Ok(published),
         }

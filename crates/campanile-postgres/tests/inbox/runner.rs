@@ -15,7 +15,7 @@ async fn book(tx: &Transaction, id: &str) -> Result<u64, BoxError> {
 }
 
 #[tokio::test]
-async fn guard_runs_function_once_and_answers_duplicate_from_entry() {
+async fn runner_runs_function_once_and_answers_duplicate_from_entry() {
     let fixture = Fixture::new().await;
     let runner = InboxRunner::from(
         fixture.inbox.layer(fixture.idempotency_layer().with_reply(reply::json())).unwrap(),
@@ -34,7 +34,7 @@ async fn guard_runs_function_once_and_answers_duplicate_from_entry() {
 }
 
 #[tokio::test]
-async fn guard_rolls_back_failed_function_which_can_run_again() {
+async fn runner_rolls_back_failed_function_which_can_run_again() {
     let fixture = Fixture::new().await;
     let runner = InboxRunner::from(fixture.layer());
     let fails = async |tx| {
@@ -53,7 +53,7 @@ async fn guard_rolls_back_failed_function_which_can_run_again() {
 }
 
 #[tokio::test]
-async fn guard_reruns_conflicting_function_and_books_once() {
+async fn runner_reruns_conflicting_function_and_books_once() {
     let fixture = Fixture::new().await;
     let runner = fixture.inbox.runner("ledger").unwrap();
     let runs = AtomicU32::new(0);
