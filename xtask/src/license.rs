@@ -1,4 +1,5 @@
-/// The licenses that we accept. None of them requires more of a user than a notice.
+/// The licenses that we accept, also in `deny.toml`. None of them requires more of a user than a
+/// notice.
 const ALLOWED: &[&str] =
     &["MIT", "Apache-2.0", "BSD-3-Clause", "BSL-1.0", "ISC", "Unicode-3.0", "Zlib"];
 
@@ -59,6 +60,15 @@ fn consume(words: &mut &[&str], word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn licenses_are_those_of_cargo_deny() {
+        let config = include_str!("../../deny.toml");
+        let (_, list) = config.split_once("\nallow = [\n").expect("deny.toml allows licenses");
+        let (list, _) = list.split_once("\n]").expect("the list ends");
+        let names = list.lines().map(|line| line.trim().trim_matches(['"', ',']));
+        assert_eq!(names.collect::<Vec<_>>(), ALLOWED);
+    }
 
     #[test]
     fn or_needs_one_accepted_license_and_and_needs_all() {
