@@ -57,14 +57,25 @@ impl Environment {
         bodies: impl IntoIterator<Item = T>,
         key: impl Fn(&T) -> &str,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let mut sent = Vec::new();
+        let mut messages = Vec::new();
         for body in bodies {
             let message = Message::to(&*self.topic).key(key(&body));
-            sent.push(message.payload(serde_json::to_vec(&body)?));
+            messages.push(message.payload(serde_json::to_vec(&body)?));
         }
+        self.send(messages)
+    }
+
+    /// Sends these messages, and waits until the broker has acknowledged them.
+    ///
+    /// # Errors
+    /// Fails if the broker rejects a message.
+    pub fn send(
+        &self,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
         match &self.mock {
-            Some(mock) => mock.producer().produce_all(sent)?,
-            None => Producer::new(&self.broker)?.produce_all(sent)?,
+            Some(mock) => mock.producer().produce_all(messages)?,
+            None => Producer::new(&self.broker)?.produce_all(messages)?,
         };
         Ok(())
     }
