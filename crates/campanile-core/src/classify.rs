@@ -60,6 +60,7 @@ where
 }
 
 /// A classifier for one error type. Created by [`on`].
+#[must_use]
 pub struct On<E, F> {
     classify: F,
     error: PhantomData<fn(&E)>,

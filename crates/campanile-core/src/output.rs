@@ -19,6 +19,7 @@ use crate::Timestamp;
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[must_use]
 pub struct Output {
     /// The topic.
     pub topic: Arc<str>,

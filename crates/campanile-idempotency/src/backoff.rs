@@ -16,6 +16,7 @@ pub struct Backoff {
     max: Duration,
 }
 
+#[must_use]
 impl Backoff {
     /// Creates a backoff that starts at `initial` and doubles up to `max`.
     ///

@@ -34,6 +34,7 @@ use crate::{IdempotencyError, SettledFuture};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct WaitForLock {
     at_most: Duration,
     retries_failures: bool,

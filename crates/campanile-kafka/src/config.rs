@@ -59,6 +59,7 @@ const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes
 /// misses no record from there on. For a partition that has not delivered a record yet, no offset is
 /// committed: records that are produced there between a stop and the next start are skipped, too.
 #[derive(Clone)]
+#[must_use]
 pub struct ConsumerConfig(pub(crate) ClientConfig);
 
 impl ConsumerConfig {

@@ -34,6 +34,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 ///
 /// By default, the records of one partition are processed in order, one at a time, and partitions
 /// concurrently; [`ProcessingOrder`] has alternatives. See the [crate's documentation](crate) for an example.
+#[must_use = "a consumer does nothing until it serves a service"]
 pub struct Consumer {
     config: CheckedConfig,
     topics: Vec<String>,

@@ -19,6 +19,7 @@ use std::sync::Arc;
 /// Default: at most 50 of the last 100 records. Bad records alone do not make up half of a topic,
 /// and 50 letters can be inspected by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct FloodLimit(Option<Limit>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

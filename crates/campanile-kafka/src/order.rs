@@ -45,6 +45,7 @@ use crate::error::panic_text;
 /// behind one that takes long or waits: as many as the [budget](crate::Consumer::with_budget) has
 /// records, counted from that one. Then its partition waits for it. At most that many records are
 /// read again after a crash, and answered as duplicates.
+#[must_use]
 pub struct ProcessingOrder(Kind);
 
 enum Kind {

@@ -12,6 +12,7 @@ use crate::BoxError;
 pin_project! {
     /// The response of a [`DecodeService`](super::DecodeService).
     #[derive(Debug)]
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<F> {
         #[pin]
         state: ResponseState<F>,

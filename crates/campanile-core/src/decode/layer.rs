@@ -32,6 +32,7 @@ use crate::{BoxError, Record};
 /// # Ok(())
 /// # }
 /// ```
+#[must_use]
 pub struct DecodeLayer<D, In = Record> {
     decoder: D,
     input: PhantomData<fn(In)>,

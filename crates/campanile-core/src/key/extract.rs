@@ -40,6 +40,7 @@ where
 /// The combinators are inherent methods, because as trait methods they would leave the request type
 /// ambiguous.
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub struct Key<E>(pub(super) E);
 
 impl<E> Key<E> {

@@ -15,6 +15,7 @@ use crate::wakers::{Wakers, Watch, Watcher};
 /// # Cancellation
 /// Dropping the future has no effect on the lock, or on clones of the future.
 #[derive(Clone)]
+#[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct LostFuture(Watcher<LockHandle>);
 
 impl LostFuture {

@@ -12,6 +12,7 @@ use super::{Coordinates, Headers, Inner, Record, Timestamp};
 
 /// Builds a [`Record`]. Without a payload, the record is a tombstone.
 #[derive(Debug)]
+#[must_use]
 pub struct RecordBuilder {
     coordinates: Coordinates,
     origin: Option<Coordinates>,

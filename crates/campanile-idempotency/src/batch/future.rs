@@ -17,6 +17,7 @@ use super::Permits;
 /// If it is dropped while waiting for its batch, the request is not passed to the service. If it is
 /// dropped while the batch is running, its result is dropped and the other requests continue. If
 /// all futures of a batch are dropped, so is the service's future.
+#[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct BatchFuture<T> {
     reply: oneshot::Receiver<Result<T, BoxError>>,
     permits: Arc<Permits>,

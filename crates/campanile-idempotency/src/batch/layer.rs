@@ -83,6 +83,7 @@ use super::{BatchLimits, BatchService};
 /// # Order
 /// The records of a batch come from different partitions, or have different keys: the driver starts
 /// a record only after the previous one has finished.
+#[must_use]
 pub struct BatchLayer<R> {
     limits: BatchLimits,
     request: PhantomData<fn(R)>,

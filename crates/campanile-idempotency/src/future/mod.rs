@@ -39,6 +39,7 @@ pin_project! {
     /// [`OnDropped`](crate::policy::OnDropped) decides; by default, the attempt has failed. On
     /// a revoke or shutdown of the driver, the attempt is not counted. While it settles, the
     /// settlement continues.
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<S, R, C>
     where
         S: Service<R>,

@@ -133,6 +133,7 @@ impl fmt::Debug for LockKeeper {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShutdownReport {
+#[must_use = "only the report shows whether all locks were settled"]
     /// Whether every lock was settled and the store has confirmed it.
     pub settled: bool,
 }

@@ -23,6 +23,7 @@ use crate::store::StoreError;
 /// Dropping the guard releases the lock and counts the attempt as failed; it never moves the entry
 /// to FAILED. A call to `give_up` or `release` takes effect even if its future is dropped.
 #[derive(Debug)]
+#[must_use = "dropping the lock settles it; give it up, release it or fail it"]
 pub struct HeldLock {
     control: LockControl,
     slot: usize,

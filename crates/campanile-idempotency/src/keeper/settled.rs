@@ -23,6 +23,7 @@ use super::results::CachedResult;
 /// # Cancellation
 /// It can be dropped at any time. Waiting writes nothing.
 #[derive(Clone)]
+#[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct SettledFuture {
     signal: Shared<oneshot::Receiver<()>>,
     result: Arc<OnceLock<CachedResult>>,

@@ -62,6 +62,7 @@ use crate::publish::PublishSettings;
 ///
 /// `Debug` does not print the values of settings.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct DeadLetter {
     pub(super) topic: TopicChoice,
     pub(super) headers: HeaderStyle,

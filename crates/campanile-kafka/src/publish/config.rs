@@ -14,6 +14,7 @@ use crate::ConsumerConfig;
 ///
 /// `Debug` does not print the values of settings.
 #[derive(Clone)]
+#[must_use]
 pub struct PublisherConfig {
     client: ClientConfig,
     publish_settings: PublishSettings,

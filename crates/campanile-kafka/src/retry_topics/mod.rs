@@ -89,6 +89,7 @@ use crate::publish::PublishSettings;
 /// add the topic again until they are processed. A changed delay also applies to copies that are
 /// already waiting.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct RetryTopics {
     topics: Vec<(String, Duration)>,
     publish_settings: PublishSettings,

@@ -53,6 +53,7 @@ pub(crate) use self::route::{ReadinessReporter, Route, RouteError, RouteFuture, 
 /// holds a permit that it does not use. A service that is not ready holds up the partitions of its
 /// topics and no others. If the `poll_ready` of a service fails, serving ends, as with a single
 /// service.
+#[must_use]
 pub struct Routes {
     topics: HashMap<Box<str>, usize>,
     services: Vec<Arc<dyn Route>>,

@@ -20,6 +20,7 @@ use campanile_core::{Coordinates, Output, Record};
 ///     Ok(Outputs::of(request.record()).with(invoice))
 /// }
 /// ```
+#[must_use]
 pub struct Outputs {
     pub(super) at: Coordinates,
     pub(super) messages: Vec<Output>,

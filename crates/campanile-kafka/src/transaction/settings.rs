@@ -30,6 +30,7 @@ use crate::publish::shared_settings;
 ///
 /// `Debug` does not print the values of settings.
 #[derive(Clone)]
+#[must_use]
 pub struct Transactions {
     id: String,
     interval: Duration,

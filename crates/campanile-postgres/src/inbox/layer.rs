@@ -12,6 +12,7 @@ use super::service::InboxService;
 
 /// An [`IdempotencyLayer`] with handlers in transactions, each committed together with the
 /// completion of its entry. Created by [`Inbox::layer`].
+#[must_use]
 pub struct InboxLayer<E, C = NoReply> {
     inbox: Inbox,
     layer: Arc<IdempotencyLayer<E, C>>,

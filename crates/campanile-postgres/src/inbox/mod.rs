@@ -143,6 +143,7 @@ use crate::{PgConfig, PgStore};
 /// a renewal, because renewals wait for it. Without a lock it is limited by the store's [command
 /// timeout](crate::PgConfig::with_command_timeout).
 #[derive(Clone)]
+#[must_use]
 pub struct Inbox {
     settings: Arc<Settings>,
     keeper: LockKeeper,

@@ -43,6 +43,7 @@ use super::transaction::{CarryTransaction, Transaction};
 /// # Ok(())
 /// # }
 /// ```
+#[must_use]
 pub struct InboxRunner<C = NoReply> {
     runner: Runner<C>,
     inbox: Inbox,

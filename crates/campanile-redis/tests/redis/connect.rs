@@ -58,7 +58,7 @@ async fn connect_waits_for_loading_server() {
     // A server that is still loading would refuse the command.
     let reply = apply(&store, &key("key"), acquire(1)).await.unwrap();
     assert!(matches!(reply, Reply::Acquired { .. }), "{reply:?}");
-    restart.await.unwrap();
+    drop(restart.await.unwrap());
 }
 
 #[tokio::test]

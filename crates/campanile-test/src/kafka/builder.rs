@@ -40,6 +40,7 @@ const DEFAULT_PROPERTIES: &[(&str, &str)] = &[
 
 /// Builder for a [`KafkaServer`]; see [`KafkaServer::builder`].
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct KafkaServerBuilder {
     port: Option<u16>,
     properties: BTreeMap<String, String>,

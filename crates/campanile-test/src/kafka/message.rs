@@ -2,6 +2,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 
 /// A message to produce. It starts without a key, a payload or headers.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Message {
     pub(super) topic: String,
     pub(super) partition: Option<i32>,

@@ -14,6 +14,7 @@ use rdkafka::mocking::MockCluster;
 ///
 /// Dropping this value stops the cluster.
 #[derive(Debug)]
+#[must_use = "the brokers stop when this is dropped"]
 pub struct MockKafka {
     /// Owns the cluster.
     producer: Producer,

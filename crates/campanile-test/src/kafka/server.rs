@@ -32,6 +32,7 @@ const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "the server is killed when this is dropped"]
 pub struct KafkaServer {
     producer: Producer,
     // Declared before the folder, so that the process is gone when the folder is removed.

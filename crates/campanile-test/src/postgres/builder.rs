@@ -9,6 +9,7 @@ use std::path::Path;
 
 /// Builder for a [`PgServer`]; see [`PgServer::builder`].
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct PgServerBuilder {
     port: Option<u16>,
     pub(super) password: Option<String>,

@@ -27,6 +27,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "the server is killed when this is dropped"]
 pub struct PgServer {
     // Declared before the folder, so that the process is gone when the folder is removed.
     process: Process,

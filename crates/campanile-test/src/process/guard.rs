@@ -20,6 +20,7 @@ const LOG_TAIL_BYTES: u64 = 4096;
 /// On Linux with `setpriv`, the child is also killed when this process dies without running
 /// destructors. Elsewhere, the child then keeps running.
 #[derive(Debug)]
+#[must_use = "the process is killed when this is dropped"]
 pub struct Process {
     child: Child,
     name: String,

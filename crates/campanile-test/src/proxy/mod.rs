@@ -35,6 +35,7 @@ use std::time::Duration;
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "the proxy stops when this is dropped"]
 pub struct Proxy {
     addr: SocketAddr,
     faults: Arc<Faults>,

@@ -8,6 +8,7 @@ pub(super) const INSTALL: &str = "install it with `apt-get install redis-server`
 
 /// Builder for a [`RedisServer`]; see [`RedisServer::builder`].
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct RedisServerBuilder {
     pub(super) port: Option<u16>,
     pub(super) password: Option<String>,

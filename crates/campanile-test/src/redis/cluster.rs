@@ -43,6 +43,7 @@ const MIGRATE_SCRIPT: &str = "
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "the servers are killed when this is dropped"]
 pub struct RedisCluster {
     nodes: Vec<Node>,
     password: Option<String>,
@@ -50,6 +51,7 @@ pub struct RedisCluster {
 
 /// Builder for a [`RedisCluster`]; see [`RedisCluster::builder`].
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct RedisClusterBuilder {
     masters: usize,
     replicas: usize,

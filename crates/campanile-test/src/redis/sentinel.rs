@@ -32,6 +32,7 @@ const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(90);
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "the servers are killed when this is dropped"]
 pub struct RedisSentinel {
     sentinels: Vec<Node>,
     servers: Vec<Node>,
@@ -41,6 +42,7 @@ pub struct RedisSentinel {
 
 /// Builder for a [`RedisSentinel`]; see [`RedisSentinel::builder`].
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct RedisSentinelBuilder {
     replicas: usize,
     sentinels: usize,

@@ -31,6 +31,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "the server is killed when this is dropped"]
 pub struct RedisServer {
     // Declared before the folder, so that the process is gone when the folder is removed.
     process: Process,

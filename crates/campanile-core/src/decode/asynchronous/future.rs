@@ -20,6 +20,7 @@ pin_project! {
     /// If it is dropped while decoding, the decoder's future is dropped and the inner service's
     /// readiness is returned; there are no other effects. After that, dropping it drops the inner
     /// service's future.
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct DecodingFuture<F, S, B>
     where
         S: Service<Request<B>>,

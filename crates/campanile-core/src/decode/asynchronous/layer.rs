@@ -70,6 +70,7 @@ use crate::Record;
 /// # Readiness
 /// The inner service is polled ready first, and stays ready while the decoder waits; it must
 /// therefore be `Clone`. A concurrency limit inside counts a record that waits for its schema.
+#[must_use]
 pub struct AsyncDecodeLayer<D, In = Record> {
     decoder: D,
     input: PhantomData<fn(In)>,

@@ -188,5 +188,5 @@ fn batch_size_out_of_range_is_rejected() {
         let error = BatchLayer::<u32>::new(max, HOUR).unwrap_err().to_string();
         assert!(error.contains(&max.to_string()), "{error}");
     }
-    BatchLayer::<u32>::new(65_536, HOUR).unwrap();
+    assert!(BatchLayer::<u32>::new(65_536, HOUR).is_ok());
 }
