@@ -55,7 +55,7 @@ struct SingleThreadRun {
 /// Runs everything on one thread, so that all allocations are counted.
 fn run_on_one_thread() -> Result<SingleThreadRun, BoxError> {
     let runtime = current_thread()?;
-    let (keeper, task) = LockKeeper::unspawned(MemoryStore::new(), Clock::boot());
+    let (keeper, task) = LockKeeper::pair(MemoryStore::new(), Clock::boot());
     runtime.spawn(task);
     let layer = IdempotencyLayer::new(&keeper, "bench", key)?;
     let mut time = Ok(Duration::ZERO);

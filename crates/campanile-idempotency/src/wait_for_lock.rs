@@ -45,12 +45,13 @@ pub struct WaitForLock {
 }
 
 impl WaitForLock {
-    /// Waits for at most this time in total, then returns the last error.
+    /// Creates a policy that waits for at most this time in total, and then returns the last error.
     pub fn new(at_most: Duration) -> Self {
         Self { at_most, retries_failures: false, started_at: None, waited: None }
     }
 
-    /// Also waits for the backoff after a failed attempt, while attempts are left.
+    /// Also retries failed attempts: waits for the backoff, and runs the handler again while attempts
+    /// are left. Default: the error of a failed attempt is returned at once.
     pub fn retrying_failures(self) -> Self {
         Self { retries_failures: true, ..self }
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// A clock that a test controls: it follows tokio's time, paused or not, and can be advanced.
 ///
-/// Give [`clock`](Self::clock) to the keeper and [`store_clock`](Self::store_clock) to the store,
+/// Give [`keeper_clock`](Self::keeper_clock) to the keeper and [`store_clock`](Self::store_clock) to the store,
 /// so that both use the time that the test controls. The clock starts at the same time in every
 /// run. Read it only on the runtime on which it was created.
 ///
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 /// # async fn main() {
 /// let clock = TestClock::new();
 /// let store = MemoryStore::with_clock(clock.store_clock());
-/// let (keeper, task) = LockKeeper::unspawned(store, clock.clock());
+/// let (keeper, task) = LockKeeper::pair(store, clock.keeper_clock());
 /// tokio::spawn(task);
 ///
 /// let before = clock.now();
@@ -53,13 +53,16 @@ impl TestClock {
         Self(Arc::new(Inner { origin: Instant::now(), offset_nanos: AtomicU64::new(0) }))
     }
 
-    /// This clock for a keeper, as the time since this clock was created.
-    pub fn clock(&self) -> Clock {
+    /// Returns this clock in the form that [`LockKeeper::pair`] takes: the time since this clock was
+    /// created.
+    ///
+    /// [`LockKeeper::pair`]: campanile_idempotency::LockKeeper::pair
+    pub fn keeper_clock(&self) -> Clock {
         let clock = self.clone();
         Clock::from_fn(move || clock.elapsed())
     }
 
-    /// This clock for a store, as taken by [`MemoryStore::with_clock`].
+    /// Returns this clock in the form that [`MemoryStore::with_clock`] takes.
     ///
     /// [`MemoryStore::with_clock`]: campanile_idempotency::MemoryStore::with_clock
     pub fn store_clock(&self) -> impl Fn() -> SystemTime + Send + Sync + 'static {
@@ -105,9 +108,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn clock_follows_paused_time_and_put_forward() {
+    async fn clock_follows_paused_time_and_advance() {
         let clock = TestClock::new();
-        let (keeper, store) = (clock.clock(), clock.store_clock());
+        let (keeper, store) = (clock.keeper_clock(), clock.store_clock());
         let start = store();
         assert_eq!(keeper.now(), Duration::ZERO);
         tokio::time::sleep(Duration::from_secs(7)).await;

@@ -56,7 +56,7 @@ impl LockKeeper {
                 ConfigError::new(format!("failed to create the lock keeper's runtime: {error}"))
             },
         )?;
-        let (keeper, background) = Self::unspawned(store, Clock::boot());
+        let (keeper, background) = Self::pair(store, Clock::boot());
         thread::Builder::new()
             .name("campanile-keeper".into())
             .spawn(move || runtime.block_on(background))
@@ -66,12 +66,13 @@ impl LockKeeper {
         Ok(keeper)
     }
 
-    /// Creates a keeper with this clock, and returns its background as a future. For tests on a
-    /// runtime with paused time.
+    /// Creates a keeper with this clock, and returns it with its background task, which the caller
+    /// spawns. For tests on a runtime with paused time; otherwise use [`new`](Self::new), which runs
+    /// the task on a thread of its own.
     ///
-    /// Nothing is renewed or repeated unless the future is polled. Once the future is dropped, all
-    /// locks are lost and every request fails because the store is unavailable.
-    pub fn unspawned(store: impl Store, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
+    /// Nothing is renewed or repeated unless the task is polled. Once the task is dropped, all locks
+    /// are lost and every request fails because the store is unavailable.
+    pub fn pair(store: impl Store, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let max_call_duration = store.max_call_duration();
         calls::warn_if_calls_long(max_call_duration, CALL_TIMEOUT);
         let (max_batch, separate) = (store.max_batch().get(), Arc::new(store.for_renewals()));
@@ -132,8 +133,8 @@ impl fmt::Debug for LockKeeper {
 /// The result of [`LockKeeper::shutdown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ShutdownReport {
 #[must_use = "only the report shows whether all locks were settled"]
+pub struct ShutdownReport {
     /// Whether every lock was settled and the store has confirmed it.
     pub settled: bool,
 }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use campanile_core::BoxError;
 
-/// A store did not reply. The error says nothing about the record: no attempt is counted for it.
+/// The error of a command that a store did not answer, or answered with data that cannot be read.
 ///
-/// `Clone`, because one failure is the result of every command in a batch.
+/// It says nothing about the record, so no attempt is counted for it. Unless the error was created
+/// by [`not_sent`](Self::not_sent), the command may have been applied, and the lock keeper repeats
+/// or cancels it. `Clone`, because one failure is the result of every command in a batch.
 #[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,

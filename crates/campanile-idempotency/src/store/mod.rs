@@ -68,10 +68,13 @@ pub trait Store: Clone + Send + Sync + 'static {
         DEFAULT
     }
 
-    /// Returns the longest time a call may take, by the store's own timeouts. Default: unknown.
+    /// Returns the time after which the store's own timeouts end a call of [`apply`](Self::apply) or
+    /// [`apply_batch`](Self::apply_batch), including the time to connect. Default: `None`, for a
+    /// store without timeouts, or with unknown ones.
     ///
-    /// The lock keeper waits for a call for a sixth of the lock's TTL, and at most 5 s. It logs a
-    /// warning if the store may take longer, because late answers are lost.
+    /// The lock keeper waits for a call for a sixth of the lock's TTL, and at most 5 s, and then
+    /// drops it. It logs a warning if this duration is longer, because answers that arrive later are
+    /// lost. The duration is used for nothing else.
     fn max_call_duration(&self) -> Option<Duration> {
         None
     }

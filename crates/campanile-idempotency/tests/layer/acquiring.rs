@@ -121,7 +121,7 @@ async fn extra_call_needs_more_commands_for_larger_batches() {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
         let store = BatchStore { max_batch, store: FaultyStore::new(memory) };
-        let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+        let (keeper, task) = LockKeeper::pair(store.clone(), clock.keeper_clock());
         tokio::spawn(task);
         store.store.inject_always(Fault::Hang);
         let runner = Runner::new(&keeper, "payments").unwrap();

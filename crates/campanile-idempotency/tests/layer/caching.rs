@@ -34,8 +34,8 @@ impl Harness {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
         let store = FaultyStore::new(memory.clone());
-        let cache = Cached::with_clock(store.clone(), bytes, clock.clock());
-        let (keeper, task) = LockKeeper::unspawned(cache.clone(), clock.clock());
+        let cache = Cached::with_clock(store.clone(), bytes, clock.keeper_clock());
+        let (keeper, task) = LockKeeper::pair(cache.clone(), clock.keeper_clock());
         tokio::spawn(task);
         Self { clock, memory, store, cache, keeper }
     }
@@ -103,7 +103,7 @@ async fn duplicate_is_answered_from_cache_like_from_store() {
 #[tokio::test(start_paused = true)]
 async fn completion_of_other_process_is_cached_from_first_duplicate() {
     let harness = Harness::new(MEGABYTE);
-    let (keeper, task) = LockKeeper::unspawned(harness.memory.clone(), harness.clock.clock());
+    let (keeper, task) = LockKeeper::pair(harness.memory.clone(), harness.clock.keeper_clock());
     tokio::spawn(task);
     let other_process = IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap();
     let other_process = other_process.with_reply(reply::bytes()).layer(service_fn(receipt));
@@ -260,7 +260,7 @@ async fn key_cached_late_expires_with_its_entry() {
     let harness = Harness::new(MEGABYTE);
     let kept = Duration::from_secs(30);
     let layer = harness.layer_with(|config| config.with_retention(kept)).with_reply(reply::bytes());
-    let other_process = LockKeeper::unspawned(harness.memory.clone(), harness.clock.clock());
+    let other_process = LockKeeper::pair(harness.memory.clone(), harness.clock.keeper_clock());
     tokio::spawn(other_process.1);
     let config = IdempotencyConfig::new("payments").with_retention(kept);
     let other = IdempotencyLayer::new(&other_process.0, config, key::header("id")).unwrap();

@@ -227,7 +227,7 @@ async fn short_handlers_do_not_run_again_after_store_loses_its_data() {
     let clock = TestClock::new();
     let memory = || MemoryStore::with_clock(clock.store_clock());
     let store = RestartableStore(Arc::new(Mutex::new(memory())));
-    let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+    let (keeper, task) = LockKeeper::pair(store.clone(), clock.keeper_clock());
     tokio::spawn(task);
     let runner = Runner::new(&keeper, "payments").unwrap();
     let runs = Arc::new(AtomicUsize::new(0));
@@ -275,7 +275,7 @@ async fn keeper_without_handles_settles_locks_and_ends() {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
         let store = FaultyStore::new(memory.clone());
-        let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+        let (keeper, task) = LockKeeper::pair(store.clone(), clock.keeper_clock());
         let task = tokio::spawn(task);
         let runner = Runner::new(&keeper, "payments").unwrap();
         drop(keeper);
@@ -300,7 +300,7 @@ async fn grant_without_receiver_is_released() {
     let clock = TestClock::new();
     let memory = MemoryStore::with_clock(clock.store_clock());
     let store = FaultyStore::new(memory.clone());
-    let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+    let (keeper, task) = LockKeeper::pair(store.clone(), clock.keeper_clock());
     let task = tokio::spawn(task);
     store.inject_next_of("acquire", Fault::HangReply);
     let runner = Runner::new(keeper, "payments").unwrap();
@@ -323,7 +323,7 @@ async fn completion_of_unreadable_entry_is_not_repeated() {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
         let store = UnreadableStore { memory, reply };
-        let (keeper, task) = LockKeeper::unspawned(store, clock.clock());
+        let (keeper, task) = LockKeeper::pair(store, clock.keeper_clock());
         tokio::spawn(task);
         let runner = Runner::new(&keeper, "payments").unwrap();
         let run = runner.run("p-1", async |_| Ok::<_, BoxError>(()));

@@ -56,7 +56,7 @@ impl Harness {
 
     fn process(clock: TestClock, memory: MemoryStore) -> Self {
         let store = FaultyStore::new(memory.clone());
-        let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+        let (keeper, task) = LockKeeper::pair(store.clone(), clock.keeper_clock());
         Self { clock, memory, store, keeper, task: tokio::spawn(task), crashed: false }
     }
 

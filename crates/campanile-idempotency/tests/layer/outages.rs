@@ -83,7 +83,7 @@ impl Scenario {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
         let store = FailingStore { memory, mode: Arc::new(Mutex::new(mode)) };
-        let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+        let (keeper, task) = LockKeeper::pair(store.clone(), clock.keeper_clock());
         tokio::spawn(task);
         let runner = Runner::new(&keeper, "payments").unwrap();
         Self { store, keeper, runner, kept_keys: Arc::default() }

@@ -156,7 +156,7 @@ async fn request_without_store_is_refused_and_not_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn unreadable_entry_is_refused_and_not_treated_as_absent() {
-    let (keeper, task) = LockKeeper::unspawned(CorruptStore, TestClock::new().clock());
+    let (keeper, task) = LockKeeper::pair(CorruptStore, TestClock::new().keeper_clock());
     tokio::spawn(task);
     let layer = IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap();
     let result = layer.layer(service_fn(unreachable_handler)).run("p-1").await;
@@ -169,7 +169,7 @@ async fn unreadable_entry_is_refused_and_not_treated_as_absent() {
 
 #[tokio::test(start_paused = true)]
 async fn unreadable_entry_never_fails_open() {
-    let (keeper, task) = LockKeeper::unspawned(CorruptStore, TestClock::new().clock());
+    let (keeper, task) = LockKeeper::pair(CorruptStore, TestClock::new().keeper_clock());
     tokio::spawn(task);
     let layer = IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap();
     let layer = layer.with_fail_open_risking_duplicates(|_, _| true);

@@ -10,7 +10,7 @@
 //! # async fn main() -> Result<(), BoxError> {
 //! let clock = TestClock::new();
 //! let store = FaultyStore::new(MemoryStore::with_clock(clock.store_clock()));
-//! let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+//! let (keeper, task) = LockKeeper::pair(store.clone(), clock.keeper_clock());
 //! tokio::spawn(task);
 //! let runner = Runner::new(&keeper, "jobs")?;
 //!

@@ -53,7 +53,7 @@ impl Time for SlowTime {
 async fn cached_store_passes_contract() {
     let clock = TestClock::new();
     let memory = MemoryStore::with_clock(clock.store_clock());
-    let store = Cached::with_clock(memory, 1024 * 1024, clock.clock());
+    let store = Cached::with_clock(memory, 1024 * 1024, clock.keeper_clock());
     contract::run(&store, &clock).await;
     assert!(store.hits() > 0);
 }

@@ -55,7 +55,7 @@ impl Process {
             history: environment.history.clone(),
         });
         let exclusive = ExclusiveCommands { store: store.clone(), in_flight: Arc::default() };
-        let (keeper, task) = LockKeeper::unspawned(exclusive, environment.clock.clock());
+        let (keeper, task) = LockKeeper::pair(exclusive, environment.clock.keeper_clock());
         let plan = &environment.plan;
         let config = IdempotencyConfig::new("payments")
             .with_lock_ttl(plan.ttl)

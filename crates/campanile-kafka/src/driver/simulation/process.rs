@@ -76,7 +76,7 @@ async fn run(seed: u64) -> History {
     let mut faults = std::pin::pin!(faults);
     let ended = timeout(TIME_LIMIT, async {
         loop {
-            let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clone());
+            let (keeper, task) = LockKeeper::pair(store.clone(), clock.clone());
             let keeping = tokio::spawn(task);
             let served = serve(&cluster, keeper, by_partition);
             let is_done =
