@@ -48,8 +48,8 @@ pub(super) async fn run(task: &Task, order: OrderKind) -> Result<Measurement, Bo
 }
 
 fn handle(counters: &Counters, record: &Record) -> Result<(), BoxError> {
-    let key = record.headers().last(KEY_HEADER).flatten().ok_or("no idempotency key")?;
-    counters.handle(std::str::from_utf8(key)?, record.partition(), record.offset())
+    let key = record.headers().get_str(KEY_HEADER).ok_or("no idempotency key")?;
+    counters.handle(key, record.partition(), record.offset())
 }
 
 /// Processes one record at a time. Measures the time since each record was produced.

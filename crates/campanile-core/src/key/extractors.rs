@@ -18,7 +18,7 @@ pub struct Header(Box<str>);
 
 impl Header {
     fn find_key(&self, record: &Record) -> Option<IdempotencyKey> {
-        record.headers().last(&self.0).flatten().cloned().and_then(IdempotencyKey::new)
+        record.headers().last(&self.0).cloned().and_then(IdempotencyKey::new)
     }
 }
 

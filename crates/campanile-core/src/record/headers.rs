@@ -6,7 +6,28 @@ use bytes::Bytes;
 
 /// An ordered list of headers. Names may repeat, and values may be null.
 ///
+/// The order is that in which the producer added them. If a name repeats, [`get`](Self::get) and
+/// [`get_str`](Self::get_str) return the value of the *last* header, as Kafka's Java client and
+/// librdkafka do; [`all`](Self::all) returns every value.
+///
 /// `Debug` prints the names and the lengths of the values.
+///
+/// ```
+/// use campanile_core::Record;
+///
+/// let record = Record::builder("payments", 0, 0)
+///     .header("source", "web")
+///     .header("source", "app")
+///     .null_header("trace")
+///     .build();
+/// let headers = record.headers();
+/// assert_eq!(headers.get("source"), Some(&b"app"[..]));
+/// assert_eq!(headers.get_str("source"), Some("app"));
+/// assert_eq!(headers.all("source").count(), 2);
+/// // a null value is no value; `all` shows that the header exists
+/// assert_eq!(headers.get("trace"), None);
+/// assert_eq!(headers.all("trace").next(), Some(None));
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers(Vec<(Box<str>, Option<Bytes>)>);
 
@@ -16,13 +37,20 @@ impl Headers {
         self.0.iter().map(|(name, value)| (&**name, value.as_ref()))
     }
 
-    /// Returns the value of the last header with this name, as Kafka's own clients do: `None` if
-    /// there is no such header, `Some(None)` if its value is null.
-    pub fn last(&self, name: &str) -> Option<Option<&Bytes>> {
-        self.iter().rfind(|(n, _)| *n == name).map(|(_, value)| value)
+    /// Returns the value of the last header with this name, or `None` if there is no such header
+    /// or its value is null. An earlier header is not used in place of a null value.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.last(name).map(|value| &**value)
     }
 
-    /// Returns an iterator over the values of all headers with this name, in the record's order.
+    /// Returns the value of the last header with this name as a string, or `None` if there is no
+    /// such header, its value is null, or it is not UTF-8.
+    pub fn get_str(&self, name: &str) -> Option<&str> {
+        self.get(name).and_then(|value| str::from_utf8(value).ok())
+    }
+
+    /// Returns an iterator over the values of all headers with this name, in the record's order;
+    /// `None` is a null value.
     pub fn all<'a>(
         &'a self,
         name: &'a str,
@@ -38,6 +66,11 @@ impl Headers {
     /// Returns `true` if there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Returns what [`get`](Self::get) returns, in a form that can be cloned without a copy.
+    pub(crate) fn last(&self, name: &str) -> Option<&Bytes> {
+        self.iter().rfind(|(n, _)| *n == name).and_then(|(_, value)| value)
     }
 
     pub(super) fn push(&mut self, name: Box<str>, value: Option<Bytes>) {

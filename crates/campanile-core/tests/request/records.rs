@@ -10,10 +10,25 @@ fn headers_keep_order_repeats_and_nulls() {
     let headers: Vec<_> = record.headers().iter().collect();
     let (one, empty) = (Bytes::from("1"), Bytes::new());
     assert_eq!(headers, [("a", Some(&one)), ("b", None), ("a", Some(&empty))]);
-    assert_eq!(record.headers().last("a"), Some(Some(&empty)));
-    assert_eq!(record.headers().last("b"), Some(None));
-    assert_eq!(record.headers().last("c"), None);
     assert_eq!(record.headers().all("a").collect::<Vec<_>>(), [Some(&one), Some(&empty)]);
+    assert_eq!(record.headers().all("b").collect::<Vec<_>>(), [None]);
+    assert_eq!(record.headers().all("c").count(), 0);
+}
+
+#[test]
+fn header_lookup_returns_last_value() {
+    let record = Record::builder("t", 0, 0)
+        .header("a", "1")
+        .header("a", "2")
+        .header("null", "1")
+        .null_header("null")
+        .header("latin", &b"caf\xe9"[..])
+        .build();
+    let headers = record.headers();
+    assert_eq!((headers.get("a"), headers.get_str("a")), (Some(&b"2"[..]), Some("2")));
+    assert_eq!((headers.get("null"), headers.get_str("null")), (None, None));
+    assert_eq!((headers.get("latin"), headers.get_str("latin")), (Some(&b"caf\xe9"[..]), None));
+    assert_eq!((headers.get("A"), headers.get_str("A")), (None, None));
 }
 
 #[test]
