@@ -38,13 +38,35 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Collects the parts of a request that make up its fingerprint.
-#[derive(Clone, Debug)]
+/// Collects the parts of a request that make up its fingerprint. The layer creates one for each
+/// request; create one yourself to test a closure for
+/// [`fingerprint_by`](crate::key::Key::fingerprint_by).
+///
+/// ```
+/// use campanile_core::{FingerprintHasher, Record, Request};
+///
+/// struct Payment { cents: u64, sent_at: u64 }
+///
+/// fn parts(request: &Request<Payment>, hasher: &mut FingerprintHasher) {
+///     hasher.update(request.body().cents.to_be_bytes());
+/// }
+///
+/// let fingerprint = |payment| {
+///     let mut hasher = FingerprintHasher::new();
+///     parts(&Request::new(Record::builder("payments", 0, 0).build(), payment), &mut hasher);
+///     hasher.finish()
+/// };
+/// let first = fingerprint(Payment { cents: 100, sent_at: 1 });
+/// assert_eq!(first, fingerprint(Payment { cents: 100, sent_at: 2 }));
+/// assert_ne!(first, fingerprint(Payment { cents: 200, sent_at: 1 }));
+/// ```
+#[derive(Clone, Debug, Default)]
 pub struct FingerprintHasher(blake3::Hasher);
 
 impl FingerprintHasher {
-    pub(crate) fn new() -> Self {
-        Self(blake3::Hasher::new())
+    /// Creates a hasher without parts.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Adds a part. Each part is preceded by its length, so that `ab` + `c` differs from `a` +
@@ -55,7 +77,8 @@ impl FingerprintHasher {
         self.0.update(part);
     }
 
-    pub(crate) fn finish(&self) -> Fingerprint {
+    /// Returns the fingerprint of the parts added so far.
+    pub fn finish(&self) -> Fingerprint {
         let hash = self.0.finalize();
         let mut first = [0; 8];
         first.copy_from_slice(&hash.as_bytes()[..8]);
