@@ -191,11 +191,18 @@ impl<E, C> IdempotencyLayer<E, C> {
         self
     }
 
-    /// Adds a classifier for errors of the inner service. Classifiers are asked in the reverse of
-    /// the order in which they were added: the last one added takes precedence over those added
-    /// earlier, and all of them over [`Defaults`](crate::Defaults) and thus over the markers of
+    /// Adds a classifier for errors of the inner service. Classifiers are asked in the order in which
+    /// they were added: the first one that returns a disposition takes precedence over those added
+    /// later, and all of them over [`Defaults`](crate::Defaults) and thus over the markers of
     /// [`error`](campanile_core::error).
     pub fn with_classifier(mut self, classifier: impl Classify) -> Self {
+        self.policies_mut().classifiers.push(Arc::new(classifier));
+        self
+    }
+
+    /// Adds a classifier that takes precedence over all others.
+    #[doc(hidden)]
+    pub fn with_first_classifier(mut self, classifier: impl Classify) -> Self {
         self.policies_mut().classifiers.insert(0, Arc::new(classifier));
         self
     }

@@ -219,8 +219,8 @@ impl Consumer {
 
     /// Adds a classifier for errors that do not come from the idempotency layer: errors of a stack
     /// without the layer, or of middleware around it. Classifiers are asked in the order in which they
-    /// were added: the first one takes precedence. This is the opposite of
-    /// [`IdempotencyLayer::with_classifier`](campanile_idempotency::IdempotencyLayer::with_classifier).
+    /// were added: the first one that returns a disposition takes precedence over those added later, as
+    /// in [`IdempotencyLayer::with_classifier`](campanile_idempotency::IdempotencyLayer::with_classifier).
     ///
     /// Default: [`Defaults`](campanile_idempotency::Defaults), which retries unknown errors after a
     /// backoff of 1 s, doubling up to 5 min, with full jitter. This backoff exists in memory only: only

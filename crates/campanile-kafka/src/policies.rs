@@ -39,3 +39,21 @@ impl Classify for Classifiers {
         self.0.iter().find_map(|classifier| classifier.classify(error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_classifier_with_an_answer_takes_precedence() {
+        let answer = |answer: Option<Disposition>| -> Box<dyn Classify> {
+            Box::new(move |_: &(dyn Error + 'static)| answer)
+        };
+        let classifiers = Classifiers(vec![
+            answer(None),
+            answer(Some(Disposition::Skip)),
+            answer(Some(Disposition::Stop)),
+        ]);
+        assert_eq!(classifiers.classify(&std::fmt::Error), Some(Disposition::Skip));
+    }
+}

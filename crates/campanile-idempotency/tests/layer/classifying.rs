@@ -107,7 +107,7 @@ async fn classified_release_is_uncounted_eight_times() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_classifiers_take_precedence_and_defaults_come_last() {
+async fn earlier_classifiers_take_precedence_and_defaults_come_last() {
     let harness = Harness::new();
     let by_text = |text: &'static str, disposition| {
         move |error: &(dyn std::error::Error + 'static)| {
@@ -116,8 +116,8 @@ async fn later_classifiers_take_precedence_and_defaults_come_last() {
     };
     let layer = harness
         .layer()
-        .with_classifier(by_text("account", Disposition::Skip))
-        .with_classifier(by_text("no such", Disposition::Stop));
+        .with_classifier(by_text("no such", Disposition::Stop))
+        .with_classifier(by_text("account", Disposition::Skip));
     let disposition = async |id: &str, text: &'static str| {
         let result = failing_service(&layer, move || text.into()).run(id).await;
         result.map_err(|error| match IdempotencyError::find(&*error) {

@@ -226,7 +226,8 @@ impl Inbox {
                 "the layer's entries must be in the inbox's database: create it with `inbox.keeper()`",
             ));
         }
-        Ok(InboxLayer::new(self.clone(), layer.with_classifier(InboxClassifier)))
+        // First, because a user's classifier must not repeat a handler whose effects are committed.
+        Ok(InboxLayer::new(self.clone(), layer.with_first_classifier(InboxClassifier)))
     }
 
     /// Runs plain functions in transactions, each once for its key. `config` may be just the name
