@@ -160,11 +160,31 @@ pub(crate) struct CheckedConfig {
 
 /// Converts librdkafka's error about a setting.
 pub(crate) fn config_error(error: KafkaError) -> ConfigError {
-    ConfigError::new(match error {
+    let mut text = match error {
         // The value may be a secret.
         KafkaError::ClientConfig(_, description, name, _) => format!("`{name}`: {description}"),
         error => error.to_string(),
-    })
+    };
+    if let Some(advice) = missing_feature(&text) {
+        text.push_str("; ");
+        text.push_str(advice);
+    }
+    ConfigError::new(text)
+}
+
+/// Returns which feature to enable, if librdkafka's error says that it was built without a library.
+pub(crate) fn missing_feature(error: &str) -> Option<&'static str> {
+    // Without OpenSSL, SCRAM is missing as well as TLS.
+    let openssl = ["OpenSSL not available", "openssl support"];
+    // In a record batch, 4 is the codec of zstd.
+    let zstd = ["libzstd not available", "Decompression (codec 0x4)"];
+    if openssl.iter().any(|text| error.contains(text)) {
+        Some("enable the feature `kafka-tls` of `campanile`, or `tls` of `campanile-kafka`")
+    } else if zstd.iter().any(|text| error.contains(text)) {
+        Some("enable the feature `kafka-zstd` of `campanile`, or `zstd` of `campanile-kafka`")
+    } else {
+        None
+    }
 }
 
 /// Returns the value of `auto.offset.reset`, unless a group without an offset begins at the start of a
@@ -220,6 +240,40 @@ mod tests {
         assert!(refused(config().set("group.idd", "x")).contains("group.idd"));
         let text = refused(config().set("session.timeout.ms", "s3cret"));
         assert!(text.contains("session.timeout.ms") && !text.contains("s3cret"), "{text}");
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn setting_that_needs_tls_is_refused_with_the_feature() {
+        for (name, value) in [
+            ("security.protocol", "SSL"),
+            ("security.protocol", "sasl_ssl"),
+            ("ssl.ca.location", "/ca.pem"),
+        ] {
+            let text = refused(config().set(name, value));
+            assert!(text.contains(name) && text.contains("`kafka-tls` of `campanile`"), "{text}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn scram_without_tls_is_refused_with_the_feature() {
+        let scram = config()
+            .set("security.protocol", "sasl_plaintext")
+            .set("sasl.mechanism", "SCRAM-SHA-512")
+            .set("sasl.username", "billing")
+            .set("sasl.password", "s3cret");
+        let client = scram.checked().unwrap().client;
+        let error = client.create::<rdkafka::consumer::BaseConsumer>().err().unwrap();
+        let text = config_error(error).to_string();
+        assert!(text.contains("`kafka-tls` of `campanile`"), "{text}");
+    }
+
+    #[cfg(not(feature = "zstd"))]
+    #[test]
+    fn setting_that_needs_zstd_is_refused_with_the_feature() {
+        let text = refused(config().set("compression.type", "zstd"));
+        assert!(text.contains("`kafka-zstd` of `campanile`"), "{text}");
     }
 
     #[test]

@@ -88,8 +88,8 @@ impl ConnectError {
     /// with a space.
     pub(crate) fn invalid_url(error: tokio_postgres::Error) -> Self {
         const TLS: &str = "`sslmode` must be `disable`, `prefer` or `require`; set certificates with \
-            `PgConfig::with_ca` and `PgConfig::with_client_certificate` (feature `tls`, or `postgres-tls` \
-            of the crate `campanile`); the server's certificate is always verified";
+            `PgConfig::with_ca` and `PgConfig::with_client_certificate` (feature `postgres-tls` of \
+            `campanile`, or `tls` of `campanile-postgres`); the server's certificate is always verified";
         const OTHER: &str = "it is not of the form postgres://[user[:password]@]host[:port][/database], or \
             an option is unknown or has an invalid value; in `key=value` pairs, put a value with a space \
             in single quotes";

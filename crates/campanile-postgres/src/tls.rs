@@ -25,7 +25,7 @@ pub(crate) fn is_verification_failure(_: &(dyn std::error::Error + 'static)) -> 
 pub(crate) fn no_tls(
     config: &tokio_postgres::Config,
 ) -> Result<tokio_postgres::NoTls, crate::ConnectError> {
-    const FEATURE: &str = "`sslmode=require` needs the feature `postgres-tls` of the crate `campanile`, or \
+    const FEATURE: &str = "`sslmode=require` needs TLS: enable the feature `postgres-tls` of `campanile`, or \
         `tls` of `campanile-postgres`";
     if config.get_ssl_mode() == tokio_postgres::config::SslMode::Require {
         return Err(crate::ConnectError::Url { source: FEATURE.into() });
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn missing_tls_feature_error_names_the_feature() {
         let error = no_tls(&"postgres://db/app?sslmode=require".parse().unwrap()).unwrap_err();
-        assert!(format!("{error:?}").contains("`postgres-tls`"), "{error:?}");
+        assert!(format!("{error:?}").contains("`postgres-tls` of `campanile`"), "{error:?}");
         for url in ["postgres://db/app", "postgres://db/app?sslmode=disable"] {
             assert!(no_tls(&url.parse().unwrap()).is_ok(), "{url}");
         }

@@ -67,8 +67,8 @@ pub struct RedisConfig {
 
 impl RedisConfig {
     /// Configures the server at this URL: `redis://[user][:password@]host[:port][/database]`, or
-    /// `redis+unix:///path/to/socket`. With the feature `tls`, also `rediss://` in the form of
-    /// `redis://`.
+    /// `redis+unix:///path/to/socket`. With the feature `redis-tls` of `campanile` (`tls` of this
+    /// crate), also `rediss://` in the form of `redis://`.
     pub fn new(url: impl Into<String>) -> Self {
         Self::with_servers(Servers::Standalone(url.into().into()))
     }
@@ -300,6 +300,8 @@ impl RedisConfig {
             // Closing the socket drops what the kernel has not delivered yet. The kernel would
             // otherwise keep sending it for minutes, so that an acquire could arrive after the
             // cancel that was sent for it over the next connection, and lock a key without an
+        #[cfg(not(feature = "tls"))]
+        crate::tls::no_tls(url)?;
             // owner.
             .set_linger_time(Duration::ZERO);
         Ok(info.set_tcp_settings(tcp))

@@ -3,6 +3,7 @@
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::context::Context;
+use crate::config::missing_feature;
 use crate::driver::Event;
 use crate::error::ConsumerError;
 
@@ -20,7 +21,7 @@ pub(super) fn handle_error(
             events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
         }
         KafkaError::MessageConsumption(code) if is_unreadable(*code) => {
-            let what = format!("{reason}; to skip such records, set the group's offset past them");
+            let what = unreadable_text(&reason);
             events.push(Event::Failed(ConsumerError::kafka(what, Some(error))));
         }
         KafkaError::MessageConsumption(code) if is_fatal(*code, started) => {
@@ -36,6 +37,14 @@ pub(super) fn handle_error(
 /// records that follow would lose the unreadable ones.
 fn is_unreadable(code: Code) -> bool {
     matches!(code, Code::BadMessage | Code::BadCompression | Code::NotImplemented)
+}
+
+/// Returns librdkafka's reason, followed by what to do.
+fn unreadable_text(reason: &str) -> String {
+    match missing_feature(reason) {
+        Some(advice) => format!("{reason}; {advice}"),
+        None => format!("{reason}; to skip such records, set the group's offset past them"),
+    }
 }
 
 /// Returns whether librdkafka would retry forever without success.
@@ -54,5 +63,25 @@ fn is_fatal(code: Code, started: bool) -> bool {
         | Code::UnsupportedVersion
         | Code::UnsupportedFeature => !started,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zstd_record_without_the_feature_names_the_feature() {
+        let reason =
+            "Decompression (codec 0x4) of message at 7 of 99 bytes failed: Local: Not implemented";
+        assert_eq!(
+            unreadable_text(reason),
+            format!(
+                "{reason}; enable the feature `kafka-zstd` of `campanile`, or `zstd` of \
+                 `campanile-kafka`"
+            )
+        );
+        let corrupt = unreadable_text("CRC mismatch");
+        assert_eq!(corrupt, "CRC mismatch; to skip such records, set the group's offset past them");
     }
 }

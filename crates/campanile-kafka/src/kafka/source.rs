@@ -15,6 +15,7 @@ use super::fetch_batch::{FetchBatch, LastPartition};
 use super::leave::Leave;
 use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
 use super::{Settings, native, start};
+use crate::config::config_error;
 use crate::driver::{Amount, Assignment, CommitResult, CommitStart, Event, Source, Usage};
 use crate::error::ConsumerError;
 use crate::transaction::{Committer, Position, TransactionResult};
@@ -79,11 +80,9 @@ impl KafkaSource {
             seeks_to_start,
         );
         let mut consumer: BaseConsumer<Context> =
-            settings.client.create_with_context(context).map_err(|error| match error {
-                KafkaError::ClientCreation(text) => {
-                    ConsumerError::kafka(format!("librdkafka rejects the settings: {text}"), None)
-                }
-                error => ConsumerError::kafka("librdkafka rejects the settings", Some(error)),
+            settings.client.create_with_context(context).map_err(|error| {
+                let what = format!("librdkafka rejects the settings: {}", config_error(error));
+                ConsumerError::kafka(what, None)
             })?;
         let nonempty = waker.clone();
         consumer.set_nonempty_callback(move || nonempty.wake());
