@@ -25,7 +25,7 @@ use campanile::IdempotencyConfig;
 use campanile::policy::OnExhausted;
 use campanile::prelude::*;
 use campanile::store::Store;
-use campanile::{Backoff, LockKeeper, Request, WaitForLock, record::ToRecord};
+use campanile::{Backoff, LockKeeper, Request, WaitForLock, handler, record::ToRecord};
 use campanile_examples::{Environment, EventLog};
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ struct Payment {
 }
 
 /// The handler: charges a payment.
-async fn charge(request: Request<Payment>, log: EventLog<Payment>) -> Result<(), BoxError> {
+async fn charge(log: EventLog<Payment>, request: Request<Payment>) -> Result<(), BoxError> {
     let attempt = request.lock_handle().map_or(0, LockHandle::attempt);
     let payment = request.into_body();
     // The terminal sometimes does not answer, and one card never works.
@@ -73,7 +73,7 @@ fn stack(
         .layer(layer)
         // +4: a slow handler fails its attempt
         .timeout(Duration::from_secs(10))
-        .service_fn(move |request| charge(request, log.clone())))
+        .service(handler(log, charge)))
 }
 
 /// Consumes this many messages.

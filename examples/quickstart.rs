@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use campanile::prelude::*;
 use campanile::store::Store;
-use campanile::{Consumer, LockKeeper, Request, consumer::Summary};
+use campanile::{Consumer, LockKeeper, Request, consumer::Summary, handler};
 use campanile_examples::{Environment, EventLog};
 use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceBuilder};
@@ -45,11 +45,11 @@ fn stack(
         .layer(IdempotencyLayer::new(store, "payments", key::field(|p: &Payment| &p.id))?)
         // a slow handler fails its attempt
         .timeout(Duration::from_secs(10))
-        .service_fn(move |request| charge(request, log.clone())))
+        .service(handler(log, charge)))
 }
 
 /// The handler: charges a payment.
-async fn charge(request: Request<Payment>, log: EventLog<Event>) -> Result<(), BoxError> {
+async fn charge(log: EventLog<Event>, request: Request<Payment>) -> Result<(), BoxError> {
     let Payment { id, cents } = request.body().clone();
     let attempt = request.lock_handle().map_or(0, LockHandle::attempt);
     log.push(Event::Begun(id.clone(), attempt));

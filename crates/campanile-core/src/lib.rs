@@ -5,6 +5,7 @@
 //!
 //! * [`Record`] is a record from Kafka. [`Request`] carries it, its body and its [`LockHandle`] through a
 //!   tower stack; [`DecodeLayer`] turns a record into a request.
+//! * [`handler()`] makes a service of an async function and its state.
 //! * [`key`] contains the extractors that find a request's [`IdempotencyKey`].
 //! * [`step`] is the state machine of the protocol, a pure function over an [`Entry`] and an
 //!   [`Operation`]. Every store is tested against it.
@@ -27,6 +28,7 @@ pub mod decode;
 mod disposition;
 mod entry;
 mod fingerprint;
+mod handler;
 mod lock;
 mod namespace;
 mod operation;
@@ -48,6 +50,7 @@ pub use self::disposition::Disposition;
 pub use self::entry::{Entry, State, Unreadable};
 pub use self::error::{BoxError, BoxableError, ConfigError, LockLost, LostCause};
 pub use self::fingerprint::{Fingerprint, FingerprintHasher};
+pub use self::handler::{Handler, handler};
 pub use self::key::{IdempotencyKey, IntoKey, KeyExtractor};
 #[doc(hidden)]
 pub use self::lock::{Completion, LockControl};

@@ -2,15 +2,20 @@
 //! of finished records only.
 //!
 //! ```
-//! use campanile_core::{BoxError, DecodeLayer, Request, key};
+//! use campanile_core::{BoxError, DecodeLayer, Request, handler, key};
 //! use campanile_idempotency::{IdempotencyLayer, MemoryStore};
 //! use campanile_kafka::Consumer;
 //! use campanile_test::{Message, MockKafka};
 //! use std::time::Duration;
+//! use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 //! use tower::ServiceBuilder;
 //!
 //! #[derive(serde::Deserialize)]
 //! struct Payment { id: String, cents: u64 }
+//!
+//! async fn charge(charged: UnboundedSender<u64>, request: Request<Payment>) -> Result<(), BoxError> {
+//!     Ok(charged.send(request.body().cents)?)
+//! }
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), BoxError> {
@@ -21,7 +26,7 @@
 //!     kafka.producer().produce(payment)?; // the same payment twice
 //! }
 //!
-//! let (charged, mut charges) = tokio::sync::mpsc::unbounded_channel();
+//! let (charged, mut charges) = unbounded_channel();
 //! let service = ServiceBuilder::new()
 //!     // a record that does not decode never acquires a lock
 //!     .layer(DecodeLayer::json())
@@ -29,10 +34,7 @@
 //!     .layer(IdempotencyLayer::new(MemoryStore::new(), "billing.payments", key::field(|p: &Payment| &p.id))?)
 //!     // a handler that takes longer counts as a failed attempt
 //!     .timeout(Duration::from_secs(10))
-//!     .service_fn(move |request: Request<Payment>| {
-//!         let charged = charged.clone();
-//!         async move { charged.send(request.body().cents) }
-//!     });
+//!     .service(handler(charged, charge));
 //!
 //! let summary = Consumer::new(kafka.consumer_config("billing"))?
 //!     .subscribe(["payments"])

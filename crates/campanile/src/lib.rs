@@ -51,6 +51,7 @@
 //!
 //! * [`DecodeLayer`], [`IdempotencyLayer`] and their parts ([`key`], [`policy`], [`reply`], [`classify`])
 //!   form the tower stack, which returns an [`Outcome`] or an [`IdempotencyError`].
+//! * [`handler()`] makes the inner service of an async function and the program's state.
 //! * [`Consumer`] feeds records into the stack and commits the offsets of those that are finished:
 //!   answered with `Ok`, skipped, dead-lettered, or copied to a retry topic.
 //! * [`MemoryStore`], [`RedisStore`] and [`PgStore`] keep the entries; [`store`] has the trait for custom
@@ -87,9 +88,9 @@ pub use campanile_kafka::{rdkafka, tracing};
 pub use http;
 
 pub use campanile_core::{
-    BoxError, CarryLock, Classify, ConfigError, DecodeLayer, Disposition, FencingToken,
+    BoxError, CarryLock, Classify, ConfigError, DecodeLayer, Disposition, FencingToken, Handler,
     IdempotencyKey, IntoKey, KeyExtractor, LockHandle, Outcome, Record, Request, WithLock,
-    classify, decode,
+    classify, decode, handler,
 };
 pub use campanile_idempotency::{
     Backoff, BatchLayer, IdempotencyConfig, IdempotencyError, IdempotencyLayer, IdempotencyService,
