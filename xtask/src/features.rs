@@ -8,8 +8,8 @@ use crate::progress::{Progress, cargo};
 /// enables, including those of its dependencies.
 ///
 /// The first run builds librdkafka once for each set of its features, which takes minutes; later
-/// runs reuse these builds. Pairs of features are not checked, because no feature of ours depends
-/// on another.
+/// runs reuse these builds. Pairs of features are not checked, because no code depends on the
+/// absence of a feature that another feature needs.
 pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     for package in metadata.published() {
         for features in combinations(package) {

@@ -29,6 +29,8 @@ mod disposition;
 mod entry;
 mod fingerprint;
 mod handler;
+#[cfg(feature = "serde")]
+mod human_duration;
 mod lock;
 mod namespace;
 mod operation;
@@ -51,6 +53,9 @@ pub use self::entry::{Entry, State, Unreadable};
 pub use self::error::{BoxError, BoxableError, ConfigError, LockLost, LostCause};
 pub use self::fingerprint::{Fingerprint, FingerprintHasher};
 pub use self::handler::{Handler, handler};
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+pub use self::human_duration::HumanDuration;
 pub use self::key::{IdempotencyKey, IntoKey, KeyExtractor};
 #[doc(hidden)]
 pub use self::lock::{Completion, LockControl};

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use campanile_core::ConfigError;
+#[cfg(feature = "serde")]
+use campanile_core::HumanDuration;
 use campanile_core::limits::MAX_BACKOFF;
 
 /// Exponential backoff with full jitter: the delay after attempt *n* is random, up to
@@ -10,13 +12,16 @@ use campanile_core::limits::MAX_BACKOFF;
 ///
 /// Full jitter spreads the retries of keys that failed together; see "Exponential Backoff And
 /// Jitter" in the AWS Architecture Blog. The default is 1 s, at most 5 min.
+///
+/// With the feature `serde`, it deserializes from the fields `initial` and `max`, as part of an
+/// [`IdempotencyConfig`](crate::IdempotencyConfig).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Backoff {
     initial: Duration,
     max: Duration,
 }
 
-#[must_use]
 impl Backoff {
     /// Creates a backoff that starts at `initial` and doubles up to `max`.
     ///
@@ -37,6 +42,24 @@ impl Backoff {
         let doublings = attempt.saturating_sub(1).min(31);
         let ceiling = self.initial.saturating_mul(1 << doublings).min(self.max);
         ceiling.mul_f64(fastrand::f64())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Backoff {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(serde::Deserialize)]
+        #[serde(rename = "Backoff", deny_unknown_fields)]
+        struct Fields {
+            initial: Option<HumanDuration>,
+            max: Option<HumanDuration>,
+        }
+
+        let Fields { initial, max } = Fields::deserialize(deserializer)?;
+        let defaults = Self::default();
+        let or = |time: Option<HumanDuration>, default| time.map_or(default, |time| time.0);
+        Self::new(or(initial, defaults.initial), or(max, defaults.max))
+            .map_err(serde::de::Error::custom)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+#[cfg(feature = "serde")]
+use campanile_core::HumanDuration;
 use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL, MIN_LOCK_TTL};
 use campanile_core::{ConfigError, Namespace, Retention};
 
@@ -31,6 +33,14 @@ const MIN_ATTEMPT_RETENTION: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL)
 ///     .with_lock_ttl(Duration::from_secs(10))
 ///     .with_max_attempts(5);
 /// ```
+///
+/// # Configuration files
+///
+/// With the feature `serde`, the settings implement `Deserialize`. `namespace` is required; every
+/// other field has the name and the default of its method: `lock_ttl`, `max_hold`, `max_attempts`,
+/// `backoff` with `initial` and `max`, `retention`, `attempt_retention`, `failed_retention` and
+/// `max_reply_bytes`. Times are texts such as `"30s"`, `"500ms"` or `"7d"`. An unknown field is an
+/// error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct IdempotencyConfig {
@@ -163,6 +173,40 @@ impl IdempotencyConfig {
     }
 }
 
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for IdempotencyConfig {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(serde::Deserialize)]
+        #[serde(rename = "IdempotencyConfig", deny_unknown_fields)]
+        struct Fields {
+            namespace: Box<str>,
+            lock_ttl: Option<HumanDuration>,
+            max_hold: Option<HumanDuration>,
+            max_attempts: Option<u32>,
+            backoff: Option<Backoff>,
+            retention: Option<HumanDuration>,
+            attempt_retention: Option<HumanDuration>,
+            failed_retention: Option<HumanDuration>,
+            max_reply_bytes: Option<usize>,
+        }
+
+        let fields = Fields::deserialize(deserializer)?;
+        let defaults = Self::new(fields.namespace);
+        let or = |time: Option<HumanDuration>, default| time.map_or(default, |time| time.0);
+        Ok(Self {
+            lock_ttl: or(fields.lock_ttl, defaults.lock_ttl),
+            max_hold: or(fields.max_hold, defaults.max_hold),
+            max_attempts: fields.max_attempts.unwrap_or(defaults.max_attempts),
+            backoff: fields.backoff.unwrap_or(defaults.backoff),
+            retention: or(fields.retention, defaults.retention),
+            attempt_retention: or(fields.attempt_retention, defaults.attempt_retention),
+            failed_retention: or(fields.failed_retention, defaults.failed_retention),
+            max_reply_bytes: fields.max_reply_bytes.unwrap_or(defaults.max_reply_bytes),
+            namespace: defaults.namespace,
+        })
+    }
+}
+
 /// The parts of a valid configuration.
 pub(crate) struct CheckedConfig {
     pub(crate) namespace: Namespace,
@@ -209,6 +253,55 @@ fn display(bound: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "serde")]
+    fn parse(json: &str) -> Result<IdempotencyConfig, serde_json::Error> {
+        serde_json::from_str(json)
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn deserialized_fields_have_the_names_of_the_methods() {
+        let json = r#"{
+            "namespace": "payments", "lock_ttl": "10s", "max_hold": "5m", "max_attempts": 3,
+            "backoff": { "initial": "2s", "max": "1m" }, "retention": "14d",
+            "attempt_retention": "2d", "failed_retention": "60d", "max_reply_bytes": 100
+        }"#;
+        let expected = config()
+            .with_lock_ttl(10 * SECOND)
+            .with_max_hold(300 * SECOND)
+            .with_max_attempts(3)
+            .with_backoff(Backoff::new(2 * SECOND, 60 * SECOND).unwrap())
+            .with_retention(14 * DAY)
+            .with_attempt_retention(2 * DAY)
+            .with_failed_retention(60 * DAY)
+            .with_max_reply_bytes(100);
+        assert_eq!(parse(json).unwrap(), expected);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn missing_fields_deserialize_to_the_defaults() {
+        assert_eq!(parse(r#"{ "namespace": "payments" }"#).unwrap(), config());
+        let partial = parse(r#"{ "namespace": "payments", "backoff": { "max": "1m" } }"#).unwrap();
+        let backoff = Backoff::new(SECOND, 60 * SECOND).unwrap();
+        assert_eq!(partial, config().with_backoff(backoff));
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn deserialization_error_names_the_field() {
+        for (json, expected) in [
+            (r#"{}"#, "missing field `namespace`"),
+            (r#"{ "namespace": "n", "lock_tll": "10s" }"#, "unknown field `lock_tll`"),
+            (r#"{ "namespace": "n", "backoff": { "base": "1s" } }"#, "unknown field `base`"),
+            (r#"{ "namespace": "n", "backoff": { "initial": "1h" } }"#, "initial ≤ max"),
+            (r#"{ "namespace": "n", "lock_ttl": 30 }"#, r#"expected a duration such as "30s""#),
+        ] {
+            let error = parse(json).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(feature = "serde")]
+use campanile_core::HumanDuration;
 use campanile_core::error::ConfigError;
 use tokio_postgres::Config;
 
@@ -30,6 +32,13 @@ const ISOLATION: &str = "SET default_transaction_isolation = 'read committed'";
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Configuration files
+///
+/// With the feature `serde`, the settings implement `Deserialize`. `url` is required; every other
+/// field has the name and the default of its method: `connect_timeout`, `command_timeout`,
+/// `connections`, `inbox_connections`, and `sweep_interval` or `without_sweeping = true`. Times are
+/// texts such as `"500ms"`. An unknown field is an error. Certificates are set by methods.
 ///
 /// # Permissions
 ///
@@ -209,6 +218,42 @@ impl PgConfig {
     }
 }
 
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for PgConfig {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(serde::Deserialize)]
+        #[serde(rename = "PgConfig", deny_unknown_fields)]
+        struct Fields {
+            url: String,
+            connect_timeout: Option<HumanDuration>,
+            command_timeout: Option<HumanDuration>,
+            connections: Option<usize>,
+            inbox_connections: Option<usize>,
+            sweep_interval: Option<HumanDuration>,
+            #[serde(default)]
+            without_sweeping: bool,
+        }
+
+        let fields = Fields::deserialize(deserializer)?;
+        if fields.without_sweeping && fields.sweep_interval.is_some() {
+            return Err(serde::de::Error::custom(
+                "`sweep_interval` and `without_sweeping` exclude each other",
+            ));
+        }
+        let defaults = Self::new(fields.url);
+        let or = |time: Option<HumanDuration>, default| time.map_or(default, |time| time.0);
+        let sweep_interval = fields.sweep_interval.map(|time| time.0).or(defaults.sweep_interval);
+        Ok(Self {
+            connect_timeout: or(fields.connect_timeout, defaults.connect_timeout),
+            command_timeout: or(fields.command_timeout, defaults.command_timeout),
+            connections: fields.connections.unwrap_or(defaults.connections),
+            inbox_connections: fields.inbox_connections.unwrap_or(defaults.inbox_connections),
+            sweep_interval: sweep_interval.filter(|_| !fields.without_sweeping),
+            ..defaults
+        })
+    }
+}
+
 impl From<&str> for PgConfig {
     fn from(url: &str) -> Self {
         Self::new(url)
@@ -255,6 +300,48 @@ mod tests {
             let config = PgConfig::from(url);
             let shown = format!("{config:?} {config:#?} {:?}", config.parse().err());
             assert!(!shown.contains("s3cret"), "{shown}");
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn deserialized_fields_have_the_names_of_the_methods() {
+        let config: PgConfig = serde_json::from_str(
+            r#"{
+                "url": "postgres://alice:s3cret@db1/app", "connect_timeout": "20s",
+                "command_timeout": "500ms", "connections": 4, "inbox_connections": 2,
+                "sweep_interval": "1h"
+            }"#,
+        )
+        .unwrap();
+        let expected = PgConfig::new("postgres://alice:s3cret@db1/app")
+            .with_connect_timeout(Duration::from_secs(20))
+            .with_command_timeout(Duration::from_millis(500))
+            .with_connections(4)
+            .with_inbox_connections(2)
+            .with_sweep_interval(Duration::from_secs(3600));
+        assert_eq!(config.url, expected.url);
+        assert_eq!(config.inbox_connections, expected.inbox_connections);
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+        assert_eq!(shown, format!("{expected:?}"));
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn missing_fields_deserialize_to_the_defaults() {
+        let parse = |json| serde_json::from_str::<PgConfig>(json);
+        let config = parse(r#"{ "url": "postgres://db1/app" }"#).unwrap();
+        assert_eq!(format!("{config:?}"), format!("{:?}", PgConfig::new("postgres://db1/app")));
+        let config = parse(r#"{ "url": "postgres://db1/app", "without_sweeping": true }"#).unwrap();
+        assert_eq!(config.sweep_interval, None);
+        for (json, expected) in [
+            (r#"{}"#, "missing field `url`"),
+            (r#"{ "url": "", "timeout": "1s" }"#, "unknown field `timeout`"),
+            (r#"{ "url": "", "without_sweeping": true, "sweep_interval": "1h" }"#, "exclude"),
+        ] {
+            let error = parse(json).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 

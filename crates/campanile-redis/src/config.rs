@@ -33,6 +33,15 @@ use crate::{ConnectError, Safety};
 /// # }
 /// ```
 ///
+/// # Configuration files
+///
+/// With the feature `serde`, the settings implement `Deserialize`. Exactly one of `url`, `sentinel`
+/// (with `name` and `urls`) and `cluster` (a list of URLs) is required. Every other field has the
+/// name and the default of its method: `credentials` (with `user` and `password`),
+/// `connect_timeout`, `command_timeout`, `buckets`, `safety` (`"refuse"`, `"warn"` or `"off"`),
+/// `namespaces`, and `wait` or `wait_aof` (with `replicas` and `timeout`). Times are texts such as
+/// `"500ms"`. An unknown field is an error. Certificates are set by methods.
+///
 /// # Permissions
 ///
 /// A Redis user with a restrictive ACL needs the permissions below: on a single server, on the
@@ -291,6 +300,8 @@ impl RedisConfig {
 
     /// Parses a URL and applies the settings of all connections.
     fn connection_info(&self, url: &str) -> Result<ConnectionInfo, ConnectError> {
+        #[cfg(not(feature = "tls"))]
+        crate::tls::no_tls(url)?;
         let info = url.into_connection_info().map_err(ConnectError::url)?;
         #[cfg(feature = "tls")]
         let info = self.certificates.apply(info)?;
@@ -300,8 +311,6 @@ impl RedisConfig {
             // Closing the socket drops what the kernel has not delivered yet. The kernel would
             // otherwise keep sending it for minutes, so that an acquire could arrive after the
             // cancel that was sent for it over the next connection, and lock a key without an
-        #[cfg(not(feature = "tls"))]
-        crate::tls::no_tls(url)?;
             // owner.
             .set_linger_time(Duration::ZERO);
         Ok(info.set_tcp_settings(tcp))

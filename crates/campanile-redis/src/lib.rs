@@ -60,6 +60,8 @@ mod bucket_count;
 mod call;
 mod check;
 mod config;
+#[cfg(feature = "serde")]
+mod config_file;
 mod connection;
 mod connector;
 mod error;

@@ -67,6 +67,8 @@
 //! | `kafka` (default) | the consumer driver, with librdkafka | `make`, a C and a C++ compiler |
 //! | `kafka-tls` | TLS and SCRAM to the brokers, by OpenSSL | OpenSSL's headers (`libssl-dev` on Debian) |
 //! | `kafka-zstd` | topics compressed by zstd; the other codecs are always included | |
+//! | `serde` | settings of the layer and of the stores from a configuration file | |
+//! | `uuid` | `uuid::Uuid` as a key | |
 //! | `redis` (default) | [`RedisStore`] | |
 //! | `redis-tls` | TLS to Redis (`rediss://`), by rustls | |
 //! | `postgres` | [`PgStore`], [`postgres::Inbox`] | |

@@ -9,6 +9,7 @@ use std::sync::Arc;
 /// Every accepted finding is logged once, and returned by
 /// [`RedisStore::findings`](crate::RedisStore::findings).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum Safety {
     /// Refuses a server on which the protocol does not hold ([`Severity::Unsafe`]). The default.
