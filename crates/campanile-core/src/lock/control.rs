@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Completion, HELD, Inner, LockHandle, decode_cause, nanos};
 use crate::clock::Clock;
 use crate::wakers::Wakers;
-use crate::{Grant, IdempotencyKey, LockLost, LostCause};
+use crate::{Grant, LockLost, LostCause, StoreKey};
 
 /// Changes the state of a [`LockHandle`]: renews it, declares it lost, or marks its entry as completed.
 ///
@@ -22,7 +22,7 @@ pub struct LockControl(LockHandle);
 impl LockControl {
     /// Creates a lock that is granted until this deadline, by this clock.
     pub fn new(
-        key: IdempotencyKey,
+        key: StoreKey,
         grant: Grant,
         attempt: u32,
         clock: Clock,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::clock::Clock;
 use crate::wakers::Wakers;
-use crate::{FencingToken, Grant, IdempotencyKey, LockLost, LostCause};
+use crate::{FencingToken, Grant, IdempotencyKey, LockLost, LostCause, Namespace, StoreKey};
 
 pub use self::control::LockControl;
 pub use self::lost::LostFuture;
@@ -26,7 +26,7 @@ pub use self::lost::LostFuture;
 pub struct LockHandle(Arc<Inner>);
 
 struct Inner {
-    key: IdempotencyKey,
+    key: StoreKey,
     grant: Grant,
     attempt: u32,
     clock: Clock,
@@ -52,7 +52,12 @@ pub struct Completion {
 impl LockHandle {
     /// Returns the key of the lock.
     pub fn key(&self) -> &IdempotencyKey {
-        &self.0.key
+        self.0.key.key()
+    }
+
+    /// Returns the namespace of the key.
+    pub fn namespace(&self) -> &Namespace {
+        self.0.key.namespace()
     }
 
     /// Returns the fencing token, which increases with each grant of this key.
@@ -107,7 +112,7 @@ impl LockHandle {
             self.lose(LostCause::Expired);
         }
         decode_cause(self.0.loss.load(Ordering::Acquire)).map(|cause| LockLost {
-            key: self.0.key.clone(),
+            key: self.key().clone(),
             token: self.0.grant.token,
             cause,
         })
@@ -168,7 +173,7 @@ mod tests {
     use crate::Owner;
 
     fn new_control(clock: &Arc<AtomicU64>) -> LockControl {
-        let key = IdempotencyKey::new("k").unwrap();
+        let key = StoreKey::new("n".try_into().unwrap(), IdempotencyKey::new("k").unwrap());
         let seconds = clock.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
         let grant = Grant { token: FencingToken::new(7).unwrap(), owner: Owner::new(1).unwrap() };

@@ -186,7 +186,7 @@ impl HeldGrant {
     ) -> Self {
         let LockSettings { ttl, max_hold, .. } = *slot.settings;
         let deadline = deadline(sent, ttl);
-        let key = slot.key.key().clone();
+        let key = slot.key.clone();
         let grant = Grant { token, owner: slot.owner };
         Self {
             control: LockControl::new(key, grant, attempt.into(), clock.clone(), deadline),
