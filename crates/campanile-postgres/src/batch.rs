@@ -100,8 +100,15 @@ impl<'a> Batch<'a> {
                     continue;
                 }
                 Err(failure) if failure.is_transient() && !is_second => {
-                    let (address, error) = (self.pool.address(), StoreError::from(failure));
-                    tracing::warn!(address, error = &error as &dyn Error, "call failed; retrying");
+                    if self.pool.allows_log() {
+                        let (address, error) = (self.pool.address(), StoreError::from(failure));
+                        tracing::warn!(
+                            address,
+                            error = &error as &dyn Error,
+                            "a call to Postgres failed; sending it once more over another \
+                             connection"
+                        );
+                    }
                     to_retry.extend(call.indices());
                 }
                 // The connection is still usable.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use campanile_core::BoxError;
@@ -10,11 +10,13 @@ use campanile_idempotency::StoreError;
 use deadpool_postgres::{
     Client, Manager, ManagerConfig, PoolConfig, PoolError, RecyclingMethod, Runtime,
 };
+use tokio::time::Instant;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
 use crate::failure::with_advice;
 use crate::hosts::Hosts;
+use crate::log_limit::LogLimit;
 use crate::tls::Connector;
 
 /// Keepalive settings, used where the URL sets none: a client or a server that sends nothing is
@@ -30,6 +32,7 @@ const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(25);
 pub(crate) struct Pool {
     pool: deadpool_postgres::Pool,
     address: Arc<str>,
+    log_limit: Arc<Mutex<LogLimit>>,
 }
 
 /// A connection in use. [`release`](Self::release) returns it to the pool. Dropping it without
@@ -63,12 +66,18 @@ impl Pool {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("the pool has the runtime that its timeout needs");
-        Self { pool, address }
+        Self { pool, address, log_limit: Arc::default() }
     }
 
     /// The servers' hosts and ports, and the database.
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Returns whether a failed call may be logged now.
+    pub(crate) fn allows_log(&self) -> bool {
+        let mut log_limit = self.log_limit.lock().unwrap_or_else(PoisonError::into_inner);
+        log_limit.allow(Instant::now())
     }
 
     /// Waits until a connection is free.
