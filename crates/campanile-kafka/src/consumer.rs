@@ -1,10 +1,11 @@
 //! The configuration of a consumer.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxableError, Classify, ConfigError, Record};
+use campanile_core::{BoxableError, Classify, ConfigError, Coordinates, Record};
 use tower_service::Service;
 use tracing::Level;
 
@@ -42,6 +43,7 @@ pub struct Consumer {
     drain_timeout: Duration,
     start_timeout: Duration,
     given_up: OnGiveUp,
+    skip_at: HashSet<Coordinates>,
     retry_topics: Option<RetryTopics>,
     order: ProcessingOrder,
     max_in_flight: usize,
@@ -66,6 +68,7 @@ impl Consumer {
             drain_timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(30),
             given_up: OnGiveUp::default(),
+            skip_at: HashSet::new(),
             retry_topics: None,
             order: ProcessingOrder::default(),
             max_in_flight: 256,
@@ -209,6 +212,40 @@ impl Consumer {
         self
     }
 
+    /// Skips the record at these coordinates, in addition to those of earlier calls: the way past one
+    /// record that stops the consumer each time it starts. Take the coordinates from the field
+    /// `record` of the ERROR event, or from [`ConsumerError::Stopped`]; they parse from the text of
+    /// either.
+    ///
+    /// When the record is received, it is not passed to the service, and its key's entry is neither
+    /// read nor changed, so this works for any record, even one that does not decode. Its offset is
+    /// committed after those before it, and an event at level WARN says so. With
+    /// [`serve_transactional`](Self::serve_transactional), the record has no outputs. No other record
+    /// is affected: another record of the same key finds the entry as the skipped record has left it,
+    /// perhaps without attempts. If the record was published to a [retry topic](RetryTopics), the
+    /// coordinates are those of the copy.
+    ///
+    /// Remove the call once the record has passed. It has no effect then, unless the group's offset
+    /// is reset, or the topic is created anew and its offsets start again from zero.
+    ///
+    /// ```
+    /// # use campanile_core::BoxError;
+    /// # use campanile_kafka::{Consumer, ConsumerConfig};
+    /// # fn configured() -> Result<(), BoxError> {
+    /// let mut consumer = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?;
+    /// // such as `SKIP_AT=payments/3@42`
+    /// if let Ok(at) = std::env::var("SKIP_AT") {
+    ///     consumer = consumer.skip_at(at.parse()?);
+    /// }
+    /// # drop(consumer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn skip_at(mut self, at: Coordinates) -> Self {
+        self.skip_at.insert(at);
+        self
+    }
+
     /// Sets the retry topics, in which records wait for their next attempt without holding up the records
     /// behind them. **This gives up the order of a key.** Default: none; a record to retry holds up its
     /// partition.
@@ -322,6 +359,7 @@ impl Consumer {
         }
         let given_up = match self.given_up {
             OnGiveUp::Stop => GiveUpAction::Stop,
+            OnGiveUp::StopPartition => GiveUpAction::StopPartition,
             OnGiveUp::Skip => GiveUpAction::Skip,
             OnGiveUp::DeadLetter(policy) => {
                 let letters = DeadLetters::new(policy, &self.config.client, &group);
@@ -354,6 +392,7 @@ impl Consumer {
             stall_warning: self.stall_warning,
             retention_check,
             given_up,
+            skip_at: self.skip_at,
             flood_limit,
             retry_publisher,
             source_topics: SourceTopics::new(&topics),

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use campanile_core::{BoxError, ConfigError, Coordinates, error};
+use campanile_core::{BoxError, ConfigError, Coordinates, LockHandle, error};
 use rdkafka::error::KafkaError;
 
 /// Why [`Serve`](crate::Serve) ended other than by a shutdown.
@@ -93,6 +93,26 @@ impl Error for StopReason {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.source)
     }
+}
+
+/// Logs why a record stops the consumer or its partition (`what`), and what to do. `lock` is the lock
+/// of the record's last attempt, if it had one.
+pub(crate) fn log_stop(
+    what: &str,
+    at: &Coordinates,
+    origin: &Coordinates,
+    lock: Option<&LockHandle>,
+    help: &str,
+    error: &(dyn Error + 'static),
+) {
+    tracing::error!(
+        record = %at,
+        origin = (origin != at).then(|| display(origin)),
+        namespace = lock.map(|lock| lock.namespace().as_str()),
+        attempts = lock.map(LockHandle::attempt),
+        error = chain(error),
+        "{what} stopped at a record: {help}"
+    );
 }
 
 /// Returns the texts of an error and its sources on one line, for log events. Campanile's own

@@ -14,10 +14,35 @@ use crate::dead_letter::{DeadLetter, DeadLetters};
 #[non_exhaustive]
 pub enum OnGiveUp {
     /// Serving ends with [`ConsumerError::Stopped`](crate::ConsumerError::Stopped), and the
-    /// record's offset is not committed. The default, because any other policy loses the record
-    /// unless the user has decided where it goes.
+    /// record's offset is not committed. An event at level ERROR names the record, its error, and
+    /// what to do. If the process is restarted without a change, it stops at the same record again;
+    /// to let only this record pass, see [`Consumer::skip_at`](crate::Consumer::skip_at).
+    ///
+    /// The default, because any other policy either loses the record, unless the user has decided
+    /// where it goes, or looks healthy while records wait.
     #[default]
     Stop,
+    /// The record's partition is stopped, and all other partitions are processed. An event at level
+    /// ERROR names the record, its error, and what to do, and
+    /// [`PartitionStatus::stopped`](crate::PartitionStatus::stopped) reports the partition.
+    ///
+    /// The record's offset is not committed, and neither is any offset behind it. No further record
+    /// of the partition is started, whatever the [order](crate::ProcessingOrder): those in flight
+    /// may finish, and those that wait in memory are dropped, to be received again later. The
+    /// partition is not read any more. In a [retry topic](crate::RetryTopics), this holds up the
+    /// copies in that partition.
+    ///
+    /// The partition is read again, from the record on, by its next owner: after a restart, or after
+    /// a rebalance that assigns it to another consumer or anew to this one. If nothing has changed,
+    /// the partition is stopped at the same record again.
+    ///
+    /// The consumer stays [live and ready](crate::Health), even if all of its partitions are
+    /// stopped. Raise an alert on the event, on the status or on the lag: nothing else shows that
+    /// records wait.
+    ///
+    /// Errors that are classified as [`Disposition::Stop`](campanile_core::Disposition::Stop) still
+    /// stop the consumer.
+    StopPartition,
     /// The record is skipped: its key's entry becomes FAILED, with the error as its reason, then
     /// the offset is committed. Without a lock (the record was never tried), only the offset is
     /// committed. An event at level WARN names each skipped record.
@@ -41,6 +66,7 @@ impl From<DeadLetter> for OnGiveUp {
 #[derive(Clone)]
 pub(crate) enum GiveUpAction {
     Stop,
+    StopPartition,
     Skip,
     DeadLetter(Arc<DeadLetters>),
 }
@@ -84,7 +110,8 @@ pub(crate) async fn give_up(giving_up: GiveUpLock, reason: String) -> Result<(),
     }
 }
 
-/// Settles the lock without giving the record up, because the consumer stops at this record.
+/// Settles the lock without giving the record up, because the consumer or the partition stops at
+/// this record.
 pub(crate) async fn settle_for_stop(giving_up: GiveUpLock) -> Result<(), IdempotencyError> {
     match giving_up {
         GiveUpLock::None => Ok(()),

@@ -94,10 +94,10 @@
 //! conventions. No span contains keys or payloads. Events report rebalances, retries, skipped records,
 //! dead letters, failed commits, an unavailable store, and a [stalled
 //! partition](Consumer::with_stall_warning) with the reason why it waits. Events at level ERROR require
-//! action, among others: a dead letter that cannot be published (once per record, then at WARN) or whose
-//! publications were all interrupted, a pause by the flood limit, a panic in a classifier or an order
-//! extractor, a producer that cannot be replaced, errors in librdkafka's own log, and data that Redis has
-//! lost.
+//! action, among others: a record that stops the consumer or its partition, a dead letter that cannot
+//! be published (once per record, then at WARN) or whose publications were all interrupted, a pause by
+//! the flood limit, a panic in a classifier or an order extractor, a producer that cannot be replaced,
+//! errors in librdkafka's own log, and data that Redis has lost.
 //!
 //! The field `record` contains the coordinates of a record. Events about retry copies also have the field
 //! `origin`, the original coordinates. Retry events have `after`, the delay, and `retry_topic`. A dead
@@ -160,7 +160,7 @@ pub use self::publish::{PublishError, Publisher, PublisherConfig};
 pub use self::retry_topics::RetryTopics;
 pub use self::routes::{NoRoute, Routes};
 pub use self::serve::Serve;
-pub use self::status::{ConsumerStage, PartitionStatus, Status};
+pub use self::status::{ConsumerStage, PartitionStatus, Status, StoppedPartition};
 pub use self::summary::Summary;
 pub use self::transaction::{IntoOutputs, Outputs, OutputsCodec, Transactions};
 #[doc(no_inline)]

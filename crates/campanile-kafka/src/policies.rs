@@ -1,10 +1,11 @@
 //! The user's settings, as the scheduler uses them.
 
+use std::collections::HashSet;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{Classify, Disposition};
+use campanile_core::{Classify, Coordinates, Disposition};
 
 use crate::dead_letter::DeadLetterTargets;
 use crate::flood_limit::FloodLimit;
@@ -22,6 +23,8 @@ pub(crate) struct Policies {
     pub(crate) commits_start_offset: bool,
     pub(crate) max_in_flight: usize,
     pub(crate) given_up: GiveUpAction,
+    /// Records that are skipped without an attempt.
+    pub(crate) skip_at: HashSet<Coordinates>,
     pub(crate) flood_limit: FloodLimit,
     pub(crate) stall_warning: Duration,
     pub(crate) retention_check: RetentionCheck,

@@ -63,6 +63,20 @@ pub struct PartitionStatus {
     pub held: u64,
     /// How long the oldest unfinished record has been the oldest: in flight, or waiting for another
     /// attempt or for its turn. Nothing behind that record is committed. Updated once a second, so
-    /// this is also `None` if records come and go faster than that.
+    /// this is also `None` if records come and go faster than that. `None` while the partition is
+    /// [stopped](Self::stopped).
     pub oldest: Option<Duration>,
+    /// The record at which the partition is stopped, with
+    /// [`OnGiveUp::StopPartition`](crate::OnGiveUp::StopPartition). `None` if it is not stopped.
+    pub stopped: Option<StoppedPartition>,
+}
+
+/// The record at which a partition is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoppedPartition {
+    /// The offset of the first record that was given up.
+    pub offset: i64,
+    /// How long ago the partition was stopped.
+    pub elapsed: Duration,
 }

@@ -1,8 +1,10 @@
 //! One assignment of one partition: the state that source, scheduler and status share.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::time::Instant;
 
 use super::budget::Usage;
 use super::lag::OffsetRange;
@@ -33,6 +35,8 @@ pub(crate) struct Assignment {
     committed: AtomicOffset,
     revoked: AtomicBool,
     stopped: AtomicBool,
+    /// The record at which the partition was stopped, and when.
+    stopped_at: OnceLock<(i64, Instant)>,
 }
 
 impl Assignment {
@@ -56,6 +60,7 @@ impl Assignment {
             committed: AtomicOffset::none(),
             revoked: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            stopped_at: OnceLock::new(),
         }
     }
 
@@ -127,6 +132,17 @@ impl Assignment {
     /// Stops starting records of the partition.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
+    }
+
+    /// Stops starting records of the partition, because of the record at this offset.
+    pub(crate) fn stop_at(&self, offset: i64) {
+        self.stopped_at.get_or_init(|| (offset, Instant::now()));
+        self.stop();
+    }
+
+    /// Returns the record at which the partition was stopped, and when.
+    pub(crate) fn stopped_at(&self) -> Option<(i64, Instant)> {
+        self.stopped_at.get().copied()
     }
 }
 

@@ -194,6 +194,9 @@ impl<S: Source> Driver<S> {
                 self.stop(Some(error));
             }
         }
+        for assignment in self.scheduler.take_stopped_partitions() {
+            self.intake.stop(&assignment, &mut self.source);
+        }
         self.report_buffer = report_buffer;
         any
     }

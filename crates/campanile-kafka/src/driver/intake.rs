@@ -57,6 +57,17 @@ impl Intake {
         paused
     }
 
+    /// Stops reading a partition that was stopped at a record.
+    pub(super) fn stop(&mut self, assignment: &Arc<Assignment>, source: &mut impl Source) {
+        let is_it = |partition: &&mut IntakePartition| partition.assignment.id == assignment.id;
+        if let Some(partition) = self.partitions.iter_mut().find(is_it)
+            && !std::mem::replace(&mut partition.paused, true)
+        {
+            self.paused += 1;
+            source.pause(std::slice::from_ref(assignment));
+        }
+    }
+
     fn count_retry_partitions(&mut self) {
         let is_retry = |partition: &&IntakePartition| partition.assignment.retry_topic.is_some();
         self.retry_partitions = self.partitions.iter().filter(is_retry).count();
@@ -115,7 +126,11 @@ impl Intake {
             if !partition.paused && (stop || self.flow.should_pause(level, limit, count)) {
                 partition.paused = true;
                 pause.push(partition.assignment.clone());
-            } else if partition.paused && !stop && self.flow.should_resume(level, limit, count) {
+            } else if partition.paused
+                && !stop
+                && !partition.assignment.is_stopped()
+                && self.flow.should_resume(level, limit, count)
+            {
                 partition.paused = false;
                 resume.push(partition.assignment.clone());
             }

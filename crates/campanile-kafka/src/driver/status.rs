@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::assignment::{Assignment, AssignmentId};
-use crate::status::{ConsumerStage, PartitionStatus, Status};
+use crate::status::{ConsumerStage, PartitionStatus, Status, StoppedPartition};
 
 /// The value for no time.
 const NO_TIME: u64 = u64::MAX;
@@ -138,6 +138,9 @@ impl DriverStatus {
                 lag: assignment.offset_range.lag(mark),
                 held: assignment.usage.total().records,
                 oldest: oldest.get(&assignment.id).map(Instant::elapsed),
+                stopped: assignment
+                    .stopped_at()
+                    .map(|(offset, since)| StoppedPartition { offset, elapsed: since.elapsed() }),
             }
         };
         let stage = self.stage();

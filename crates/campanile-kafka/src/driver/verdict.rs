@@ -12,6 +12,17 @@ use campanile_idempotency::{
 use crate::error::chain;
 use crate::give_up::GiveUpLock;
 
+/// Returns what to do about a record that is given up, from its literal cause and remedy.
+macro_rules! give_up_help {
+    ($cause:literal) => {
+        concat!(
+            $cause,
+            "; or let this record pass with `Consumer::skip_at`; or set `on_give_up` to a \
+             `DeadLetter` topic or `OnGiveUp::Skip`"
+        )
+    };
+}
+
 /// What to do with a record after an attempt that ended in an error.
 pub(crate) enum Verdict {
     /// The attempt failed. The record is retried after this time, or after the driver's own
@@ -64,8 +75,10 @@ fn layer_verdict(error: &IdempotencyError) -> Verdict {
                 GiveUpLock::Exhausted { lock, give_ups: exhausted.give_ups }
             }),
             reason: exhausted.to_string(),
-            help: "no attempts are left: raise the layer's `with_max_attempts` to retry the \
-                   record, or pass a `DeadLetter` topic or `OnGiveUp::Skip` to `on_give_up`",
+            help: give_up_help!(
+                "no attempts are left: fix the handler, raise the layer's `with_max_attempts`, \
+                 then restart"
+            ),
         },
         IdempotencyError::MissingKey
         | IdempotencyError::InvalidKey(_)
@@ -86,9 +99,10 @@ fn failed_verdict(failed: &AttemptFailed) -> Verdict {
         Disposition::DeadLetter => Verdict::GiveUp {
             giving_up: giving_up(),
             reason: reason(),
-            help: "the last attempt failed, or the error is permanent: fix the handler, then \
-                   restart (raise the layer's `with_max_attempts` if no attempts are left), or \
-                   pass a `DeadLetter` topic or `OnGiveUp::Skip` to `on_give_up`",
+            help: give_up_help!(
+                "the last attempt failed, or the error is permanent: fix the handler, then restart \
+                 (raise the layer's `with_max_attempts` if no attempts are left)"
+            ),
         },
         Disposition::Skip => Verdict::Skip { giving_up: giving_up(), reason: reason() },
         Disposition::Stop => Verdict::Stop {
@@ -129,9 +143,10 @@ fn untried_verdict(error: &(dyn Error + 'static)) -> Verdict {
     Verdict::GiveUp {
         giving_up: GiveUpLock::None,
         reason: chain(error),
-        help: "no attempt can succeed: fix the producer of the record, or how the record is \
-               decoded and keyed, or pass a `DeadLetter` topic or `OnGiveUp::Skip` to \
-               `on_give_up`",
+        help: give_up_help!(
+            "no attempt can succeed: fix the producer of the record, or how the record is decoded \
+             and keyed, then restart"
+        ),
     }
 }
 

@@ -31,7 +31,8 @@ pub struct Health {
     /// spare member is ready), the store answers, and the consumer is not shutting down.
     ///
     /// A paused consumer stays ready, so that a request to resume it still reaches it through a
-    /// Kubernetes Service: see [`Handle::paused`](crate::Handle::paused). A store that was
+    /// Kubernetes Service: see [`Handle::paused`](crate::Handle::paused). So does a consumer with
+    /// [stopped partitions](crate::OnGiveUp::StopPartition). A store that was
     /// unavailable is disregarded after some seconds in which no record has used it, because the
     /// consumer is paused or has no records that need the store.
     pub ready: Result<(), Unhealthy>,

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use campanile_core::Record;
+use campanile_core::{BoxError, Record};
 use regex_lite::Regex;
 
-use crate::error::ConsumerError;
+use crate::error::{ConsumerError, log_stop};
 
 /// The subscribed topics, including the retry topics. A copy of a record from any other topic is
 /// not ours.
@@ -47,7 +47,10 @@ impl SourceTopics {
             topic = origin.topic,
             retries = record.topic(),
         );
-        Err(ConsumerError::Stopped { at: record.coordinates().clone(), source: source.into() })
+        let (at, source) = (record.coordinates(), BoxError::from(source));
+        let help = "give each group retry topics of its own";
+        log_stop("consumer", at, origin, None, help, &*source);
+        Err(ConsumerError::Stopped { at: at.clone(), source })
     }
 }
 

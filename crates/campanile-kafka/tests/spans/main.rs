@@ -25,6 +25,7 @@ use support::{consumer, serve, until, until_committed, within};
 mod events;
 mod retention;
 mod stalls;
+mod stops;
 
 /// Captured log output.
 #[derive(Clone, Default)]

@@ -132,7 +132,7 @@ impl Scheduler {
     }
 
     /// Drops the records of draining partitions that are not in flight.
-    fn drop_pending(&mut self) {
+    pub(super) fn drop_pending(&mut self) {
         let mut ended = Vec::new();
         let mut dropped = Amount::default();
         for (id, queue) in self.queues.iter_mut() {

@@ -1,5 +1,7 @@
-//! Records that are given up: skips the record, publishes its dead letter, or stops the consumer.
+//! Records that are given up: skips the record, publishes its dead letter, or stops the consumer or
+//! the partition.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +12,9 @@ use super::Scheduler;
 use super::last_error::WAITS_FOR_DEAD_LETTER;
 use super::queue::QueueId;
 use crate::dead_letter::{Cause, DeadLetters, GiveUpError, GivenUpRecord};
+use crate::driver::assignment::Assignment;
 use crate::driver::attempt::RecordOutcome;
-use crate::error::{ConsumerError, chain};
+use crate::error::{ConsumerError, chain, log_stop};
 use crate::flood_limit::LimitExceeded;
 use crate::give_up::{GiveUpLock, give_up, release_for_pause, settle_for_stop};
 use crate::handle::Paused;
@@ -144,8 +147,39 @@ impl Scheduler {
         help: &'static str,
         error: BoxError,
     ) -> ConsumerError {
+        let record = self.record(id);
+        let (at, lock) = (record.coordinates(), giving_up.lock_handle());
+        log_stop("consumer", at, record.origin(), lock, help, &*error);
         self.release_lock(id, settle_for_stop(giving_up), RecordOutcome::StoppedAt);
-        ConsumerError::stopped(self.record(id).coordinates(), help, error)
+        ConsumerError::stopped(at, help, error)
+    }
+
+    /// Stops the partition at this record. As in a drain, records in flight may finish, and all others
+    /// are dropped. The partition's watermark cannot pass this record, which is never finished.
+    pub(super) fn stop_partition_at(
+        &mut self,
+        id: QueueId,
+        giving_up: GiveUpLock,
+        help: &'static str,
+        error: &(dyn Error + 'static),
+    ) {
+        let record = self.record(id);
+        let (at, lock) = (record.coordinates(), giving_up.lock_handle());
+        log_stop("partition", at, record.origin(), lock, help, error);
+        self.release_lock(id, settle_for_stop(giving_up), RecordOutcome::StoppedAt);
+        let partition = self.partition(id);
+        // The partition may be draining already, because of a revoke or another record.
+        if !std::mem::replace(&mut partition.draining, true) {
+            partition.assignment.stop_at(at.offset);
+            let assignment = partition.assignment.clone();
+            self.stopped_partitions.push(assignment);
+            self.drop_pending();
+        }
+    }
+
+    /// Returns the partitions that were stopped since the last call. They need not be read any more.
+    pub(in crate::driver) fn take_stopped_partitions(&mut self) -> Vec<Arc<Assignment>> {
+        std::mem::take(&mut self.stopped_partitions)
     }
 
     fn release_lock(

@@ -73,6 +73,8 @@ pub(super) struct Scheduler {
     waiting_for_store: Vec<QueueId>,
     stalls: Stalls,
     drains: Vec<(DrainId, Drain)>,
+    /// Partitions that were stopped at a record, and are still read.
+    stopped_partitions: Vec<Arc<Assignment>>,
     next_drain: u64,
     stopping: bool,
     /// Whether outputs fill the budget. Then only each partition's oldest unfinished record is
@@ -103,6 +105,7 @@ impl Scheduler {
             waiting_for_store: Vec::new(),
             stalls: Stalls::new(policies.stall_warning),
             drains: Vec::new(),
+            stopped_partitions: Vec::new(),
             next_drain: 0,
             stopping: false,
             outputs_full: false,

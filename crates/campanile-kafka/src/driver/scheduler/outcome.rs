@@ -154,6 +154,7 @@ impl Scheduler {
                     self.publish_dead_letter(id, letters, giving_up, Cause::of(&*error), reason);
                 }
                 GiveUpAction::Stop => return Err(self.stop_at(id, giving_up, help, error)),
+                GiveUpAction::StopPartition => self.stop_partition_at(id, giving_up, help, &*error),
             },
             Verdict::Skip { giving_up, reason } => {
                 tracing::info!(

@@ -34,7 +34,8 @@ pub(super) struct Partition {
     held_outputs: BTreeMap<Delivery, RecordOutputs>,
     /// Whether the first offset is committed before any record is finished.
     commits_start_offset: bool,
-    /// Whether no further records are started.
+    /// Whether no further records are started, because of a revoke or a shutdown, or because the
+    /// partition was stopped at a record.
     pub(super) draining: bool,
     /// Whether it is known how long the entries of the topic's records are kept.
     pub(super) retention_checked: bool,

@@ -1,5 +1,7 @@
 //! Received records: appends each record to the queue of its key.
 
+use std::time::SystemTime;
+
 use campanile_core::Record;
 
 use super::queue::Queued;
@@ -11,6 +13,7 @@ use crate::driver::source::Received;
 use crate::driver::task::Task;
 use crate::error::ConsumerError;
 use crate::order::{OrderKey, OrderKeySource, SHARED_KEY};
+use crate::retry_topics::origin;
 
 impl Scheduler {
     /// Queues received records, which already count as used. Records of partitions that are no
@@ -34,9 +37,15 @@ impl Scheduler {
                 continue;
             }
             self.summary.received += 1;
+            if self.policies.skip_at.contains(record.coordinates()) {
+                self.skip_unprocessed(assignment, record, due);
+                continue;
+            }
             let key_source = match partition.retry_topic() {
                 Some(_) => {
-                    checked = checked.and(self.policies.source_topics.check(&record));
+                    if checked.is_ok() {
+                        checked = self.policies.source_topics.check(&record);
+                    }
                     OrderKeySource::Key(Some(SHARED_KEY))
                 }
                 None => self.policies.order.key_source(&record),
@@ -53,6 +62,31 @@ impl Scheduler {
             self.enqueue_all(before);
         }
         checked
+    }
+
+    /// Finishes a record without starting it, as the user has requested for its coordinates.
+    fn skip_unprocessed(
+        &mut self,
+        assignment: AssignmentId,
+        record: Record,
+        due: Option<SystemTime>,
+    ) {
+        tracing::warn!(
+            record = %record.coordinates(),
+            origin = origin(&record),
+            "record skipped without processing, as `Consumer::skip_at` requests; its offset is \
+             committed"
+        );
+        self.summary.skipped += 1;
+        let max_ahead = self.max_ahead();
+        if let Some(partition) = self.partitions.get_mut(&assignment) {
+            let amount = Amount::of(&record);
+            let (Queued { delivery, .. }, mut unblocked) =
+                partition.deliver(record, due, max_ahead);
+            unblocked.extend(partition.finish(delivery, None, max_ahead));
+            partition.release(amount);
+            self.enqueue_all(unblocked);
+        }
     }
 
     /// Appends a record to the queue of its key.

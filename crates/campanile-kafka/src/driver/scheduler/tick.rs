@@ -130,8 +130,8 @@ impl Scheduler {
 
     fn log_resolved(&self, resolved: &[Resolved]) {
         for (assignment, after) in resolved {
-            // A revoked partition belongs to another consumer.
-            if let Some(partition) = self.partitions.get(assignment) {
+            // A revoked partition belongs to another consumer. A stopped one makes no progress.
+            if let Some(partition) = self.partitions.get(assignment).filter(|p| !p.draining) {
                 tracing::info!(
                     partition = %partition.assignment,
                     ?after,

@@ -1,5 +1,6 @@
 //! A process that serves the simulated topic, and is stopped and restarted at random.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -185,6 +186,7 @@ fn policies(by_partition: bool) -> Policies {
         commits_start_offset: false,
         max_in_flight: MAX_IN_FLIGHT,
         given_up: GiveUpAction::Stop,
+        skip_at: HashSet::new(),
         flood_limit: FloodLimit::disabled(),
         stall_warning: Duration::from_secs(60),
         retention_check: RetentionCheck::disabled(),

@@ -48,6 +48,18 @@ async fn copy_of_an_unsubscribed_topic_stops_the_consumer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copy_of_an_unsubscribed_topic_passes_by_its_coordinates() {
+    let kafka = with_a_copy_of_another_group().await;
+    let config = kafka.consumer_config("g");
+    let consumer = Consumer::new(config.clone()).unwrap().subscribe(["orders"]);
+    let consumer = consumer.skip_at("orders.soon/0@0".parse().unwrap());
+    let calls = Calls::default();
+    let serving = serve(consumer.with_retry_topics(retry_topics()), failing(&calls, busy));
+    until_committed(&config, SOON, &[1]).await;
+    assert_eq!(serving.stop().await.unwrap().skipped, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_of_all_subscribed_topics_are_processed() {
     let kafka = with_a_copy_of_another_group().await;
     let config = kafka.consumer_config("g");
