@@ -16,6 +16,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::native::fetch_queues::FetchQueues;
 use super::queues::PartitionQueues;
 use crate::driver::{Assignment, AssignmentId, Usage};
+use crate::log::LogLimit;
 use crate::retry_topics::RetryTopicList;
 use crate::transaction::Position;
 
@@ -31,6 +32,7 @@ pub(super) struct Context {
     /// Whether a partition is read only after it was moved to its
     /// [start position](Context::seek_to_start).
     seeks_to_start: bool,
+    pub(super) log_limit: LogLimit,
 }
 
 /// The assigned partitions, and the events that the source has not taken yet.
@@ -70,7 +72,8 @@ impl Context {
         total: Arc<Usage>,
         seeks_to_start: bool,
     ) -> Self {
-        Self { state: Mutex::default(), fetch_queues, retry_topics, total, seeks_to_start }
+        let (state, log_limit) = (Mutex::default(), LogLimit::default());
+        Self { state, fetch_queues, retry_topics, total, seeks_to_start, log_limit }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -285,7 +288,7 @@ impl ConsumerContext for Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        crate::log::log(level, facility, message);
+        crate::log::log(&self.log_limit, level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

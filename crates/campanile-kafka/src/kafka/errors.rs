@@ -27,7 +27,16 @@ pub(super) fn handle_error(
         KafkaError::MessageConsumption(code) if is_fatal(*code, started) => {
             events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
         }
-        _ => tracing::warn!(error = reason, "librdkafka reported an error; continuing"),
+        _ => {
+            // Prefixed, because librdkafka may also log the same text.
+            if let Some(suppressed) = context.log_limit.allow_text(&format!("error: {reason}")) {
+                tracing::warn!(
+                    error = reason,
+                    suppressed,
+                    "librdkafka reported an error; it retries by itself"
+                );
+            }
+        }
     }
 }
 

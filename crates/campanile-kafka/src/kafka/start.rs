@@ -1,6 +1,5 @@
 //! Startup: waits until the brokers answer and the topics exist, then joins the group.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use campanile_core::Clock;
@@ -9,7 +8,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::Settings;
 use super::context::Context;
-use crate::error::ConsumerError;
+use crate::error::{ConsumerError, chain};
 
 /// The timeout of the first metadata requests.
 const MIN_METADATA_TIMEOUT: Duration = Duration::from_millis(500);
@@ -32,7 +31,6 @@ pub(super) fn check(
 ) -> Result<(), ConsumerError> {
     let clock = Clock::boot();
     let start = clock.now();
-    let mut logged = BTreeSet::new();
     // Counted from the first answer: slow brokers do not shorten the time that a new topic has.
     let mut unknown_since = None;
     let consumed = settings.topics.iter().map(|topic| match settings.retry_topics.find(topic) {
@@ -64,11 +62,20 @@ pub(super) fn check(
             }
         }
         let waited = clock.now() - start;
-        let warnings = if let Some(error) = unreached {
+        let log_limit = &consumer.context().log_limit;
+        if let Some(error) = unreached {
             if waited >= settings.start_timeout {
                 return Err(no_broker_error(settings, error));
             }
-            vec![format!("no broker answered; retrying: {error}")]
+            if let Some(suppressed) = log_limit.allow("no broker answered") {
+                tracing::warn!(
+                    brokers = settings.brokers,
+                    error = chain(&error),
+                    start_timeout = ?settings.start_timeout,
+                    suppressed,
+                    "no broker answered; retrying until the start timeout"
+                );
+            }
         } else {
             // Only missing topics are requested again, and all of them are reported together.
             topics = unknown;
@@ -81,15 +88,11 @@ pub(super) fn check(
                     .collect();
                 return Err(ConsumerError::kafka(all.join("; "), None));
             }
-            topics
-                .iter()
-                .map(|(topic, _)| format!("topic `{topic}` does not exist yet; retrying"))
-                .collect()
-        };
-        for warning in warnings {
-            if !logged.contains(&warning) {
-                tracing::warn!(brokers = settings.brokers, "{warning}");
-                logged.insert(warning);
+            for (topic, _) in &topics {
+                if log_limit.allow(&format!("missing topic {topic}")).is_some() {
+                    let brokers = &settings.brokers;
+                    tracing::warn!(brokers, topic, "topic does not exist yet; retrying");
+                }
             }
         }
         if !topics.is_empty() {

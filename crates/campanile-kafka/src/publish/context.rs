@@ -9,6 +9,8 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::ProducerContext;
 use tokio::sync::oneshot;
 
+use crate::log::LogLimit;
+
 /// Sends the acknowledgement to the caller that waits for it.
 pub(super) type AckSender = oneshot::Sender<Result<(), KafkaError>>;
 
@@ -17,6 +19,7 @@ pub(super) type AckSender = oneshot::Sender<Result<(), KafkaError>>;
 pub(super) struct Acknowledgements {
     /// The last error of a connection.
     reason: Mutex<Option<String>>,
+    log_limit: LogLimit,
 }
 
 impl Acknowledgements {
@@ -44,7 +47,7 @@ impl ProducerContext for Acknowledgements {
 
 impl ClientContext for Acknowledgements {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        crate::log::log(level, facility, message);
+        crate::log::log(&self.log_limit, level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

@@ -28,6 +28,7 @@ pub(crate) use self::producer_config::shared_settings;
 pub(crate) use self::settings::PublishSettings;
 use crate::backoff::server_backoff;
 use crate::config::config_error;
+use crate::log::LogLimit;
 
 /// The timeout of one attempt, if the budget allows for several: restarted brokers are back sooner, and
 /// all brokers know a newly created topic by then.
@@ -77,6 +78,7 @@ pub struct Publisher {
 struct SharedProducer {
     client: ClientConfig,
     producer: Mutex<Arc<DropOnThread>>,
+    log_limit: LogLimit,
 }
 
 impl Publisher {
@@ -102,7 +104,8 @@ impl Publisher {
         let client =
             producer_config::producer(consumer, &publish_settings.overrides, attempt_timeout)?;
         let producer = Mutex::new(Arc::new(DropOnThread::new(&client)?));
-        Ok(Self { shared: Arc::new(SharedProducer { client, producer }), budget, attempt_timeout })
+        let shared = SharedProducer { client, producer, log_limit: LogLimit::default() };
+        Ok(Self { shared: Arc::new(shared), budget, attempt_timeout })
     }
 
     /// Publishes a message, and waits until the brokers have acknowledged it. A refused message is
@@ -141,9 +144,16 @@ impl Publisher {
             if start.elapsed() + delay + self.attempt_timeout > self.budget {
                 return Err(refused);
             }
-            if attempts == 1 {
-                let topic = &*message.topic;
-                tracing::warn!(topic, error = text, "failed to publish a message; retrying");
+            let topic = &*message.topic;
+            if attempts == 1
+                && let Some(suppressed) = self.shared.log_limit.allow(topic)
+            {
+                tracing::warn!(
+                    topic,
+                    error = text,
+                    suppressed,
+                    "failed to publish a message; retrying"
+                );
             }
             sleep(delay).await;
         }
@@ -160,7 +170,7 @@ impl SharedProducer {
     fn replace(&self, failed: &Arc<DropOnThread>, reason: &str) {
         let mut producer = self.producer();
         if Arc::ptr_eq(&producer, failed) {
-            tracing::warn!(reason, "the producer has failed; replacing it");
+            tracing::warn!(error = reason, "the producer has failed; replacing it");
             match DropOnThread::new(&self.client) {
                 Ok(new) => *producer = Arc::new(new),
                 Err(error) => tracing::error!(%error, "failed to replace the producer"),

@@ -15,6 +15,7 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use tokio::runtime::Handle;
 
 use super::CheckedTopic;
+use crate::log::LogLimit;
 
 /// The timeout of the request. The brokers have just delivered a record, so they are reachable.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,7 +68,7 @@ pub(super) fn spawn(
 }
 
 async fn describe(client: &ClientConfig, topics: &[CheckedTopic]) -> DescribeResult {
-    let admin = AdminClient::from_config_and_context(client, LoggingContext)?;
+    let admin = AdminClient::from_config_and_context(client, LoggingContext::default())?;
     let topics: Vec<_> = topics.iter().map(|(topic, _)| ResourceSpecifier::Topic(topic)).collect();
     let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
     let results = admin.describe_configs(&topics, &options).await?;
@@ -75,11 +76,14 @@ async fn describe(client: &ClientConfig, topics: &[CheckedTopic]) -> DescribeRes
 }
 
 /// Forwards librdkafka's log.
-struct LoggingContext;
+#[derive(Default)]
+struct LoggingContext {
+    log_limit: LogLimit,
+}
 
 impl ClientContext for LoggingContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        crate::log::log(level, facility, message);
+        crate::log::log(&self.log_limit, level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

@@ -8,6 +8,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
 
+use crate::log::LogLimit;
+
 /// An output that was refused.
 pub(super) struct RefusedOutput {
     /// The index of the output's record in the batch.
@@ -23,11 +25,12 @@ pub(super) struct Deliveries {
     /// Whether each output is sent alone.
     pub(super) unbatched: bool,
     refused: Mutex<Option<RefusedOutput>>,
+    log_limit: LogLimit,
 }
 
 impl Deliveries {
     pub(super) fn new(unbatched: bool) -> Self {
-        Self { unbatched, refused: Mutex::default() }
+        Self { unbatched, refused: Mutex::default(), log_limit: LogLimit::default() }
     }
 
     /// Records a refused output, unless another was refused before.
@@ -64,7 +67,7 @@ impl ProducerContext for Deliveries {
 
 impl ClientContext for Deliveries {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        crate::log::log(level, facility, message);
+        crate::log::log(&self.log_limit, level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {

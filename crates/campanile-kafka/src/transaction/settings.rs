@@ -172,6 +172,11 @@ impl Transactions {
 }
 
 impl TransactionSettings {
+    /// Returns the addresses of the brokers, for log events.
+    pub(super) fn brokers(&self) -> Option<&str> {
+        self.client.get("bootstrap.servers").or(self.client.get("metadata.broker.list"))
+    }
+
     /// Creates a producer, which is not initialized yet. With `unbatched`, each output is
     /// sent in a batch of its own: this is slower, but no output is refused because of another one.
     pub(super) fn producer(&self, unbatched: bool) -> KafkaResult<ThreadedProducer<Deliveries>> {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-use campanile_core::Clock;
+use campanile_core::{BoxError, Clock};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
@@ -15,8 +15,9 @@ use super::context::{Deliveries, RefusedOutput};
 use super::error::{self, Recovery};
 use super::group::GroupOffsets;
 use super::settings::TransactionSettings;
-use crate::error::{ConsumerError, chain};
+use crate::error::{ConsumerError, chain, log_stop};
 use crate::kafka::SourceWaker;
+use crate::log::LogLimit;
 use crate::publish;
 
 /// The timeout of one call to the brokers. A call that times out is repeated, unless no caller waits
@@ -46,6 +47,7 @@ pub(super) struct Worker {
     abandoned: Arc<AtomicBool>,
     /// Woken with each answer.
     waker: SourceWaker,
+    log_limit: LogLimit,
 }
 
 /// The reason why a transaction is not committed.
@@ -67,7 +69,8 @@ impl Worker {
         abandoned: Arc<AtomicBool>,
         waker: SourceWaker,
     ) -> Self {
-        Self { producer, settings, clock: Clock::boot(), abandoned, waker }
+        let (clock, log_limit) = (Clock::boot(), LogLimit::default());
+        Self { producer, settings, clock, abandoned, waker, log_limit }
     }
 
     pub(super) fn run(
@@ -96,7 +99,7 @@ impl Worker {
     /// Acquires the transactional id. The transaction of an earlier producer with this id is committed
     /// or aborted by then.
     fn init_producer(&self) -> Result<(), Failure> {
-        self.call(|| self.producer.init_transactions(CALL_TIMEOUT))
+        self.call("init_transactions", || self.producer.init_transactions(CALL_TIMEOUT))
     }
 
     /// Commits a batch. Returns `None` if no caller waits for the answer any more.
@@ -106,18 +109,21 @@ impl Worker {
         let _entered = span.enter();
         let start = self.clock.now();
         let committed = self
-            .call(|| self.producer.begin_transaction())
+            .call("begin_transaction", || self.producer.begin_transaction())
             .and_then(|()| self.send(&batch))
             .and_then(|()| {
-                self.call(|| {
+                self.call("send_offsets_to_transaction", || {
                     self.producer.send_offsets_to_transaction(&offsets, &group, CALL_TIMEOUT)
                 })
             })
-            .and_then(|()| self.call(|| self.producer.commit_transaction(CALL_TIMEOUT)));
+            .and_then(|()| {
+                self.call("commit_transaction", || self.producer.commit_transaction(CALL_TIMEOUT))
+            });
         let failure = match committed {
             Ok(()) => return Some(WorkerResponse::Committed(batch)),
             Err(Failure::Abort(error)) => {
-                match self.call(|| self.producer.abort_transaction(CALL_TIMEOUT)) {
+                let abort = || self.producer.abort_transaction(CALL_TIMEOUT);
+                match self.call("abort_transaction", abort) {
                     Ok(()) => return self.handle_abort(batch, &error),
                     Err(failure) => failure,
                 }
@@ -238,8 +244,11 @@ impl Worker {
     }
 
     /// Repeats a call until its result is known.
-    fn call(&self, call: impl Fn() -> Result<(), KafkaError>) -> Result<(), Failure> {
-        let mut logged = false;
+    fn call(
+        &self,
+        name: &'static str,
+        call: impl Fn() -> Result<(), KafkaError>,
+    ) -> Result<(), Failure> {
         loop {
             let error = match call() {
                 Ok(()) => return Ok(()),
@@ -250,8 +259,15 @@ impl Worker {
                     return Err(Failure::Abandoned);
                 }
                 Recovery::Retry => {
-                    if !std::mem::replace(&mut logged, true) {
-                        tracing::warn!(%error, "no response from the brokers; retrying");
+                    if let Some(suppressed) = self.log_limit.allow(name) {
+                        tracing::warn!(
+                            call = name,
+                            brokers = self.settings.brokers(),
+                            error = chain(&error),
+                            suppressed,
+                            "the brokers did not answer a call about a transaction; repeating it \
+                             until they do"
+                        );
                     }
                 }
                 Recovery::Abort => return Err(Failure::Abort(error)),
@@ -284,8 +300,9 @@ fn stopped_error(
                         layer a fixed handler is not enough, because the key's entry stores the \
                         outputs: reopen the key (`Store::redrive` with `force`), after which the \
                         handler runs again";
-            let source = format!("{what}: {}", chain(&error));
-            ConsumerError::stopped(&outputs.at, help, source.into())
+            let source = BoxError::from(format!("{what}: {}", chain(&error)));
+            log_stop("consumer", &outputs.at, &outputs.at, None, help, &*source);
+            ConsumerError::stopped(&outputs.at, help, source)
         }
         None => ConsumerError::kafka(what, Some(error)),
     }
