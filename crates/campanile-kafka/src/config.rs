@@ -1,5 +1,6 @@
 //! The consumer's settings for librdkafka.
 
+use std::ffi::OsString;
 use std::fmt;
 
 use campanile_core::ConfigError;
@@ -44,6 +45,16 @@ const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes
 ///     .set("session.timeout.ms", "10000");
 /// ```
 ///
+/// Settings can also come from the [environment](Self::from_env), or from a file, as any iterator of
+/// names and values:
+///
+/// ```
+/// use campanile_kafka::ConsumerConfig;
+///
+/// let file = "bootstrap.servers=localhost:9092\ngroup.id=billing";
+/// let config: ConsumerConfig = file.lines().filter_map(|line| line.split_once('=')).collect();
+/// ```
+///
 /// These defaults differ from librdkafka's: `partition.assignment.strategy` is `cooperative-sticky`
 /// (except with `group.protocol=consumer`), `auto.offset.reset` is `earliest`, `check.crcs` is `true`,
 /// and the queues are small, because the driver has a budget of its own. `enable.auto.commit` and
@@ -68,6 +79,42 @@ impl ConsumerConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", brokers).set("group.id", group);
         Self(config)
+    }
+
+    /// Creates a configuration from the environment variables whose names start with this prefix. The
+    /// rest of a name, in lower case and with `.` for each `_`, is the name of the setting: with the
+    /// prefix `BILLING_KAFKA_`, the variable `BILLING_KAFKA_BOOTSTRAP_SERVERS` sets
+    /// `bootstrap.servers`. The variables are read now, not when the consumer is created.
+    ///
+    /// Every setting can be set in this way, except `log_level`, which is the only one with `_` in its
+    /// name. The driver sets it to the level of the program's `tracing` subscriber.
+    ///
+    /// Choose a prefix that nothing else uses, because [`Consumer::new`](crate::Consumer::new) refuses
+    /// every variable that is no setting. The prefix `KAFKA_` is a bad one: in Kubernetes, a service
+    /// with the name `kafka` adds variables such as `KAFKA_SERVICE_HOST` to each container, and the
+    /// tools of Kafka read `KAFKA_OPTS`.
+    ///
+    /// # Errors
+    /// Fails if the value of one of these variables is not valid Unicode. Unknown names, invalid values
+    /// and missing settings are reported by [`Consumer::new`](crate::Consumer::new), with the name of
+    /// the setting.
+    pub fn from_env(prefix: &str) -> Result<Self, ConfigError> {
+        Self::from_variables(prefix, std::env::vars_os())
+    }
+
+    fn from_variables(
+        prefix: &str,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, ConfigError> {
+        let setting = |(variable, value): (OsString, OsString)| {
+            let variable = variable.to_str()?;
+            let name = variable.strip_prefix(prefix)?.to_lowercase().replace('_', ".");
+            // The value may be a secret.
+            let not_unicode =
+                |_| ConfigError::new(format!("the value of `{variable}` is not valid Unicode"));
+            Some(value.into_string().map(|value| (name, value)).map_err(not_unicode))
+        };
+        variables.into_iter().filter_map(setting).collect()
     }
 
     /// Sets a librdkafka setting. It overrides the driver's default.
@@ -131,6 +178,14 @@ impl ConsumerConfig {
         if self.0.get(name).is_none() {
             self.0.set(name, value);
         }
+    }
+}
+
+/// Collects pairs of a setting's name and its value. Of several values for one name, the last one wins.
+impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for ConsumerConfig {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(settings: I) -> Self {
+        let config = Self(ClientConfig::new());
+        settings.into_iter().fold(config, |config, (name, value)| config.set(name, value))
     }
 }
 
@@ -274,6 +329,57 @@ mod tests {
     fn setting_that_needs_zstd_is_refused_with_the_feature() {
         let text = refused(config().set("compression.type", "zstd"));
         assert!(text.contains("`kafka-zstd` of `campanile`"), "{text}");
+    }
+
+    #[test]
+    fn pairs_become_settings_and_the_last_value_wins() {
+        let pairs = [("bootstrap.servers", "a:1"), ("group.id", "g"), ("bootstrap.servers", "b:1")];
+        let checked = pairs.into_iter().collect::<ConsumerConfig>().checked().unwrap();
+        assert_eq!((&*checked.brokers, &*checked.group), ("b:1", "g"));
+        let unknown = pairs.into_iter().chain([("group.idd", "x")]).collect();
+        assert!(refused(unknown).contains("group.idd"));
+    }
+
+    #[test]
+    fn variables_with_the_prefix_become_settings() {
+        let variables = [
+            ("APP_BOOTSTRAP_SERVERS", "b:1"),
+            ("APP_GROUP_ID", "g"),
+            ("APP_MAX_POLL_INTERVAL_MS", "60000"),
+            ("GROUP_ID", "other"),
+            ("OTHER_APP_GROUP_ID", "other"),
+        ];
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        let checked = ConsumerConfig::from_variables("APP_", variables).unwrap().checked().unwrap();
+        assert_eq!((&*checked.brokers, &*checked.group), ("b:1", "g"));
+        assert_eq!(checked.max_poll_interval_ms, 60_000);
+    }
+
+    #[test]
+    fn variable_that_is_no_setting_is_refused_by_name() {
+        let variables = ["APP_BOOTSTRAP_SERVERS", "APP_GROUP_ID", "APP_SERVICE_HOST"];
+        let variables = variables.map(|name| (name.into(), "1".into()));
+        let config = ConsumerConfig::from_variables("APP_", variables).unwrap();
+        assert!(refused(config).contains("service.host"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn variable_that_is_not_unicode_is_refused_by_name() {
+        use std::os::unix::ffi::OsStringExt;
+        let invalid = || OsString::from_vec(vec![0xff]);
+        let other = [("OTHER".into(), invalid()), (invalid(), "x".into())];
+        assert!(ConsumerConfig::from_variables("APP_", other).is_ok());
+        let error = ConsumerConfig::from_variables("APP_", [("APP_GROUP_ID".into(), invalid())]);
+        let text = error.unwrap_err().to_string();
+        assert_eq!(text, "the value of `APP_GROUP_ID` is not valid Unicode");
+    }
+
+    #[test]
+    fn environment_is_read() {
+        // Cargo sets `CARGO_PKG_NAME` for tests.
+        let config = ConsumerConfig::from_env("CARGO_PKG_").unwrap();
+        assert_eq!(config.0.get("name"), Some("campanile-kafka"));
     }
 
     #[test]
