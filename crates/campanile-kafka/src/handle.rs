@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::driver::{Control, Shutdown};
+use crate::driver::{Control, PauseTarget, Shutdown};
 use crate::health::Health;
 use crate::status::Status;
 
@@ -14,6 +14,11 @@ use crate::status::Status;
 /// While paused, the consumer dispatches no records. Records in flight finish and are committed, except
 /// for records that would become dead letters: these keep their place, and their last attempt is not
 /// counted. The consumer stays in its group; shutdowns and rebalances work as usual.
+///
+/// Single topics and partitions can be paused, too. A record is dispatched only if neither the consumer,
+/// nor its topic, nor its partition is paused; each of these pauses ends only by its own resume. The flood
+/// limit pauses the consumer only. Pauses exist in this process only, until it ends: they survive
+/// rebalances, and a partition that another consumer of the group gets is not paused there.
 ///
 /// ```
 /// # use campanile_core::{BoxError, Record};
@@ -104,12 +109,43 @@ impl Handle {
         self.control.pause(Paused::ByHandle);
     }
 
-    /// Resumes the consumer, regardless of the reason for the pause. The flood limit starts counting from
+    /// Resumes the consumer, regardless of the reason for the pause. Topics and partitions that were
+    /// paused by themselves stay paused. The flood limit starts counting from
     /// zero. The records that it has held back are retried at once, and their failed attempt is not
     /// counted. A record that had used up its attempts before, for example by crashes, is not retried but
     /// becomes a dead letter.
     pub fn resume(&self) {
         self.control.resume();
+    }
+
+    /// Pauses a topic: no records of its partitions are dispatched until
+    /// [`resume_topic`](Self::resume_topic). Records in flight finish, or are given up, and are
+    /// committed. Other topics are not affected, not even the topic's retry topics.
+    ///
+    /// This includes partitions that are assigned later, so it can be called before serving starts. A
+    /// topic that is never consumed is ignored.
+    pub fn pause_topic(&self, topic: &str) {
+        self.control.pause_target(PauseTarget { topic: topic.into(), partition: None });
+    }
+
+    /// Resumes a topic. Partitions that were paused by [`pause_partition`](Self::pause_partition) stay
+    /// paused.
+    pub fn resume_topic(&self, topic: &str) {
+        self.control.resume_target(&PauseTarget { topic: topic.into(), partition: None });
+    }
+
+    /// Pauses a partition, as [`pause_topic`](Self::pause_topic) pauses all partitions of a topic. If the
+    /// partition is revoked and assigned to this consumer again, it is still paused.
+    pub fn pause_partition(&self, topic: &str, partition: i32) {
+        let partition = Some(partition);
+        self.control.pause_target(PauseTarget { topic: topic.into(), partition });
+    }
+
+    /// Resumes a partition. If its topic was paused by [`pause_topic`](Self::pause_topic), it stays
+    /// paused.
+    pub fn resume_partition(&self, topic: &str, partition: i32) {
+        let partition = Some(partition);
+        self.control.resume_target(&PauseTarget { topic: topic.into(), partition });
     }
 
     /// Starts a graceful shutdown, as the signal of

@@ -69,6 +69,11 @@ pub struct PartitionStatus {
     /// The record at which the partition is stopped, with
     /// [`OnGiveUp::StopPartition`](crate::OnGiveUp::StopPartition). `None` if it is not stopped.
     pub stopped: Option<StoppedPartition>,
+    /// Whether the partition or its topic is paused by
+    /// [`Handle::pause_partition`](crate::Handle::pause_partition) or
+    /// [`Handle::pause_topic`](crate::Handle::pause_topic). A pause of the whole consumer is reported by
+    /// [`Handle::paused`](crate::Handle::paused) instead.
+    pub paused: bool,
 }
 
 /// The record at which a partition is stopped.

@@ -37,6 +37,7 @@ pub(crate) struct Assignment {
     stopped: AtomicBool,
     /// The record at which the partition was stopped, and when.
     stopped_at: OnceLock<(i64, Instant)>,
+    paused: AtomicBool,
 }
 
 impl Assignment {
@@ -61,6 +62,7 @@ impl Assignment {
             revoked: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             stopped_at: OnceLock::new(),
+            paused: AtomicBool::new(false),
         }
     }
 
@@ -143,6 +145,15 @@ impl Assignment {
     /// Returns the record at which the partition was stopped, and when.
     pub(crate) fn stopped_at(&self) -> Option<(i64, Instant)> {
         self.stopped_at.get().copied()
+    }
+
+    /// Returns whether the partition or its topic is paused through a handle.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Release);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The state that handles and the driver share: pauses, resumes and shutdowns.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Context;
@@ -7,6 +8,7 @@ use std::task::Context;
 use futures_util::task::AtomicWaker;
 use tokio::sync::watch;
 
+use super::assignment::Assignment;
 use super::status::DriverStatus;
 use crate::handle::Paused;
 
@@ -22,8 +24,31 @@ pub(crate) struct ControlState {
     pub(crate) paused: Option<Paused>,
     /// The number of resumes.
     pub(crate) resumed: u64,
+    /// The paused topics and partitions, whether they are assigned or not.
+    paused_targets: HashSet<PauseTarget>,
+    /// The number of resumes of a topic or a partition.
+    targets_resumed: u64,
     shutdown: Option<Shutdown>,
     pub(crate) ended: bool,
+}
+
+/// A topic, or one of its partitions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PauseTarget {
+    pub(crate) topic: Arc<str>,
+    /// All partitions with `None`.
+    pub(crate) partition: Option<i32>,
+}
+
+impl ControlState {
+    /// Pauses or resumes a partition according to the paused targets.
+    fn apply_to(&self, assignment: &Assignment) {
+        let is_paused = |partition| {
+            let topic = assignment.topic.clone();
+            self.paused_targets.contains(&PauseTarget { topic, partition })
+        };
+        assignment.set_paused(is_paused(None) || is_paused(Some(assignment.partition)));
+    }
 }
 
 /// How serving ends.
@@ -86,6 +111,48 @@ impl Control {
         });
     }
 
+    /// Pauses a topic or a partition.
+    pub(crate) fn pause_target(&self, target: PauseTarget) {
+        let PauseTarget { topic, partition } = target.clone();
+        if self.change_targets(|state| state.paused_targets.insert(target)) {
+            tracing::info!(
+                topic = &*topic,
+                partition,
+                "topic or partition paused through a handle"
+            );
+        }
+    }
+
+    /// Resumes a topic or a partition.
+    pub(crate) fn resume_target(&self, target: &PauseTarget) {
+        let resumed = self.change_targets(|state| {
+            state.targets_resumed += 1;
+            state.paused_targets.remove(target)
+        });
+        if resumed {
+            let PauseTarget { topic, partition } = target;
+            tracing::info!(topic = &**topic, partition, "topic or partition resumed");
+        }
+    }
+
+    fn change_targets(&self, change: impl FnOnce(&mut ControlState) -> bool) -> bool {
+        self.change(|state| {
+            let changed = change(state);
+            // Applied under the state's lock, as in `assign`, so that no assignment is missed.
+            self.status.assignments().iter().for_each(|assignment| state.apply_to(assignment));
+            changed
+        })
+    }
+
+    /// Adds partitions that the group has assigned.
+    fn assign(&self, assignments: &[Arc<Assignment>]) {
+        self.state.send_if_modified(|state| {
+            assignments.iter().for_each(|assignment| state.apply_to(assignment));
+            self.status.assign(assignments);
+            false
+        });
+    }
+
     /// Shuts the consumer down. A later call can only speed up the shutdown.
     pub(crate) fn shutdown(&self, how: Shutdown) {
         self.change(|state| {
@@ -101,7 +168,7 @@ impl Control {
         self.state.borrow().shutdown.is_some()
     }
 
-    fn change(&self, change: impl FnOnce(&mut ControlState) -> bool) {
+    fn change(&self, change: impl FnOnce(&mut ControlState) -> bool) -> bool {
         let changed = self.state.send_if_modified(|state| {
             let changed = change(state);
             // Set under the state's lock, so that both change in the same order.
@@ -111,6 +178,7 @@ impl Control {
         if changed {
             self.driver.wake();
         }
+        changed
     }
 }
 
@@ -120,7 +188,15 @@ pub(crate) struct DriverControl {
     /// The pause state that was last logged.
     paused: bool,
     resumed: u64,
+    targets_resumed: u64,
     shutdown: Option<Shutdown>,
+}
+
+/// What was resumed since the last call of [`DriverControl::poll_resumed`].
+pub(super) struct Resumed {
+    pub(super) consumer: bool,
+    /// Whether a topic or a partition was resumed.
+    pub(super) target: bool,
 }
 
 impl DriverControl {
@@ -131,7 +207,13 @@ impl DriverControl {
             run_gate: Arc::default(),
             status: Arc::new(status),
         };
-        Self { control: Arc::new(control), paused: false, resumed: 0, shutdown: None }
+        Self {
+            control: Arc::new(control),
+            paused: false,
+            resumed: 0,
+            targets_resumed: 0,
+            shutdown: None,
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Control> {
@@ -140,6 +222,11 @@ impl DriverControl {
 
     pub(crate) fn status(&self) -> &Arc<DriverStatus> {
         self.control.status()
+    }
+
+    /// Adds partitions that the group has assigned, and pauses those that are to be paused.
+    pub(super) fn assign(&self, assignments: &[Arc<Assignment>]) {
+        self.control.assign(assignments);
     }
 
     /// Returns whether the consumer is paused. No record is started and no dead letter is published
@@ -158,13 +245,17 @@ impl DriverControl {
         self.control.run_gate.suspended.store(suspended, Ordering::Release);
     }
 
-    /// Returns whether the consumer was resumed since the last call.
-    pub(super) fn poll_resumed(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Returns what was resumed since the last call.
+    pub(super) fn poll_resumed(&mut self, cx: &mut Context<'_>) -> Resumed {
         // Register the waker before reading the state, so that no change is missed.
         self.control.driver.register(cx.waker());
         let state = self.control.state.borrow();
-        let resumed = state.resumed != self.resumed;
+        let resumed = Resumed {
+            consumer: state.resumed != self.resumed,
+            target: state.targets_resumed != self.targets_resumed,
+        };
         self.resumed = state.resumed;
+        self.targets_resumed = state.targets_resumed;
         let paused = state.paused.is_some();
         if paused != self.paused {
             self.paused = paused;
@@ -199,5 +290,60 @@ impl Drop for DriverControl {
             state.ended = true;
             true
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::driver::AssignmentId;
+
+    fn target(topic: &str, partition: Option<i32>) -> PauseTarget {
+        PauseTarget { topic: topic.into(), partition }
+    }
+
+    /// Assigns this partition.
+    fn assign(driver_control: &DriverControl, topic: &str, partition: i32) -> Arc<Assignment> {
+        let id = AssignmentId(partition as u64);
+        let assignment = Assignment::new(id, topic.into(), partition, None, Arc::default());
+        let assignment = Arc::new(assignment);
+        driver_control.assign(std::slice::from_ref(&assignment));
+        assignment
+    }
+
+    #[test]
+    fn pauses_of_topic_and_partition_are_independent() {
+        let driver_control = DriverControl::new(DriverStatus::new(Duration::MAX));
+        let control = driver_control.shared();
+        let partitions = [0, 1].map(|partition| assign(&driver_control, "t", partition));
+        let other = assign(&driver_control, "u", 0);
+        let paused = || [0, 1].map(|index: usize| partitions[index].is_paused());
+        control.pause_target(target("t", Some(0)));
+        assert_eq!(paused(), [true, false]);
+        control.pause_target(target("t", None));
+        assert_eq!(paused(), [true, true]);
+        control.resume_target(&target("t", None));
+        assert_eq!(paused(), [true, false]);
+        control.pause(Paused::ByHandle);
+        control.resume();
+        control.resume_target(&target("t", Some(1)));
+        assert_eq!(paused(), [true, false]);
+        control.resume_target(&target("t", Some(0)));
+        assert_eq!(paused(), [false, false]);
+        assert!(!other.is_paused());
+    }
+
+    #[test]
+    fn partition_is_still_paused_when_it_is_assigned_again() {
+        let driver_control = DriverControl::new(DriverStatus::new(Duration::MAX));
+        driver_control.shared().pause_target(target("t", Some(0)));
+        let first = assign(&driver_control, "t", 0);
+        assert!(first.is_paused());
+        first.revoke();
+        driver_control.status().revoke(false);
+        assert!(assign(&driver_control, "t", 0).is_paused());
+        assert!(!assign(&driver_control, "t", 1).is_paused());
     }
 }

@@ -155,7 +155,7 @@ impl<S: Source> Driver<S> {
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::Assigned(assignments) => {
-                self.scheduler.status().assign(&assignments);
+                self.scheduler.control().assign(&assignments);
                 self.intake.assign(&assignments);
                 self.assigned.extend(assignments.iter().cloned());
                 for assignment in assignments {

@@ -107,6 +107,9 @@ impl Intake {
     }
 
     /// Pauses and resumes partitions according to the flow. With `stop`, all partitions are paused.
+    ///
+    /// Partitions that are paused through a handle are still read while the level is low. Above it, they
+    /// leave the rest of the budget to the others.
     pub(super) fn pause_and_resume(&mut self, source: &mut impl Source, stop: bool) {
         // Below this level no partition needs a pause, and without paused partitions none needs a
         // resume.
@@ -119,6 +122,7 @@ impl Intake {
         let count = self.partitions.len();
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
         for partition in &mut self.partitions {
+            let stop = stop || partition.assignment.is_paused();
             let level = partition.assignment.usage.total().level(self.budget);
             let limit = backpressure::share_limit(
                 partition.assignment.retry_topic.as_ref().map(|_| self.retry_partitions),

@@ -49,7 +49,7 @@ use std::time::Duration;
 
 pub(crate) use self::assignment::{Assignment, AssignmentId};
 pub(crate) use self::budget::{Amount, Usage};
-pub(crate) use self::control::{Control, DriverControl, Shutdown};
+pub(crate) use self::control::{Control, DriverControl, PauseTarget, Shutdown};
 pub(crate) use self::event_loop::{Driver, Settings};
 pub(crate) use self::reports::{Report, Reports};
 pub(crate) use self::scheduler::{QueueId, Services};

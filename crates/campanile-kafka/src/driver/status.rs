@@ -141,6 +141,7 @@ impl DriverStatus {
                 stopped: assignment
                     .stopped_at()
                     .map(|(offset, since)| StoppedPartition { offset, elapsed: since.elapsed() }),
+                paused: assignment.is_paused(),
             }
         };
         let stage = self.stage();
@@ -149,7 +150,7 @@ impl DriverStatus {
         Status { stage, partitions }
     }
 
-    fn assignments(&self) -> MutexGuard<'_, Vec<Arc<Assignment>>> {
+    pub(super) fn assignments(&self) -> MutexGuard<'_, Vec<Arc<Assignment>>> {
         lock(&self.assignments)
     }
 

@@ -16,6 +16,7 @@ mod joining;
 mod members;
 mod offsets;
 mod order;
+mod pauses;
 mod real;
 mod rebalance;
 mod records;

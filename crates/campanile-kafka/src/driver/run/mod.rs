@@ -68,7 +68,8 @@ impl Run {
         let Reporter { queue, reports } = &reporter;
         let since = Instant::now();
         let is_slice_over = || since.elapsed() >= TIME_SLICE;
-        let is_stopped = || run_gate.is_paused() || assignment.is_stopped();
+        let is_stopped =
+            || run_gate.is_paused() || assignment.is_paused() || assignment.is_stopped();
         // Suspension does not stop the first record: a suspended scheduler starts a run for that
         // record alone, as a probe of the store.
         let must_stop = || is_stopped() || run_gate.is_suspended();

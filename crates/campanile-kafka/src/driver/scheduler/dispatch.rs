@@ -31,7 +31,11 @@ impl Scheduler {
                 && let Some(partition) = self.partitions.get_mut(&queue.assignment)
             {
                 let first = queue.first();
-                if let Some(delay) = first.remaining_delay(partition.retry_topic()) {
+                if partition.assignment.is_paused() {
+                    queue.state = QueueState::Paused;
+                    self.waiting_for_resume.push(id);
+                    next_limited = partition.limited.pop_front();
+                } else if let Some(delay) = first.remaining_delay(partition.retry_topic()) {
                     queue.state = QueueState::Waiting(self.timers.start(id, delay, None));
                     next_limited = partition.limited.pop_front();
                 } else if partition.reaches_max_ahead(first.delivery, max_ahead) {

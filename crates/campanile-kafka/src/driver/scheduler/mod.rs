@@ -71,6 +71,8 @@ pub(super) struct Scheduler {
     breaker: Breaker,
     /// Queues that wait because the store did not answer. Some may have been answered since.
     waiting_for_store: Vec<QueueId>,
+    /// Queues that wait because their partition or topic is paused. Some may have been resumed since.
+    waiting_for_resume: Vec<QueueId>,
     stalls: Stalls,
     drains: Vec<(DrainId, Drain)>,
     /// Partitions that were stopped at a record, and are still read.
@@ -103,6 +105,7 @@ impl Scheduler {
             timers: Timers::default(),
             breaker: Breaker::default(),
             waiting_for_store: Vec::new(),
+            waiting_for_resume: Vec::new(),
             stalls: Stalls::new(policies.stall_warning),
             drains: Vec::new(),
             stopped_partitions: Vec::new(),
@@ -157,9 +160,15 @@ impl Scheduler {
         if self.breaker.take_recovered() {
             self.requeue_waiting_for_store();
         }
-        if self.control.poll_resumed(cx) {
+        let resumed = self.control.poll_resumed(cx);
+        changed |= resumed.consumer | resumed.target;
+        if resumed.consumer {
             self.flood_counter.clear();
-            changed = true;
+        }
+        if resumed.target {
+            // Queues that are still paused are parked again.
+            let waiting = std::mem::take(&mut self.waiting_for_resume);
+            self.enqueue_all(waiting);
         }
         while let Poll::Ready((id, timer)) = self.timers.poll_next(cx) {
             changed = true;

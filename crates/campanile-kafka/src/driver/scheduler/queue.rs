@@ -82,6 +82,8 @@ pub(super) enum QueueState {
     Due,
     /// The first record is too far ahead of its partition's oldest unfinished record.
     Ahead,
+    /// The partition or its topic is paused through a handle.
+    Paused,
     /// The partition has reached its in-flight limit.
     PartitionLimited,
     /// In flight: a task runs the first records, or gives up the first one.

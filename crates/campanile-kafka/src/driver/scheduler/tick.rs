@@ -103,6 +103,7 @@ impl Scheduler {
             QueueState::Waiting(_) => {
                 queue.attempts.last_error.as_ref().map(|last_error| last_error.waits_for)
             }
+            QueueState::Paused => Some("its partition or topic to be resumed"),
             _ if paused => Some("the consumer to be resumed"),
             _ if store_unavailable => Some(WAITS_FOR_STORE),
             // The record waits because the in-flight limit is reached.
