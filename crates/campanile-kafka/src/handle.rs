@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver::{Control, PauseTarget, Shutdown};
 use crate::health::Health;
+use crate::rebalance::Rebalances;
 use crate::status::Status;
 
 /// A handle to a running consumer: pauses, resumes and shuts it down, and reports its state. Returned by
@@ -175,6 +176,42 @@ impl Handle {
     /// Returns the consumer's stage and the status of each assigned partition.
     pub fn status(&self) -> Status {
         self.control.status().snapshot()
+    }
+
+    /// Follows the rebalances from now on: which partitions are assigned to the consumer, and which it
+    /// has given up. The first event is [`Rebalance::Assigned`](crate::Rebalance::Assigned) with the
+    /// partitions that are assigned already, if there are any. Call this before serving starts to see
+    /// them all.
+    ///
+    /// Use it to keep data per partition, such as a cache, in a task of your own:
+    ///
+    /// ```
+    /// use campanile_kafka::{Handle, Rebalance, TopicPartition};
+    ///
+    /// async fn keep_caches(
+    ///     handle: Handle,
+    ///     load: impl AsyncFn(TopicPartition),
+    ///     unload: impl Fn(TopicPartition),
+    /// ) {
+    ///     let mut rebalances = handle.rebalances();
+    ///     // ends when serving ends
+    ///     while let Some(rebalance) = rebalances.next().await {
+    ///         match rebalance {
+    ///             Rebalance::Assigned(partitions) => {
+    ///                 for partition in partitions {
+    ///                     load(partition).await;
+    ///                 }
+    ///             }
+    ///             Rebalance::Revoked(partitions) | Rebalance::Lost(partitions) => {
+    ///                 partitions.into_iter().for_each(&unload);
+    ///             }
+    ///             _ => {}
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn rebalances(&self) -> Rebalances {
+        self.control.rebalances().subscribe()
     }
 
     /// Returns the reason why the consumer is paused, or `None` if it is not.

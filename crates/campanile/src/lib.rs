@@ -118,8 +118,8 @@ pub mod batch {
 pub mod consumer {
     pub use campanile_kafka::{
         Consumer, ConsumerConfig, ConsumerError, ConsumerStage, Handle, NoRoute, OnGiveUp,
-        PartitionStatus, Paused, ProcessingOrder, RetryTopics, Routes, Serve, Status,
-        StoppedPartition, Summary,
+        PartitionStatus, Paused, ProcessingOrder, Rebalance, Rebalances, RetryTopics, Routes,
+        Serve, Status, StoppedPartition, Summary, TopicPartition,
     };
 }
 

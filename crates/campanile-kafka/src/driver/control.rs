@@ -11,12 +11,14 @@ use tokio::sync::watch;
 use super::assignment::Assignment;
 use super::status::DriverStatus;
 use crate::handle::Paused;
+use crate::rebalance::RebalanceSender;
 
 pub(crate) struct Control {
     state: watch::Sender<ControlState>,
     driver: AtomicWaker,
     run_gate: Arc<RunGate>,
     status: Arc<DriverStatus>,
+    rebalances: RebalanceSender,
 }
 
 #[derive(Default)]
@@ -81,6 +83,10 @@ impl RunGate {
 impl Control {
     pub(crate) fn status(&self) -> &Arc<DriverStatus> {
         &self.status
+    }
+
+    pub(crate) fn rebalances(&self) -> &RebalanceSender {
+        &self.rebalances
     }
 
     pub(crate) fn state(&self) -> &watch::Sender<ControlState> {
@@ -151,6 +157,7 @@ impl Control {
             self.status.assign(assignments);
             false
         });
+        self.rebalances.send_assigned(assignments);
     }
 
     /// Shuts the consumer down. A later call can only speed up the shutdown.
@@ -206,6 +213,7 @@ impl DriverControl {
             driver: AtomicWaker::new(),
             run_gate: Arc::default(),
             status: Arc::new(status),
+            rebalances: RebalanceSender::default(),
         };
         Self {
             control: Arc::new(control),
@@ -227,6 +235,11 @@ impl DriverControl {
     /// Adds partitions that the group has assigned, and pauses those that are to be paused.
     pub(super) fn assign(&self, assignments: &[Arc<Assignment>]) {
         self.control.assign(assignments);
+    }
+
+    /// Reports partitions that are drained and committed, or lost, and are released now.
+    pub(super) fn report_released(&self, assignments: &[Arc<Assignment>], lost: bool) {
+        self.control.rebalances.send_revoked(assignments, lost);
     }
 
     /// Returns whether the consumer is paused. No record is started and no dead letter is published
@@ -285,6 +298,7 @@ impl DriverControl {
 impl Drop for DriverControl {
     fn drop(&mut self) {
         self.control.status.end();
+        self.control.rebalances.end();
         self.control.change(|state| {
             state.paused = None;
             state.ended = true;

@@ -65,6 +65,7 @@ impl<S: Source> Driver<S> {
                     return false;
                 }
                 self.assigned.iter().for_each(|assignment| assignment.pending_outputs.close());
+                self.scheduler.control().report_released(&self.assigned, false);
                 self.source.close();
                 self.phase = Phase::Closing(Box::pin(sleep(LEAVE_TIMEOUT)));
                 true

@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record};
+use campanile_kafka::{Rebalance, TopicPartition};
+use futures_util::FutureExt;
 use rdkafka::ClientConfig;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::Semaphore;
 use tower::{Service, service_fn};
 
 use crate::support::{
-    Log, Serving, TIMEOUT, committed, consumer, fill, mock, serve, until, until_committed,
+    Log, Serving, TIMEOUT, committed, consumer, fill, gated, mock, serve, until, until_committed,
+    within,
 };
 
 /// A service that takes 10 ms per record.
@@ -226,6 +229,40 @@ async fn reassigned_partition_is_consumed_under_its_new_assignment() {
     one.stop().await.unwrap();
 }
 
+fn partitions(numbers: &[i32]) -> Vec<TopicPartition> {
+    let partition = |&partition| TopicPartition { topic: "orders".into(), partition };
+    numbers.iter().map(partition).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoke_is_reported_after_the_drain_and_the_commit() {
+    let kafka = mock("orders", 2, 3);
+    let config = kafka.consumer_config("g");
+    let (begun, permits) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let long_drain = consumer(config.clone(), "orders").with_drain_timeout(TIMEOUT);
+    let one = serve(long_drain, gated(&begun, &permits));
+    let handle = one.handle();
+    let mut rebalances = handle.rebalances();
+    begun.reaches(2).await;
+    assert_eq!(rebalances.next().await, Some(Rebalance::Assigned(partitions(&[0, 1]))));
+
+    let blocked = gated(&Log::default(), &Arc::new(Semaphore::new(0)));
+    let short_drain = consumer(config.clone(), "orders").with_drain_timeout(Duration::ZERO);
+    let other = serve(short_drain, blocked);
+    until("a partition is revoked", || handle.status().partitions.len() == 1).await;
+    let kept = handle.status().partitions[0].partition;
+    assert_eq!(rebalances.next().now_or_never(), None, "a record is in flight");
+    permits.add_permits(100);
+    let revoked = within("the revoke is reported", rebalances.next()).await;
+    assert_eq!(revoked, Some(Rebalance::Revoked(partitions(&[1 - kept]))));
+    assert_eq!(committed(&config, "orders", 2)[(1 - kept) as usize], Some(1));
+
+    one.stop().await.unwrap();
+    assert_eq!(rebalances.next().await, Some(Rebalance::Revoked(partitions(&[kept]))));
+    assert_eq!(rebalances.next().await, None);
+    other.stop().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_assignment_is_dropped_at_once_without_a_commit() {
     let kafka = mock("orders", 1, 3);
@@ -247,6 +284,7 @@ async fn lost_assignment_is_dropped_at_once_without_a_commit() {
     // The drain timeout is as long as the test's time limit.
     let long_drain = consumer(config.clone(), "orders").with_drain_timeout(TIMEOUT);
     let serving = serve(long_drain, hangs_once);
+    let mut rebalances = serving.handle().rebalances();
     begun.reaches(2).await;
     let expelled = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID;
     kafka.cluster().request_errors(RDKafkaApiKey::Heartbeat, &[expelled]);
@@ -254,5 +292,15 @@ async fn lost_assignment_is_dropped_at_once_without_a_commit() {
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(interrupted.all(), [(0, 1)]);
+    let all = [
+        Rebalance::Assigned(partitions(&[0])),
+        Rebalance::Lost(partitions(&[0])),
+        Rebalance::Assigned(partitions(&[0])),
+        Rebalance::Revoked(partitions(&[0])),
+    ];
+    for expected in all {
+        assert_eq!(rebalances.next().await, Some(expected));
+    }
+    assert_eq!(rebalances.next().await, None);
     assert!(summary.revoked >= 1, "{summary:?}");
 }
