@@ -2,12 +2,16 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::sync::Arc;
 
-use campanile_core::ConfigError;
+use campanile_core::{BoxError, ConfigError};
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use tracing::level_filters::LevelFilter;
+
+use crate::client::ClientSettings;
+use crate::oauth::{OauthToken, OauthTokens};
 
 /// Settings for tasks of the driver, which librdkafka must not perform as well.
 const FORCED_OFF: &[&str] = &["enable.auto.commit", "enable.auto.offset.store"];
@@ -71,14 +75,14 @@ const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes
 /// committed: records that are produced there between a stop and the next start are skipped, too.
 #[derive(Clone)]
 #[must_use]
-pub struct ConsumerConfig(pub(crate) ClientConfig);
+pub struct ConsumerConfig(pub(crate) ClientSettings);
 
 impl ConsumerConfig {
     /// Creates a configuration with these brokers (`host:port`, separated by commas) and this group.
     pub fn new(brokers: impl Into<String>, group: impl Into<String>) -> Self {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", brokers).set("group.id", group);
-        Self(config)
+        config.into()
     }
 
     /// Creates a configuration from the environment variables whose names start with this prefix. The
@@ -121,6 +125,50 @@ impl ConsumerConfig {
     /// [`Consumer::new`](crate::Consumer::new) refuses unknown names.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.0.set(name, value);
+        self
+    }
+
+    /// Sets a function that obtains OAuth tokens, and `sasl.mechanisms` to `OAUTHBEARER`. This is how
+    /// clients authenticate to Amazon MSK with IAM, to Azure Event Hubs, and to Confluent Cloud, among
+    /// others. Requires this crate's feature `tls` (`kafka-tls` of the crate `campanile`), because librdkafka
+    /// knows the mechanism only if it is built with OpenSSL. Set `security.protocol` to `sasl_ssl`.
+    ///
+    /// ```
+    /// use campanile_kafka::{ConsumerConfig, OauthToken};
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// # fn request_token() -> Result<(String, Duration), std::io::Error> { unimplemented!() }
+    /// let config = ConsumerConfig::new("localhost:9098", "billing")
+    ///     .set("security.protocol", "sasl_ssl")
+    ///     .with_oauth_token(|| {
+    ///         // asks your provider of tokens, and may block
+    ///         let (token, valid_for) = request_token()?;
+    ///         Ok(OauthToken::new(token, SystemTime::now() + valid_for))
+    ///     });
+    /// ```
+    ///
+    /// The token is used by the consumer and by all producers and other clients that are made with this
+    /// configuration: for dead letters, retry topics, transactions, the retention check, and a
+    /// [`Publisher`](crate::Publisher). They share one token, so the function is called once per token
+    /// and not once per client.
+    ///
+    /// The function runs on a thread of its own, where it may block. To run asynchronous code, call
+    /// [`Handle::block_on`](tokio::runtime::Handle::block_on) of the program's runtime. It is called
+    /// again when a client needs a token and half of the lifetime of the last token is over; until it
+    /// returns, clients use that token. An error or a panic is logged at ERROR, and the function is
+    /// called again within about 10 s. Connections that are open are not closed by an expired token
+    /// unless the brokers do so.
+    ///
+    /// For OpenID Connect with a client secret, no function is needed: see librdkafka's
+    /// `sasl.oauthbearer.method`.
+    pub fn with_oauth_token(
+        mut self,
+        obtain: impl Fn() -> Result<OauthToken, BoxError> + Send + Sync + 'static,
+    ) -> Self {
+        // The other name of the same setting.
+        self.0.remove("sasl.mechanism");
+        self.0.set("sasl.mechanisms", "OAUTHBEARER");
+        self.0.tokens = Some(Arc::new(OauthTokens::new(obtain)));
         self
     }
 
@@ -184,14 +232,14 @@ impl ConsumerConfig {
 /// Collects pairs of a setting's name and its value. Of several values for one name, the last one wins.
 impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for ConsumerConfig {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(settings: I) -> Self {
-        let config = Self(ClientConfig::new());
+        let config = Self(ClientSettings::default());
         settings.into_iter().fold(config, |config, (name, value)| config.set(name, value))
     }
 }
 
 impl From<ClientConfig> for ConsumerConfig {
     fn from(config: ClientConfig) -> Self {
-        Self(config)
+        Self(config.into())
     }
 }
 
@@ -207,7 +255,7 @@ impl fmt::Debug for ConsumerConfig {
 
 /// Validated settings, as far as librdkafka can validate them without a client.
 pub(crate) struct CheckedConfig {
-    pub(crate) client: ClientConfig,
+    pub(crate) client: ClientSettings,
     pub(crate) brokers: String,
     pub(crate) group: String,
     pub(crate) max_poll_interval_ms: u64,

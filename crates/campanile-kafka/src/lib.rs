@@ -75,7 +75,8 @@
 //! * **Panics.** A panic in a handler counts as a retryable error. A panic in `poll_ready` ends serving.
 //! * **Rebalances.** Records in flight may finish after their partition is revoked, within
 //!   [a timeout](Consumer::with_drain_timeout), and are committed before the partition is released.
-//!   Records that do not finish are dropped, and their locks are released.
+//!   Records that do not finish are dropped, and their locks are released. [`Handle::rebalances`] reports
+//!   each rebalance to the program.
 //! * **Records** are passed on unchanged, except for the names of headers: librdkafka ends a name at its
 //!   first NUL, and bytes that are not UTF-8 become U+FFFD. Records that are corrupt, or in a format
 //!   that librdkafka does not know, end serving with an error; see [`ConsumerConfig`].
@@ -122,6 +123,7 @@
 //! * `retention` compares how long a topic's records and their entries are kept.
 
 mod backoff;
+mod client;
 mod config;
 mod consumer;
 mod dead_letter;
@@ -133,6 +135,7 @@ mod handle;
 mod health;
 mod kafka;
 mod log;
+mod oauth;
 mod order;
 mod policies;
 mod publish;
@@ -156,6 +159,7 @@ pub use self::give_up::OnGiveUp;
 pub use self::handle::{Handle, Paused};
 pub use self::health::{Health, HealthService, Unhealthy};
 pub use self::kafka::ToRecord;
+pub use self::oauth::OauthToken;
 pub use self::order::ProcessingOrder;
 pub use self::publish::{PublishError, Publisher, PublisherConfig};
 pub use self::rebalance::{Rebalance, Rebalances, TopicPartition};

@@ -117,9 +117,9 @@ pub mod batch {
 #[cfg(feature = "kafka")]
 pub mod consumer {
     pub use campanile_kafka::{
-        Consumer, ConsumerConfig, ConsumerError, ConsumerStage, Handle, NoRoute, OnGiveUp,
-        PartitionStatus, Paused, ProcessingOrder, Rebalance, Rebalances, RetryTopics, Routes,
-        Serve, Status, StoppedPartition, Summary, TopicPartition,
+        Consumer, ConsumerConfig, ConsumerError, ConsumerStage, Handle, NoRoute, OauthToken,
+        OnGiveUp, PartitionStatus, Paused, ProcessingOrder, Rebalance, Rebalances, RetryTopics,
+        Routes, Serve, Status, StoppedPartition, Summary, TopicPartition,
     };
 }
 

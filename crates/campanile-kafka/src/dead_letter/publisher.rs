@@ -7,11 +7,11 @@ use bytes::Bytes;
 use campanile_core::{BoxError, ConfigError, FencingToken, LockHandle, Output, Record};
 use campanile_idempotency::IdempotencyError;
 use futures_util::future::{Either, select};
-use rdkafka::ClientConfig;
 
 use super::policy::DeadLetter;
 use super::topic::TopicChoice;
 use super::{Cause, HeaderStyle, Letter};
+use crate::client::ClientSettings;
 use crate::give_up::{GiveUpLock, give_up, settle_for_stop};
 use crate::publish::{PublishError, Publisher};
 use crate::retry_topics::origin;
@@ -71,7 +71,7 @@ impl DeadLetters {
     /// Fails if the producer rejects a setting.
     pub(crate) fn new(
         policy: DeadLetter,
-        consumer: &ClientConfig,
+        consumer: &ClientSettings,
         group: &str,
     ) -> Result<Self, ConfigError> {
         let publisher = Publisher::with_consumer_config(consumer, &policy.publish_settings)?;

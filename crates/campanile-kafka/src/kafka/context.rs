@@ -2,11 +2,12 @@
 //! source handles them.
 
 use std::collections::{HashMap, HashSet};
+use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult};
@@ -17,6 +18,7 @@ use super::native::fetch_queues::FetchQueues;
 use super::queues::PartitionQueues;
 use crate::driver::{Assignment, AssignmentId, Usage};
 use crate::log::LogLimit;
+use crate::oauth::{self, OauthTokens};
 use crate::retry_topics::RetryTopicList;
 use crate::transaction::Position;
 
@@ -33,6 +35,7 @@ pub(super) struct Context {
     /// [start position](Context::seek_to_start).
     seeks_to_start: bool,
     pub(super) log_limit: LogLimit,
+    tokens: Option<Arc<OauthTokens>>,
 }
 
 /// The assigned partitions, and the events that the source has not taken yet.
@@ -71,9 +74,10 @@ impl Context {
         retry_topics: RetryTopicList,
         total: Arc<Usage>,
         seeks_to_start: bool,
+        tokens: Option<Arc<OauthTokens>>,
     ) -> Self {
         let (state, log_limit) = (Mutex::default(), LogLimit::default());
-        Self { state, fetch_queues, retry_topics, total, seeks_to_start, log_limit }
+        Self { state, fetch_queues, retry_topics, total, seeks_to_start, log_limit, tokens }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -287,6 +291,14 @@ impl ConsumerContext for Context {
 }
 
 impl ClientContext for Context {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    /// Does not wait for a token, because the driver's thread runs this. The token from the start is
+    /// still valid when librdkafka asks for the next one.
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        oauth::answer(self.tokens.as_ref(), Duration::ZERO)
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         crate::log::log(&self.log_limit, level, facility, message);
     }

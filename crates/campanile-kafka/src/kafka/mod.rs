@@ -25,18 +25,18 @@ mod to_record;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
-
 pub(crate) use self::context::SourceWaker;
+pub(crate) use self::native::set_oauth_token;
 pub(crate) use self::source::KafkaSource;
 pub use self::to_record::ToRecord;
+use crate::client::ClientSettings;
 use crate::driver::{Control, Usage};
 use crate::retry_topics::RetryTopicList;
 use crate::transaction::TransactionSettings;
 
 /// The settings of the source.
 pub(crate) struct Settings {
-    pub(crate) client: ClientConfig,
+    pub(crate) client: ClientSettings,
     pub(crate) brokers: String,
     pub(crate) topics: Vec<String>,
     /// The retry topics among `topics`.

@@ -78,6 +78,7 @@ impl KafkaSource {
             settings.retry_topics.clone(),
             total.clone(),
             seeks_to_start,
+            settings.client.tokens.clone(),
         );
         let mut consumer: BaseConsumer<Context> =
             settings.client.create_with_context(context).map_err(|error| {

@@ -8,6 +8,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::Settings;
 use super::context::Context;
+use super::native::set_oauth_token;
 use crate::error::{ConsumerError, chain};
 
 /// The timeout of the first metadata requests.
@@ -39,7 +40,16 @@ pub(super) fn check(
     });
     let written = settings.dead_letter_topics.iter().map(|topic| (&**topic, TopicUse::DeadLetters));
     let mut topics: Vec<_> = consumed.chain(written).collect();
+    let mut has_token = settings.client.tokens.is_none();
     while !topics.is_empty() {
+        if let Some(tokens) = &settings.client.tokens
+            && !has_token
+            && let Some(token) = tokens.latest(MIN_METADATA_TIMEOUT)
+        {
+            // The consumer is not polled yet, so librdkafka's request for a token is not answered.
+            set_oauth_token(consumer.client(), token);
+            has_token = true;
+        }
         let (mut unknown, mut unreached) = (Vec::new(), None);
         let waited = clock.now() - start;
         let left = settings.start_timeout.saturating_sub(waited);

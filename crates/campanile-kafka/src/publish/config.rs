@@ -8,6 +8,7 @@ use rdkafka::ClientConfig;
 
 use super::PublishSettings;
 use crate::ConsumerConfig;
+use crate::client::ClientSettings;
 
 /// The configuration of a [`Publisher`](super::Publisher). A string of brokers converts into it, and so
 /// does a [`ConsumerConfig`], except for the settings that are specific to consumers.
@@ -16,7 +17,7 @@ use crate::ConsumerConfig;
 #[derive(Clone)]
 #[must_use]
 pub struct PublisherConfig {
-    client: ClientConfig,
+    client: ClientSettings,
     publish_settings: PublishSettings,
 }
 
@@ -54,7 +55,7 @@ impl PublisherConfig {
         self
     }
 
-    pub(super) fn checked(self) -> Result<(ClientConfig, PublishSettings), ConfigError> {
+    pub(super) fn checked(self) -> Result<(ClientSettings, PublishSettings), ConfigError> {
         let Self { mut client, publish_settings } = self;
         let brokers = client.get("bootstrap.servers").or(client.get("metadata.broker.list"));
         if brokers.is_none_or(|brokers| brokers.trim().is_empty()) {
@@ -69,13 +70,14 @@ impl PublisherConfig {
 
 impl From<ClientConfig> for PublisherConfig {
     fn from(client: ClientConfig) -> Self {
-        Self { client, publish_settings: PublishSettings::new(Duration::from_secs(10)) }
+        ConsumerConfig::from(client).into()
     }
 }
 
 impl From<ConsumerConfig> for PublisherConfig {
     fn from(config: ConsumerConfig) -> Self {
-        config.0.into()
+        let publish_settings = PublishSettings::new(Duration::from_secs(10));
+        Self { client: config.0, publish_settings }
     }
 }
 

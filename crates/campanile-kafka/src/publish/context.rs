@@ -1,8 +1,9 @@
 //! librdkafka's callbacks about publications.
 
-use std::sync::{Mutex, PoisonError};
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::message::DeliveryResult;
@@ -10,19 +11,24 @@ use rdkafka::producer::ProducerContext;
 use tokio::sync::oneshot;
 
 use crate::log::LogLimit;
+use crate::oauth::{self, OauthTokens, TOKEN_TIMEOUT};
 
 /// Sends the acknowledgement to the caller that waits for it.
 pub(super) type AckSender = oneshot::Sender<Result<(), KafkaError>>;
 
 /// Forwards acknowledgements to the callers that wait for them.
-#[derive(Default)]
 pub(super) struct Acknowledgements {
     /// The last error of a connection.
     reason: Mutex<Option<String>>,
     log_limit: LogLimit,
+    tokens: Option<Arc<OauthTokens>>,
 }
 
 impl Acknowledgements {
+    pub(super) fn new(tokens: Option<Arc<OauthTokens>>) -> Self {
+        Self { reason: Mutex::default(), log_limit: LogLimit::default(), tokens }
+    }
+
     pub(super) fn take_reason(&self) -> Option<String> {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -46,6 +52,13 @@ impl ProducerContext for Acknowledgements {
 }
 
 impl ClientContext for Acknowledgements {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        // The producer's own thread runs this.
+        oauth::answer(self.tokens.as_ref(), TOKEN_TIMEOUT)
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         crate::log::log(&self.log_limit, level, facility, message);
     }

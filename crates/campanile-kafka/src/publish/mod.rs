@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{ConfigError, Output};
-use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::producer::{Producer, ThreadedProducer};
@@ -27,6 +26,7 @@ pub(crate) use self::message::record;
 pub(crate) use self::producer_config::shared_settings;
 pub(crate) use self::settings::PublishSettings;
 use crate::backoff::server_backoff;
+use crate::client::ClientSettings;
 use crate::config::config_error;
 use crate::log::LogLimit;
 
@@ -76,7 +76,7 @@ pub struct Publisher {
 }
 
 struct SharedProducer {
-    client: ClientConfig,
+    client: ClientSettings,
     producer: Mutex<Arc<DropOnThread>>,
     log_limit: LogLimit,
 }
@@ -95,7 +95,7 @@ impl Publisher {
     /// Creates a publisher for the consumer's brokers, with the producer's own settings over the
     /// consumer's. The budget limits the time of one publication.
     pub(crate) fn with_consumer_config(
-        consumer: &ClientConfig,
+        consumer: &ClientSettings,
         publish_settings: &PublishSettings,
     ) -> Result<Self, ConfigError> {
         let budget = publish_settings.budget;
@@ -202,8 +202,8 @@ impl fmt::Debug for Publisher {
 struct DropOnThread(Option<ThreadedProducer<Acknowledgements>>);
 
 impl DropOnThread {
-    fn new(client: &ClientConfig) -> Result<Self, ConfigError> {
-        let context = Acknowledgements::default();
+    fn new(client: &ClientSettings) -> Result<Self, ConfigError> {
+        let context = Acknowledgements::new(client.tokens.clone());
         let producer = ThreadedProducer::from_config_and_context(client, context);
         Ok(Self(Some(producer.map_err(config_error)?)))
     }
@@ -229,6 +229,7 @@ mod tests {
     use rdkafka::ClientContext as _;
 
     use super::*;
+    use crate::{ConsumerConfig, OauthToken};
 
     const BUDGET: Duration = Duration::from_secs(2);
 
@@ -238,7 +239,7 @@ mod tests {
 
     #[tokio::test]
     async fn unreachable_brokers_error_includes_the_connection_error() {
-        let mut consumer = ClientConfig::new();
+        let mut consumer = ClientSettings::default();
         consumer.set("bootstrap.servers", "127.0.0.1:1");
         let publisher =
             Publisher::with_consumer_config(&consumer, &PublishSettings::new(BUDGET)).unwrap();
@@ -253,7 +254,7 @@ mod tests {
     async fn acknowledgement_clears_earlier_connection_errors() {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic("dead", 1).unwrap();
-        let config = kafka.consumer_config("g");
+        let config = kafka.consumer_config("g").into();
         let publisher =
             Publisher::with_consumer_config(&config, &PublishSettings::new(BUDGET)).unwrap();
         let producer = publisher.shared.producer().clone();
@@ -261,6 +262,27 @@ mod tests {
         context.error(KafkaError::Canceled, "an earlier error");
         publisher.publish(&message()).await.unwrap();
         assert_eq!(context.take_reason(), None);
+    }
+
+    #[test]
+    fn producer_authenticates_with_the_token_of_the_consumer() {
+        let config = ConsumerConfig::new("127.0.0.1:1", "g").with_oauth_token(|| {
+            Ok(OauthToken::new("a", crate::retry_topics::now() + Duration::from_secs(3600)))
+        });
+        let checked = config.clone().checked().unwrap().client;
+        let settings = PublishSettings::new(BUDGET);
+        for publisher in [
+            Publisher::new(config).unwrap(),
+            Publisher::with_consumer_config(&checked, &settings).unwrap(),
+        ] {
+            let producer = publisher.shared.producer().clone();
+            let token = producer.producer().context().generate_oauth_token(None).unwrap();
+            assert_eq!(token.token, "a");
+        }
+        let without = Publisher::new("127.0.0.1:1").unwrap();
+        let producer = without.shared.producer().clone();
+        let error = producer.producer().context().generate_oauth_token(None).err().unwrap();
+        assert!(error.to_string().contains("with_oauth_token"), "{error}");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

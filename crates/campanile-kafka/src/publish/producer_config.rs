@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use campanile_core::ConfigError;
-use rdkafka::ClientConfig;
 
+use crate::client::ClientSettings;
 use crate::config::config_error;
 
 /// Settings that a producer does not use: librdkafka warns about each of them.
@@ -64,7 +64,7 @@ const TIMEOUTS: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
 const BROKERS: &[&str] = &["bootstrap.servers", "metadata.broker.list"];
 
 /// Returns the consumer's settings that apply to every client.
-pub(crate) fn shared_settings(consumer: &ClientConfig) -> ClientConfig {
+pub(crate) fn shared_settings(consumer: &ClientSettings) -> ClientSettings {
     let mut client = consumer.clone();
     for name in CONSUMER_SETTINGS {
         client.remove(name);
@@ -79,10 +79,10 @@ pub(crate) fn shared_settings(consumer: &ClientConfig) -> ClientConfig {
 /// Fails if one of the user's settings contradicts how messages are published: to the consumer's own
 /// cluster, acknowledged by all replicas, within the driver's own timeout, and without a transaction.
 pub(super) fn producer(
-    consumer: &ClientConfig,
+    consumer: &ClientSettings,
     overrides: &[(String, String)],
     attempt_timeout: Duration,
-) -> Result<ClientConfig, ConfigError> {
+) -> Result<ClientSettings, ConfigError> {
     let mut client = shared_settings(consumer);
     for (name, value) in overrides {
         check_override(name, value)?;
@@ -126,7 +126,7 @@ mod tests {
 
     const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-    fn set(name: &str, value: &str) -> Result<ClientConfig, ConfigError> {
+    fn set(name: &str, value: &str) -> Result<ClientSettings, ConfigError> {
         let consumer = ConsumerConfig::new("localhost:9092", "g").checked().unwrap().client;
         producer(&consumer, &[(name.to_owned(), value.to_owned())], ATTEMPT_TIMEOUT)
     }

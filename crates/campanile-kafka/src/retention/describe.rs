@@ -5,7 +5,6 @@ use std::io;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
 use rdkafka::admin::{
     AdminClient, AdminOptions, ConfigResource, OwnedResourceSpecifier, ResourceSpecifier,
 };
@@ -15,7 +14,10 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use tokio::runtime::Handle;
 
 use super::CheckedTopic;
+use crate::client::ClientSettings;
+use crate::kafka::set_oauth_token;
 use crate::log::LogLimit;
+use crate::oauth::TOKEN_TIMEOUT;
 
 /// The timeout of the request. The brokers have just delivered a record, so they are reachable.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,7 +57,7 @@ impl From<ConfigResource> for TopicConfig {
 /// Sends the request from a thread of its own, on the caller's runtime. The answer goes to the
 /// channel.
 pub(super) fn spawn(
-    client: ClientConfig,
+    client: ClientSettings,
     topics: Vec<CheckedTopic>,
     sender: SyncSender<DescribeResult>,
 ) -> io::Result<()> {
@@ -67,8 +69,14 @@ pub(super) fn spawn(
     std::thread::Builder::new().name("campanile-topics".into()).spawn(request).map(drop)
 }
 
-async fn describe(client: &ClientConfig, topics: &[CheckedTopic]) -> DescribeResult {
+async fn describe(client: &ClientSettings, topics: &[CheckedTopic]) -> DescribeResult {
     let admin = AdminClient::from_config_and_context(client, LoggingContext::default())?;
+    // This client does not ask for tokens.
+    if let Some(tokens) = &client.tokens
+        && let Some(token) = tokens.latest(TOKEN_TIMEOUT)
+    {
+        set_oauth_token(admin.inner(), token);
+    }
     let topics: Vec<_> = topics.iter().map(|(topic, _)| ResourceSpecifier::Topic(topic)).collect();
     let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
     let results = admin.describe_configs(&topics, &options).await?;

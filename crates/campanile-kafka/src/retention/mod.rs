@@ -12,10 +12,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
-
 use self::compare::{RetentionTime, outlives_entries};
 use self::describe::DescribeResult;
+use crate::client::ClientSettings;
 
 /// A topic, and how long the entries of its records are kept.
 type CheckedTopic = (Arc<str>, Duration);
@@ -23,7 +22,7 @@ type CheckedTopic = (Arc<str>, Duration);
 /// The retention check for all topics of a consumer.
 pub(crate) struct RetentionCheck {
     /// `None` if the check is off.
-    client: Option<ClientConfig>,
+    client: Option<ClientSettings>,
     seen: HashSet<Arc<str>>,
     /// The topics of the next request.
     queued: Vec<CheckedTopic>,
@@ -32,7 +31,7 @@ pub(crate) struct RetentionCheck {
 
 impl RetentionCheck {
     /// Creates a check that connects with the settings of this consumer.
-    pub(crate) fn new(consumer: &ClientConfig) -> Self {
+    pub(crate) fn new(consumer: &ClientSettings) -> Self {
         let client = Some(crate::publish::shared_settings(consumer));
         Self { client, ..Self::disabled() }
     }
@@ -116,7 +115,7 @@ mod tests {
 
     #[test]
     fn topics_are_queued_once_and_never_when_disabled() {
-        let mut on = RetentionCheck::new(&ClientConfig::new());
+        let mut on = RetentionCheck::new(&ClientSettings::default());
         let mut off = RetentionCheck::disabled();
         for topic in ["orders", "payments", "orders"] {
             on.add_topic(&topic.into(), Duration::from_secs(60));

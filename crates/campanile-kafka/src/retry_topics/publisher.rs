@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{ConfigError, Record, limits};
-use rdkafka::ClientConfig;
 use tokio::time::Instant;
 
 use super::{RetryTopics, copy};
+use crate::client::ClientSettings;
 use crate::config::non_earliest_reset;
 use crate::publish::{PublishError, Publisher};
 
@@ -113,7 +113,7 @@ impl RetryPublisher {
     /// # Errors
     /// Fails if the producer rejects a setting, if the topics or their delays are invalid, or if
     /// the consumer would skip copies.
-    pub(crate) fn new(topics: RetryTopics, consumer: &ClientConfig) -> Result<Self, ConfigError> {
+    pub(crate) fn new(topics: RetryTopics, consumer: &ClientSettings) -> Result<Self, ConfigError> {
         let list = RetryTopicList::new(topics.topics)?;
         check_offset_reset(consumer)?;
         let publisher = Publisher::with_consumer_config(consumer, &topics.publish_settings)?;
@@ -151,7 +151,7 @@ impl RetryPublisher {
 /// Rejects a consumer that skips existing records where no offset is committed. A retry topic has
 /// no committed offset until its first copy is processed. The original record's offset is already
 /// committed by then, so a copy that is skipped would be lost.
-fn check_offset_reset(consumer: &ClientConfig) -> Result<(), ConfigError> {
+fn check_offset_reset(consumer: &ClientSettings) -> Result<(), ConfigError> {
     match non_earliest_reset(consumer) {
         None => Ok(()),
         Some(other) => Err(ConfigError::new(format!(
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn offset_reset_other_than_earliest_is_refused() {
         let with = |reset: &str| {
-            let mut client = ClientConfig::new();
+            let mut client = ClientSettings::default();
             client.set("auto.offset.reset", reset);
             check_offset_reset(&client)
         };
@@ -231,7 +231,7 @@ mod tests {
             assert!(error.contains(reset) && error.contains("never be read"), "{error}");
         }
         assert!(["earliest", "smallest", "beginning"].iter().all(|reset| with(reset).is_ok()));
-        assert!(check_offset_reset(&ClientConfig::new()).is_ok());
+        assert!(check_offset_reset(&ClientSettings::default()).is_ok());
     }
 
     #[test]

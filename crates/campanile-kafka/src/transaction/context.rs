@@ -1,14 +1,16 @@
 //! librdkafka's callbacks about the delivery of outputs.
 
-use std::sync::{Mutex, PoisonError};
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
 
 use crate::log::LogLimit;
+use crate::oauth::{self, OauthTokens, TOKEN_TIMEOUT};
 
 /// An output that was refused.
 pub(super) struct RefusedOutput {
@@ -26,11 +28,12 @@ pub(super) struct Deliveries {
     pub(super) unbatched: bool,
     refused: Mutex<Option<RefusedOutput>>,
     log_limit: LogLimit,
+    tokens: Option<Arc<OauthTokens>>,
 }
 
 impl Deliveries {
-    pub(super) fn new(unbatched: bool) -> Self {
-        Self { unbatched, refused: Mutex::default(), log_limit: LogLimit::default() }
+    pub(super) fn new(unbatched: bool, tokens: Option<Arc<OauthTokens>>) -> Self {
+        Self { unbatched, refused: Mutex::default(), log_limit: LogLimit::default(), tokens }
     }
 
     /// Records a refused output, unless another was refused before.
@@ -66,6 +69,13 @@ impl ProducerContext for Deliveries {
 }
 
 impl ClientContext for Deliveries {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        // The producer's own thread runs this.
+        oauth::answer(self.tokens.as_ref(), TOKEN_TIMEOUT)
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         crate::log::log(&self.log_limit, level, facility, message);
     }

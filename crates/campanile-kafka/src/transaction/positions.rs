@@ -13,11 +13,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use rdkafka::error::KafkaError;
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList};
 
 use super::error;
 use super::group::GroupOffsets;
 use super::worker::{CALL_TIMEOUT, RETRY_DELAY};
+use crate::client::ClientSettings;
 use crate::driver::Assignment;
 use crate::error::ConsumerError;
 use crate::kafka::SourceWaker;
@@ -29,7 +30,7 @@ type PositionsResult = Result<Vec<Position>, ConsumerError>;
 
 /// Fetches the committed offsets of partitions.
 pub(super) struct Positions {
-    consumer: ClientConfig,
+    consumer: ClientSettings,
     sender: Sender<PositionsResult>,
     results: Receiver<PositionsResult>,
     abandoned: Arc<AtomicBool>,
@@ -40,7 +41,7 @@ impl Positions {
     /// Creates a fetcher with these consumer settings. Requests are retried until `abandoned` is set, and
     /// `waker` is woken with each answer.
     pub(super) fn new(
-        consumer: ClientConfig,
+        consumer: ClientSettings,
         abandoned: Arc<AtomicBool>,
         waker: SourceWaker,
     ) -> Self {
@@ -87,7 +88,7 @@ fn is_over(partitions: &[Arc<Assignment>]) -> bool {
 /// because serving ends or all of the partitions were revoked.
 fn fetch(
     partitions: Vec<Arc<Assignment>>,
-    consumer: &ClientConfig,
+    consumer: &ClientSettings,
     abandoned: &AtomicBool,
 ) -> Result<Option<Vec<Position>>, KafkaError> {
     let group = GroupOffsets::connect(consumer)?;

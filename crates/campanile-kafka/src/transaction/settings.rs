@@ -4,12 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use campanile_core::ConfigError;
-use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::KafkaResult;
 use rdkafka::producer::ThreadedProducer;
 
 use super::context::Deliveries;
+use crate::client::ClientSettings;
 use crate::config::config_error;
 use crate::publish::shared_settings;
 
@@ -40,9 +40,9 @@ pub struct Transactions {
 /// Validated settings, for one consumer.
 #[derive(Clone)]
 pub(crate) struct TransactionSettings {
-    client: ClientConfig,
+    client: ClientSettings,
     /// The settings of the consumer itself.
-    pub(super) consumer: ClientConfig,
+    pub(super) consumer: ClientSettings,
     /// `transaction.timeout.ms`.
     pub(super) timeout: Duration,
     pub(super) id: String,
@@ -120,7 +120,7 @@ impl Transactions {
     /// Applies these settings over a consumer's, and refuses contradictions.
     pub(crate) fn checked(
         self,
-        consumer: &ClientConfig,
+        consumer: &ClientSettings,
     ) -> Result<TransactionSettings, ConfigError> {
         if self.id.trim().is_empty() {
             return Err(ConfigError::new("`transactional.id` must not be empty"));
@@ -184,7 +184,8 @@ impl TransactionSettings {
         if unbatched {
             client.set("batch.num.messages", "1");
         }
-        ThreadedProducer::from_config_and_context(&client, Deliveries::new(unbatched))
+        let context = Deliveries::new(unbatched, client.tokens.clone());
+        ThreadedProducer::from_config_and_context(&client, context)
     }
 }
 

@@ -14,6 +14,7 @@ mod handle;
 mod health;
 mod joining;
 mod members;
+mod oauth;
 mod offsets;
 mod order;
 mod pauses;

@@ -8,6 +8,7 @@
 //! * Whether the consumer is a member of its group, and whether it has left the group.
 //! * The answer to an asynchronous commit. rdkafka starts such a commit without a reply queue, so
 //!   its failure would go unnoticed.
+//! * Setting the OAuth token of a client whose events are not polled, or not polled yet.
 //! * Messages in batches: [`fetch_queues`].
 
 #![allow(unsafe_code)]
@@ -23,12 +24,18 @@ use rdkafka::bindings::{
     rd_kafka_consumer_group_metadata_destroy, rd_kafka_consumer_group_metadata_generation_id,
     rd_kafka_consumer_group_metadata_member_id, rd_kafka_consumer_group_metadata_t,
     rd_kafka_get_watermark_offsets, rd_kafka_header_get_all, rd_kafka_headers_t,
-    rd_kafka_message_headers, rd_kafka_message_s, rd_kafka_queue_destroy,
-    rd_kafka_queue_get_consumer, rd_kafka_resp_err_t as Code,
+    rd_kafka_message_headers, rd_kafka_message_s, rd_kafka_oauthbearer_set_token,
+    rd_kafka_queue_destroy, rd_kafka_queue_get_consumer, rd_kafka_resp_err_t as Code,
 };
+use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message, OwnedMessage};
+
+use crate::oauth::OauthToken;
+
+/// The maximum length of an error's text, in bytes.
+const ERROR_LEN: usize = 512;
 
 /// Starts a commit. A later poll passes the answer to the context's `commit_callback`.
 pub(super) fn commit<C: ConsumerContext>(
@@ -53,6 +60,42 @@ pub(super) fn commit<C: ConsumerContext>(
         Code::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
         code => Err(KafkaError::ConsumerCommit(code.into())),
     }
+}
+
+/// Sets the token by which a client authenticates from now on.
+pub(crate) fn set_oauth_token<C: ClientContext>(client: &Client<C>, token: OauthToken) {
+    if let Err(error) = try_set_oauth_token(client, token) {
+        tracing::error!(error, "failed to set the OAuth token");
+    }
+}
+
+fn try_set_oauth_token<C: ClientContext>(
+    client: &Client<C>,
+    token: OauthToken,
+) -> Result<(), String> {
+    let token = token.into_client_token();
+    let value = CString::new(token.token).map_err(|_| "it contains a NUL byte")?;
+    let principal = CString::new(token.principal_name).expect("an empty name has no NUL byte");
+    let mut text = [0; ERROR_LEN];
+    // SAFETY: the client is borrowed, so its handle is alive. The strings end with NUL and live during
+    // the call, which copies them. There are no extensions. At most the length of `text` is written.
+    let code = unsafe {
+        rd_kafka_oauthbearer_set_token(
+            client.native_ptr(),
+            value.as_ptr(),
+            token.lifetime_ms,
+            principal.as_ptr(),
+            ptr::null_mut(),
+            0,
+            text.as_mut_ptr(),
+            text.len(),
+        )
+    };
+    if code == Code::RD_KAFKA_RESP_ERR_NO_ERROR {
+        return Ok(());
+    }
+    // SAFETY: the text ends with NUL: it was zeroed, and librdkafka ends what it writes with NUL.
+    Err(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
 }
 
 /// Returns the offset after a partition's last record, as of the last fetch. Sends no request.
@@ -177,4 +220,40 @@ unsafe fn iter_headers<'m>(
             (!value.is_null()).then(|| unsafe { slice::from_raw_parts(value.cast::<u8>(), size) });
         Some((name.to_bytes(), value))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rdkafka::ClientConfig;
+
+    use super::*;
+    use crate::retry_topics::now;
+
+    fn set_token(settings: &[(&str, &str)], valid_for: Duration) -> Result<(), String> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", "127.0.0.1:1").set("group.id", "g");
+        for (name, value) in settings {
+            config.set(*name, *value);
+        }
+        let consumer: BaseConsumer = config.create().unwrap();
+        try_set_oauth_token(consumer.client(), OauthToken::new("a.b.c", now() + valid_for))
+    }
+
+    #[test]
+    fn token_for_another_mechanism_is_refused() {
+        let error = set_token(&[], Duration::from_secs(60)).unwrap_err();
+        assert!(error.contains("OAUTHBEARER"), "{error}");
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn valid_token_is_accepted() {
+        let settings =
+            [("security.protocol", "sasl_plaintext"), ("sasl.mechanisms", "OAUTHBEARER")];
+        set_token(&settings, Duration::from_secs(60)).unwrap();
+        let error = set_token(&settings, Duration::ZERO).unwrap_err();
+        assert!(!error.is_empty());
+    }
 }
