@@ -33,15 +33,15 @@ pub enum ConsumerError {
     /// group may not be joined, or librdkafka reported a fatal error.
     Kafka {
         /// What failed, and what to do.
-        what: Box<str>,
+        message: Box<str>,
         /// librdkafka's error, if it gave one.
         source: Option<KafkaError>,
     },
 }
 
 impl ConsumerError {
-    pub(crate) fn kafka(what: impl Into<Box<str>>, source: Option<KafkaError>) -> Self {
-        Self::Kafka { what: what.into(), source }
+    pub(crate) fn kafka(message: impl Into<Box<str>>, source: Option<KafkaError>) -> Self {
+        Self::Kafka { message: message.into(), source }
     }
 
     pub(crate) fn stopped(at: &Coordinates, help: &'static str, source: BoxError) -> Self {
@@ -61,7 +61,7 @@ impl fmt::Display for ConsumerError {
             Self::Config(_) => f.write_str("invalid consumer settings"),
             Self::Service(_) => f.write_str("the service will never be ready again"),
             Self::Stopped { at, .. } => write!(f, "stopped at {at}; its offset is not committed"),
-            Self::Kafka { what, .. } => f.write_str(what),
+            Self::Kafka { message, .. } => f.write_str(message),
         }
     }
 }

@@ -162,7 +162,7 @@ impl Handle {
     /// finished records are committed, and the consumer leaves its group. This is immediate if the store
     /// and the brokers respond, and takes some seconds if they do not.
     ///
-    /// [`Summary::left`](crate::Summary::left) is the number of records that were not finished.
+    /// [`Summary::unfinished`](crate::Summary::unfinished) is the number of records that were not finished.
     /// [`with_shutdown_signals`](crate::Serve::with_shutdown_signals) does the same at a second signal.
     pub fn shutdown_now(&self) {
         self.control.shutdown(Shutdown::Now);

@@ -49,8 +49,8 @@ pub struct PartitionStatus {
     /// committed within a fraction of a second if the brokers answer. `None` until a record of this
     /// assignment is finished or, with an `auto.offset.reset` of `latest`, until a record is
     /// received.
-    pub mark: Option<i64>,
-    /// The number of offsets from [`mark`](Self::mark), or else from the first record of this
+    pub watermark: Option<i64>,
+    /// The number of offsets from [`mark`](Self::watermark), or else from the first record of this
     /// assignment, to the partition's end. It includes the offsets of unfinished records, and those
     /// that have no record (removed by compaction, or used by transaction markers).
     ///
@@ -60,12 +60,12 @@ pub struct PartitionStatus {
     /// is received: what was committed before is not known here.
     pub lag: Option<u64>,
     /// The number of the partition's records in memory: read, and not finished.
-    pub held: u64,
+    pub buffered: u64,
     /// How long the oldest unfinished record has been the oldest: in flight, or waiting for another
     /// attempt or for its turn. Nothing behind that record is committed. Updated once a second, so
     /// this is also `None` if records come and go faster than that. `None` while the partition is
     /// [stopped](Self::stopped).
-    pub oldest: Option<Duration>,
+    pub oldest_age: Option<Duration>,
     /// The record at which the partition is stopped, with
     /// [`OnGiveUp::StopPartition`](crate::OnGiveUp::StopPartition). `None` if it is not stopped.
     pub stopped: Option<StoppedPartition>,

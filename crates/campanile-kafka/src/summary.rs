@@ -25,10 +25,10 @@ pub struct Summary {
     /// [stopped](crate::OnGiveUp::StopPartition). Its next owner receives them.
     pub revoked: u64,
     /// Records that were dropped unfinished at the end. They are received again.
-    pub left: u64,
+    pub unfinished: u64,
     /// Attempts that failed or panicked, and were to be followed by another.
     pub retried: u64,
     /// Attempts that said nothing about the record: the key was locked or backing off, its lock was
     /// lost, or the store was unavailable.
-    pub waited: u64,
+    pub inconclusive: u64,
 }

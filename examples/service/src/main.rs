@@ -91,7 +91,7 @@ async fn run() -> Result<(), BoxError> {
         processed = summary.processed,
         dead_lettered = summary.dead_lettered,
         retried = summary.retried,
-        left = summary.left,
+        left = summary.unfinished,
         "stopped"
     );
     Ok(())

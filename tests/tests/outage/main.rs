@@ -98,11 +98,18 @@ fn store_outage_costs_no_attempt_no_record_and_no_partition() {
     let summary = serving.stop();
     // Nothing is lost (everything is committed), given up or failed.
     let received = summary.received;
-    assert_eq!((summary.processed, summary.revoked, summary.left), (received, 0, 0), "{summary:?}");
+    assert_eq!(
+        (summary.processed, summary.revoked, summary.unfinished),
+        (received, 0, 0),
+        "{summary:?}"
+    );
     assert_eq!((summary.skipped, summary.retried), (0, 0), "{summary:?}");
     let twice = Outage { started, ended }.check(&ledger);
     check_entries(&redis, &ledger, keys);
-    println!("{keys} keys, {received} records, {} waits, begun twice: {twice:?}", summary.waited);
+    println!(
+        "{keys} keys, {received} records, {} waits, begun twice: {twice:?}",
+        summary.inconclusive
+    );
     assert_eq!(twice, ["beyond-its-lock"], "only this handler outlived its lock");
 }
 
@@ -177,7 +184,7 @@ fn slow_store_within_timeout_is_not_considered_down() {
     // An acquire and a completion for each record, one record at a time per partition.
     assert!(took > DELAY * 2 * 2 * RECORDS_PER_PARTITION as u32, "{took:?}: not slow");
     // If the store were considered down, records would wait.
-    assert_eq!((summary.waited, summary.retried, summary.skipped), (0, 0, 0));
+    assert_eq!((summary.inconclusive, summary.retried, summary.skipped), (0, 0, 0));
     assert_eq!((summary.received, summary.processed), (keys as u64, keys as u64));
     assert_eq!(ledger.with_runs(<[Run]>::len), keys);
     check_entries(&redis, &ledger, keys);

@@ -84,7 +84,7 @@ impl Report {
         }
         for summary in summaries {
             // Nothing failed, and nothing was given up.
-            let ended = summary.processed + summary.revoked + summary.left;
+            let ended = summary.processed + summary.revoked + summary.unfinished;
             let is_ok = summary.retried == 0 && ended == summary.received;
             report.expect(is_ok, || format!("{summary:?}"));
         }

@@ -134,10 +134,10 @@ impl DriverStatus {
             PartitionStatus {
                 topic: assignment.topic.clone(),
                 partition: assignment.partition,
-                mark,
+                watermark: mark,
                 lag: assignment.offset_range.lag(mark),
-                held: assignment.usage.total().records,
-                oldest: oldest.get(&assignment.id).map(Instant::elapsed),
+                buffered: assignment.usage.total().records,
+                oldest_age: oldest.get(&assignment.id).map(Instant::elapsed),
                 stopped: assignment
                     .stopped_at()
                     .map(|(offset, since)| StoppedPartition { offset, elapsed: since.elapsed() }),

@@ -148,7 +148,7 @@ async fn pending_outputs_never_exceed_the_budget() {
     assert!(count <= BUDGET + AT_ONCE + PARTITIONS, "{count} outputs are pending");
     gate.add_permits(PARTITIONS);
     let handle = serving.handle();
-    let held = || handle.status().partitions.iter().map(|of| of.held).sum::<u64>();
+    let held = || handle.status().partitions.iter().map(|of| of.buffered).sum::<u64>();
     until("all outputs are sent", || begun.len() == 500 * PARTITIONS && held() == 0).await;
     // The one-by-one mode is over: records of a partition are processed concurrently again.
     let next = Message::to("orders").partition(0);
@@ -177,7 +177,7 @@ async fn stalled_partitions_hold_at_most_budget_plus_a_quarter() {
         .with_drain_timeout(Duration::ZERO);
     let serving = serve(consumer, service);
     let handle = serving.handle();
-    let held = || handle.status().partitions.iter().map(|of| of.held).sum::<u64>() as usize;
+    let held = || handle.status().partitions.iter().map(|of| of.buffered).sum::<u64>() as usize;
     until("the budget is full", || held() * SIZE >= BUDGET).await;
     let mut most = 0;
     // Longer than a full budget takes to count as a stall.

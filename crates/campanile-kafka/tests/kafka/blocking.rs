@@ -169,7 +169,7 @@ async fn record_started_with_a_blocking_record_is_processed() {
     // All records are fetched before the first one is started.
     handle.pause();
     fill(&kafka, "orders", PARTITIONS, 1);
-    let held = || handle.status().partitions.iter().map(|p| p.held).sum::<u64>();
+    let held = || handle.status().partitions.iter().map(|p| p.buffered).sum::<u64>();
     until("all records are held", || held() == PARTITIONS as u64).await;
     handle.resume();
     block.until(1).await;
@@ -273,7 +273,7 @@ async fn shutdown_completes_with_all_threads_blocked() {
     }
     block.release();
     let summary = within("serving ends", serving.ended()).await.unwrap();
-    assert_eq!((summary.processed, summary.left), (3, 2));
+    assert_eq!((summary.processed, summary.unfinished), (3, 2));
     let asked = config.clone();
     let offsets = blocking(move || committed(&asked, "orders", 3)).await;
     assert_eq!(offsets, [Some(1); 3]);

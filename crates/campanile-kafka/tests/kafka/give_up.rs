@@ -255,14 +255,14 @@ async fn shutdown_releases_locks_and_restores_attempts() {
     let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
     let serving = serve(short, attempts(&keeper, &attempts_seen, true));
     until("the handler hangs", || attempts_seen.lock().unwrap().len() == 1).await;
-    assert_eq!(serving.stop().await.unwrap().left, 1);
+    assert_eq!(serving.stop().await.unwrap().unfinished, 1);
 
     let serving =
         serve(consumer(config.clone(), "orders"), attempts(&keeper, &attempts_seen, false));
     until_committed(&config, "orders", &[1]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(*attempts_seen.lock().unwrap(), [1, 1], "the shutdown counts no attempt");
-    assert_eq!((summary.processed, summary.waited), (1, 0), "the lock is free");
+    assert_eq!((summary.processed, summary.inconclusive), (1, 0), "the lock is free");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

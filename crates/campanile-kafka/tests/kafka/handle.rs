@@ -53,7 +53,7 @@ async fn shutdown_by_any_handle_is_graceful_and_idempotent() {
     let summary = serving.ended().await.unwrap();
     handle.shutdown();
     assert_eq!(summary.processed, log.len() as u64, "records in flight completed: {summary:?}");
-    assert!(summary.left > 0, "{summary:?}");
+    assert!(summary.unfinished > 0, "{summary:?}");
     let marks: Vec<_> = (0..3).map(|p| Some(log.of(p).len() as i64)).collect();
     assert_eq!(committed(&config, "orders", 3), marks);
 }
@@ -80,7 +80,7 @@ async fn shutdown_now_ends_the_drain_and_commits_finished_records() {
     serving.begin_shutdown().await;
     handle.shutdown_now();
     let summary = serving.ended().await.unwrap();
-    assert_eq!((summary.processed, summary.left), (2, 4));
+    assert_eq!((summary.processed, summary.unfinished), (2, 4));
     assert_eq!(committed(&config, "orders", 2), [Some(1); 2]);
 }
 
@@ -116,7 +116,7 @@ async fn shutdown_now_releases_locks_and_restores_attempts() {
     let serving = serve(with_long_drain(consumer(config.clone(), "orders")), stack(true, &begun));
     begun.reaches(4).await;
     serving.handle().shutdown_now();
-    assert_eq!(serving.ended().await.unwrap().left, 4);
+    assert_eq!(serving.ended().await.unwrap().unfinished, 4);
 
     let serving = serve(consumer(config.clone(), "orders"), stack(false, &again));
     until_committed(&config, "orders", &[1; 4]).await;

@@ -245,7 +245,7 @@ async fn records_finished_behind_a_dropped_one_are_redelivered() {
     let serving = serve(consumer.with_drain_timeout(Duration::from_millis(20)), service);
     log.reaches(5).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.processed, summary.left), (5, 1));
+    assert_eq!((summary.processed, summary.unfinished), (5, 1));
     assert_eq!(committed(&config, "orders", 1), [Some(2)]);
     let log = Log::default();
     let seen = log.clone();

@@ -45,13 +45,13 @@ async fn paused_partition_waits_while_others_are_processed() {
         let handle = serve.handle();
         handle.pause_partition("orders", 1);
         let serving = start(serve);
-        until_partition(&handle, "orders", 0, |p| p.mark == Some(10) && !p.paused).await;
-        until_partition(&handle, "orders", 1, |p| p.held == 10 && p.paused).await;
+        until_partition(&handle, "orders", 0, |p| p.watermark == Some(10) && !p.paused).await;
+        until_partition(&handle, "orders", 1, |p| p.buffered == 10 && p.paused).await;
         // The pause of the consumer ends without the partition's.
         handle.pause();
         handle.resume();
         fill(&kafka, "orders", 2, 1);
-        until_partition(&handle, "orders", 0, |p| p.mark == Some(11)).await;
+        until_partition(&handle, "orders", 0, |p| p.watermark == Some(11)).await;
         assert_eq!(log.of(1), [0; 0]);
         handle.resume_partition("orders", 1);
         until_committed(&config, "orders", &[11, 11]).await;
@@ -121,9 +121,10 @@ async fn paused_partitions_leave_the_budget_to_others() {
     let handle = serve.handle();
     [0, 1].iter().for_each(|&partition| handle.pause_partition("orders", partition));
     let serving = start(serve);
-    until_partition(&handle, "orders", 2, |p| p.mark == Some(200)).await;
+    until_partition(&handle, "orders", 2, |p| p.watermark == Some(200)).await;
     // They are not read from beyond half of the budget, except for one read of an eighth.
-    let held = handle.status().partitions.iter().filter(|p| p.paused).map(|p| p.held).sum::<u64>();
+    let held =
+        handle.status().partitions.iter().filter(|p| p.paused).map(|p| p.buffered).sum::<u64>();
     assert!(held <= 13, "{held}");
     [0, 1].iter().for_each(|&partition| handle.resume_partition("orders", partition));
     until_committed(&config, "orders", &[200; 3]).await;

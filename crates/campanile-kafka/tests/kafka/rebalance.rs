@@ -58,7 +58,7 @@ pub(crate) async fn two_consumers_share(
     assert!(seen == expected, "handled {} records, expected {}", seen.len(), expected.len());
     assert_eq!(one.processed + other.processed, all as u64);
     for summary in [one, other] {
-        assert_eq!(summary.received, summary.processed + summary.revoked + summary.left);
+        assert_eq!(summary.received, summary.processed + summary.revoked + summary.unfinished);
     }
 }
 
@@ -115,7 +115,7 @@ async fn unfinished_record_is_interrupted_and_goes_to_the_next_owner() {
     assert_eq!(interrupted.len(), 2, "the other two records are still in flight");
     other.stop().await.unwrap();
     let summary = one.stop().await.unwrap();
-    assert!(summary.revoked >= 2 && summary.left >= 2, "{summary:?}");
+    assert!(summary.revoked >= 2 && summary.unfinished >= 2, "{summary:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]

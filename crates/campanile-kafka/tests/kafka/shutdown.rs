@@ -50,7 +50,7 @@ async fn shutdown_finishes_and_commits_in_flight_records_only() {
     assert_eq!(ended.len(), 3);
     assert_eq!(committed(&config, "orders", 3), [Some(1); 3]);
     assert_eq!(summary.processed, 3);
-    assert_eq!(summary.received, summary.processed + summary.left);
+    assert_eq!(summary.received, summary.processed + summary.unfinished);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +77,7 @@ async fn unfinished_record_is_interrupted_before_its_drop() {
     let summary = serving.stop().await.unwrap();
     assert_eq!(*dropped.lock().unwrap(), [(0, false), (1, true)]);
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
-    assert_eq!((summary.processed, summary.left), (1, 2));
+    assert_eq!((summary.processed, summary.unfinished), (1, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,5 +170,5 @@ async fn blocking_handler_does_not_block_shutdown() {
     let summary = within("the shutdown completes", serving.stop()).await.unwrap();
     assert!(!release.load(Ordering::SeqCst), "the handler still blocks");
     release.store(true, Ordering::SeqCst);
-    assert_eq!((summary.processed, summary.left), (0, 3));
+    assert_eq!((summary.processed, summary.unfinished), (0, 3));
 }

@@ -25,22 +25,22 @@ async fn status_has_lag_watermark_and_held_records() {
         let partitions = handle.status().partitions;
         partitions.len() == 2 && partitions.iter().all(check)
     };
-    until("all records are held", || all(&|p| p.held == 10)).await;
+    until("all records are held", || all(&|p| p.buffered == 10)).await;
     begun.reaches(2).await;
     let status = handle.status();
     assert_eq!(status.stage, ConsumerStage::Serving);
     let names: Vec<_> = status.partitions.iter().map(|p| (&*p.topic, p.partition)).collect();
     assert_eq!(names, [("orders", 0), ("orders", 1)]);
-    assert!(all(&|p| (p.lag, p.mark) == (Some(10), None)), "{status:?}");
+    assert!(all(&|p| (p.lag, p.watermark) == (Some(10), None)), "{status:?}");
 
     permits.add_permits(8);
     begun.reaches(10).await;
-    let mark = |p: &PartitionStatus| p.mark.unwrap_or_default();
+    let mark = |p: &PartitionStatus| p.watermark.unwrap_or_default();
     until("the marks move", || handle.status().partitions.iter().map(mark).sum::<i64>() == 8).await;
-    assert!(all(&|p| p.lag == Some(10 - mark(p) as u64) && p.held == p.lag.unwrap()));
+    assert!(all(&|p| p.lag == Some(10 - mark(p) as u64) && p.buffered == p.lag.unwrap()));
 
     permits.add_permits(100);
-    let done = |p: &PartitionStatus| (p.lag, p.mark, p.held) == (Some(0), Some(10), 0);
+    let done = |p: &PartitionStatus| (p.lag, p.watermark, p.buffered) == (Some(0), Some(10), 0);
     until("all records are finished", || all(&done)).await;
     serving.stop().await.unwrap();
     let status = handle.status();
@@ -61,7 +61,7 @@ async fn lag_grows_while_no_record_finishes() {
     until("the lag counts the first record", || lag() == Some(1)).await;
     fill(&kafka, "orders", 1, 20);
     until("the lag counts the later records", || lag() == Some(21)).await;
-    assert!(handle.status().partitions[0].held < 21);
+    assert!(handle.status().partitions[0].buffered < 21);
     serving.stop().await.unwrap();
 }
 

@@ -53,11 +53,11 @@ async fn stopped_partition_holds_up_no_other_partition() {
     assert_eq!(stopped(&handle, 1), None);
     let health = handle.health();
     assert_eq!((health.live, health.ready), (Ok(()), Ok(())));
-    until("waiting records are dropped", || handle.status().partitions[0].held == 0).await;
+    until("waiting records are dropped", || handle.status().partitions[0].buffered == 0).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(summary.processed, 9);
     // Every record is accounted for; the refused one is among the dropped ones.
-    assert_eq!(summary.received, summary.processed + summary.revoked + summary.left);
+    assert_eq!(summary.received, summary.processed + summary.revoked + summary.unfinished);
 
     // The next owner meets the record again.
     let again = serve(stopping(&config), refusing(&log, (0, 1)));
@@ -93,7 +93,7 @@ async fn stopped_partition_finishes_records_in_flight_only() {
     let handle = serving.handle();
     until_stopped(&handle, 0, 1).await;
     gate.add_permits(100);
-    until("no record is left", || handle.status().partitions[0].held == 0).await;
+    until("no record is left", || handle.status().partitions[0].buffered == 0).await;
     assert_eq!(log.len(), 3, "no further record is started");
     assert_eq!(serving.stop().await.unwrap().processed, 2);
     // Nothing is committed behind the record, although records there are finished.
@@ -119,7 +119,7 @@ async fn stopped_partition_releases_the_lock_for_its_next_owner() {
     let serving = serve(skipping, service(&keeper, 2, &outcomes));
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.skipped, summary.waited), (1, 0), "the lock is free");
+    assert_eq!((summary.skipped, summary.inconclusive), (1, 0), "the lock is free");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -47,6 +47,6 @@ async fn first_signal_drains_and_second_ends_the_drain() {
 
         kill_process(getpid(), second).unwrap();
         let summary = within("serving ends", serving).await.unwrap().unwrap();
-        assert_eq!((summary.processed, summary.left), (1, 1));
+        assert_eq!((summary.processed, summary.unfinished), (1, 1));
     }
 }

@@ -66,12 +66,12 @@ async fn hanging_handler_is_logged_with_its_record_until_it_resumes() {
     let line = first_stall(&log).await;
     contains(&line, &["record=orders/0@1", "lag=2", r#"waits_for="its handler""#, "waits="]);
     assert!(!line.contains("error") && !line.contains("origin"), "{line}");
-    let oldest = serving.handle().status().partitions.remove(0).oldest.unwrap();
+    let oldest = serving.handle().status().partitions.remove(0).oldest_age.unwrap();
     assert!(oldest >= Duration::from_millis(500), "{oldest:?}");
     finish.send(true).unwrap();
     until("the partition resumes", || !log.lines("INFO", "no longer stalled").is_empty()).await;
     contains(&log.lines("INFO", "no longer stalled")[0], &["partition=orders/0", "after="]);
-    assert_eq!(serving.handle().status().partitions[0].oldest, None);
+    assert_eq!(serving.handle().status().partitions[0].oldest_age, None);
     stop(serving).await;
     assert!(!log.text().contains("orders/1@"), "{}", log.text());
 }

@@ -297,7 +297,7 @@ impl Scheduler {
     /// Counts records that were dropped before they were finished.
     fn count_dropped(&mut self, amount: Amount) {
         if self.stopping {
-            self.summary.left += amount.records;
+            self.summary.unfinished += amount.records;
         } else {
             self.summary.revoked += amount.records;
         }

@@ -122,7 +122,7 @@ impl Scheduler {
         match verdict {
             Verdict::Retry { after } => self.retry(id, after, &text()),
             Verdict::Wait { after, settled } => {
-                self.summary.waited += 1;
+                self.summary.inconclusive += 1;
                 self.queue(id).record_failure(text(), waits_for(&*error));
                 let after = self.schedule_retry(id, after, settled).map(debug);
                 tracing::debug!(
@@ -134,7 +134,7 @@ impl Scheduler {
                 );
             }
             Verdict::StoreUnavailable => {
-                self.summary.waited += 1;
+                self.summary.inconclusive += 1;
                 self.queue(id).record_failure(text(), WAITS_FOR_STORE);
                 self.breaker.on_store_failure(id, &text());
                 self.schedule_store_retry(id);

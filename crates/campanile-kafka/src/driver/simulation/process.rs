@@ -165,7 +165,7 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
     match select(std::pin::pin!(driver.run()), std::pin::pin!(stop)).await {
         Either::Left(((result, _), _)) => {
             let summary = result.expect("nothing stops the consumer");
-            let ended = summary.processed + summary.revoked + summary.left;
+            let ended = summary.processed + summary.revoked + summary.unfinished;
             assert_eq!(summary.received, ended, "every record is accounted for: {summary:?}");
             assert_eq!(total.total(), Amount::default(), "the whole budget is released");
         }

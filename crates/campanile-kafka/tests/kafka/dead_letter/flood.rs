@@ -83,7 +83,7 @@ async fn paused_consumer_stays_in_the_group_and_can_stop() {
     // Longer than the session of a member that has left.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.dead_lettered, summary.left, summary.revoked), (2, 8, 0));
+    assert_eq!((summary.dead_lettered, summary.unfinished, summary.revoked), (2, 8, 0));
     assert_eq!(committed(&config, "orders", 1), [Some(2)]);
 
     // After a restart, the guard counts from zero.

@@ -62,7 +62,7 @@ async fn five_interrupted_give_up_block_until_the_key_is_reopened() {
     let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
     until("the lock is released", || store.count("release") == 1).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.processed, summary.left), (1, 2));
+    assert_eq!((summary.processed, summary.unfinished), (1, 2));
     assert_eq!(letters(&config).len(), 0);
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
 

@@ -73,7 +73,7 @@ async fn copy_keeps_its_coordinates_key_and_attempts() {
     let expected = [("orders", 1), (SOON, 2), (LATER, 3), (LATER, 4)];
     let expected = expected.map(|(topic, attempt)| (topic.to_owned(), attempt, key.to_owned()));
     assert_eq!(attempts.lock().unwrap()[1..], expected);
-    assert_eq!((summary.deferred, summary.processed, summary.waited), (3, 2, 0));
+    assert_eq!((summary.deferred, summary.processed, summary.inconclusive), (3, 2, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

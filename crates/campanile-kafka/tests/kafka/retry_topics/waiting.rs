@@ -198,7 +198,7 @@ async fn locked_key_and_store_outage_make_no_copy() {
     let serving = serve(retrying(config.clone()), service);
     until_committed(&config, "orders", &[1]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.deferred, summary.retried, summary.waited), (0, 0, 3));
+    assert_eq!((summary.deferred, summary.retried, summary.inconclusive), (0, 0, 3));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -264,7 +264,7 @@ async fn many_waiting_copies_do_not_block_other_records() {
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.deferred, summary.processed), (COPIES as u64, COPIES as u64));
     // A quarter of the budget, and the records read before the partitions were paused.
-    assert!(summary.left <= BUDGET / 2, "{summary:?}");
+    assert!(summary.unfinished <= BUDGET / 2, "{summary:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -286,7 +286,7 @@ async fn failure_during_a_drain_makes_no_copy() {
     serving.begin_shutdown().await;
     go.store(true, Ordering::SeqCst);
     let summary = serving.ended().await.unwrap();
-    assert_eq!((summary.received, summary.deferred, summary.left), (1, 0, 1));
+    assert_eq!((summary.received, summary.deferred, summary.unfinished), (1, 0, 1));
     assert_eq!(committed(&config, "orders", 1), [None]);
     let serving = serve(retrying(config.clone()), service);
     until_committed(&config, "orders", &[1]).await;
