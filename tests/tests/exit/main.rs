@@ -30,7 +30,7 @@ fn second_signal_exits_despite_hanging_handler_and_brokers() {
     let status = process.terminate().unwrap();
     let log = process.log().unwrap();
     assert!(status.success(), "{status}: {log}");
-    assert!(log.contains("processed: 0") && log.contains("left: 1"), "{log}");
+    assert!(log.contains("processed: 0") && log.contains("unfinished: 1"), "{log}");
 }
 
 fn wait_for_output(process: &Process, word: &str) {

@@ -76,7 +76,7 @@ fn layer_verdict(error: &IdempotencyError) -> Verdict {
             }),
             reason: exhausted.to_string(),
             help: give_up_help!(
-                "no attempts are left: fix the handler, raise the layer's `with_max_attempts`, \
+                "no attempts are left: fix the handler, raise `IdempotencyConfig::with_max_attempts`, \
                  then restart"
             ),
         },
@@ -101,7 +101,7 @@ fn failed_verdict(failed: &AttemptFailed) -> Verdict {
             reason: reason(),
             help: give_up_help!(
                 "the last attempt failed, or the error is permanent: fix the handler, then restart \
-                 (raise the layer's `with_max_attempts` if no attempts are left)"
+                 (raise `IdempotencyConfig::with_max_attempts` if no attempts are left)"
             ),
         },
         Disposition::Skip => Verdict::Skip { giving_up: giving_up(), reason: reason() },

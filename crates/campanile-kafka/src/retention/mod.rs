@@ -92,7 +92,7 @@ fn log_results(topics: &[CheckedTopic], result: DescribeResult) {
                 entries = %RetentionTime::For(*entries),
                 "records of this topic are kept for longer than their idempotency entries: a \
                  record that is read again after its entry has expired, such as after an offset \
-                 reset, runs again; raise the layer's `with_retention`, or lower the topic's \
+                 reset, runs again; raise `IdempotencyConfig::with_retention`, or lower the topic's \
                  `retention.ms`"
             ),
             Some(_) => {}
