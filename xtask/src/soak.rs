@@ -190,8 +190,8 @@ mod tests {
     fn summary_counts_records_keys_per_cause_and_violations() {
         let text = summary(&[
             "running 3 tests",
-            "storm: hung: 3150 records, 2850 keys, 6 keys twice (whose lock ended), 0 violations; 17 begun",
-            "storm: cut: 100 records, 90 keys, 1 keys twice (whose lock ended), 2 violations; 17 begun",
+            "storm: hung: 3150 records, 2850 keys, 6 keys twice (locks expired), 0 violations; 17 begun",
+            "storm: cut: 100 records, 90 keys, 1 keys twice (locks expired), 2 violations; 17 begun",
             "storm: moved: 3102 records, 2802 keys, 0 keys twice (none may), 0 violations; seed 1",
             "test hang::hung ... ok",
             "test network::cut ... FAILED",

@@ -215,8 +215,8 @@ impl fmt::Display for Cause {
         f.write_str(match self {
             Self::None => "none may",
             Self::Killed => "at work in a process that was killed",
-            Self::Suspended => "at work in a process that stood still",
-            Self::Dropped => "let go unfinished",
+            Self::Suspended => "in progress in a suspended process",
+            Self::Dropped => "released unfinished",
         })
     }
 }

@@ -16,7 +16,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 #[test]
 fn suspended_members_complete_and_commit_nothing_taken_over() {
     let options = [&["order=key", "lock_ms=3000"], worker::SHORT_SESSION].concat();
-    let mut scenario = Scenario::new("stood still", &KAFKA, &options);
+    let mut scenario = Scenario::new("suspended", &KAFKA, &options);
     scenario.start_producing(record_count(), RECORDS_PER_SECOND, |rng| rng.u64(50..100));
     scenario.start_members(Scenario::max_members());
     for _ in 0..env_or("CAMPANILE_REBALANCE_STOPS", 1) {

@@ -194,8 +194,8 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::None => "none may",
-            Self::LockExpiry => "whose lock ended while Redis was away",
-            Self::WriteLoss => "whose last writes the failover lost",
+            Self::LockExpiry => "locks expired while Redis was unavailable",
+            Self::WriteLoss => "last writes lost by the failover",
         })
     }
 }

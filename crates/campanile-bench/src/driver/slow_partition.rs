@@ -32,8 +32,8 @@ pub(super) fn run(report: &mut Report, runner: &mut Runner) -> Result<(), BoxErr
         Message::to(TOPIC).partition(partition).key(key).payload(vec![b'x'; 100])
     }))?;
     let orders: [(_, fn() -> ProcessingOrder); 2] = [
-        ("5 partitions beside one of 10 ms, by partition", ProcessingOrder::by_partition),
-        ("5 partitions beside one of 10 ms, by key", ProcessingOrder::by_key),
+        ("5 partitions next to one of 10 ms, by partition", ProcessingOrder::by_partition),
+        ("5 partitions next to one of 10 ms, by key", ProcessingOrder::by_key),
     ];
     for (name, order) in orders {
         let (mut with, mut without) = (vec![], vec![]);
@@ -57,7 +57,7 @@ pub(super) fn run(report: &mut Report, runner: &mut Runner) -> Result<(), BoxErr
             name,
             unit: "records/s",
             values: with,
-            reference: Some(("beside one that is as quick as they are", without)),
+            reference: Some(("next to one of the same speed", without)),
             goal: Some(Goal::AtLeast(0.9)),
         });
     }

@@ -140,7 +140,7 @@ mod tests {
             (false, None)
         );
         topics.release(&bills);
-        assert!(topics.acknowledge(&bills), "others may go on");
+        assert!(topics.acknowledge(&bills), "others may continue");
         assert!(topics.has_room("bills", now));
         assert!(!topics.acknowledge(&bills));
     }

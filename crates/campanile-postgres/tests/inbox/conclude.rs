@@ -36,7 +36,7 @@ async fn entry_is_concluded_once_and_only_by_its_current_grant() {
 
     database.psql("UPDATE campanile.entry SET expires_at = clock_timestamp()");
     let before = database.psql(ENTRY);
-    assert_eq!(conclude(token, owner).await, grant_lost, "an entry whose retention is over");
+    assert_eq!(conclude(token, owner).await, grant_lost, "an expired entry");
     assert_eq!(database.psql(ENTRY), before);
 
     database.psql("UPDATE campanile.entry SET expires_at = clock_timestamp() + interval '1 h'");
