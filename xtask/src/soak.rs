@@ -198,7 +198,7 @@ mod tests {
         ]);
         assert_eq!(
             text,
-            "3 storms, 6352 records, 7 keys twice with a cause (7 whose lock ended), 2 violations, \
+            "3 storms, 6352 records, 7 keys twice with a cause (7 locks expired), 2 violations, \
              1 tests failed"
         );
     }
