@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-/// The outcome of a request under its idempotency lock. Every variant is a success: the offset can
+/// The outcome of a request under its idempotency lock. With every variant, the record's offset can
 /// be committed.
 ///
 /// A duplicate is a response and not an error; otherwise retries, traces and metrics around the
@@ -14,7 +14,7 @@ pub enum Outcome<T> {
     Processed(T),
     /// The key is COMPLETED; the inner service did not run.
     Duplicate(Duplicate<T>),
-    /// The key is FAILED; the inner service did not run.
+    /// The key is FAILED; the inner service did not run, or its error gave up the key.
     GivenUp(GivenUp),
     /// The inner service ran without a lock, because a policy allowed it.
     WithoutLock(T, WithoutLock),

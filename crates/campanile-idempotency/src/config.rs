@@ -39,7 +39,7 @@ const MIN_ATTEMPT_RETENTION: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL)
 /// With the feature `serde`, the settings implement `Deserialize`. `namespace` is required; every
 /// other field has the name and the default of its method: `lock_ttl`, `max_hold`, `max_attempts`,
 /// `backoff` with `initial` and `max`, `retention`, `attempt_retention`, `failed_retention` and
-/// `max_reply_bytes`. Times are texts such as `"30s"`, `"500ms"` or `"7d"`. An unknown field is an
+/// `max_reply_bytes`. Durations are strings such as `"30s"`, `"500ms"` or `"7d"`. An unknown field is an
 /// error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]

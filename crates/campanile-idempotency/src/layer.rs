@@ -167,7 +167,7 @@ impl<E, C> IdempotencyLayer<E, C> {
         self
     }
 
-    /// Sets the policy for keys that get no further attempt. Default: the error contains the lock.
+    /// Sets the policy for keys that get no further attempt. Default: [`OnExhausted::ReturnLock`].
     pub fn on_exhausted(mut self, policy: OnExhausted) -> Self {
         self.policies_mut().exhausted = policy;
         self

@@ -31,7 +31,7 @@ use crate::transaction::Transactions;
 /// that finished within this time, as duplicates.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Feeds records into a tower service, and commits the offsets of finished records.
+/// Serves Kafka records to a tower service, and commits the offsets of finished records.
 ///
 /// By default, the records of one partition are processed in order, one at a time, and partitions
 /// concurrently; [`ProcessingOrder`] has alternatives. See the [crate's documentation](crate) for an example.
@@ -93,7 +93,7 @@ impl Consumer {
 
     /// Sets which records are processed one after the other. Default: [`ProcessingOrder::by_partition`].
     ///
-    /// A record's handler starts when the record before it is processed. With an idempotency layer, the
+    /// A record's handler starts after the one before it was processed. With an idempotency layer, the
     /// service is called slightly earlier: the record's lock is acquired while the store records the
     /// outcome of the record before it. Middleware in front of the layer sees that call.
     pub fn with_order(mut self, order: ProcessingOrder) -> Self {
@@ -247,7 +247,7 @@ impl Consumer {
     }
 
     /// Sets the retry topics, in which records wait for their next attempt without holding up the records
-    /// behind them. **This gives up the order of a key.** Default: none; a record to retry holds up its
+    /// behind them. **Records of a key can be reordered.** Default: none; a record to retry holds up its
     /// partition.
     pub fn with_retry_topics(mut self, topics: RetryTopics) -> Self {
         self.retry_topics = Some(topics);

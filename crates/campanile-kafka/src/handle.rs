@@ -13,7 +13,7 @@ use crate::status::Status;
 /// [`Serve::handle`](crate::Serve::handle); all clones refer to the same consumer.
 ///
 /// While paused, the consumer dispatches no records. Records in flight finish and are committed, except
-/// for records that would become dead letters: these keep their place, and their last attempt is not
+/// for records that would become dead letters: these wait, and their last attempt is not
 /// counted. The consumer stays in its group; shutdowns and rebalances work as usual.
 ///
 /// Single topics and partitions can be paused, too. A record is dispatched only if neither the consumer,

@@ -39,7 +39,7 @@ use crate::{ConnectError, Safety};
 /// (with `name` and `urls`) and `cluster` (a list of URLs) is required. Every other field has the
 /// name and the default of its method: `credentials` (with `user` and `password`),
 /// `connect_timeout`, `command_timeout`, `buckets`, `safety` (`"refuse"`, `"warn"` or `"off"`),
-/// `namespaces`, and `wait` or `wait_aof` (with `replicas` and `timeout`). Times are texts such as
+/// `namespaces`, and `wait` or `wait_aof` (with `replicas` and `timeout`). Durations are strings such as
 /// `"500ms"`. An unknown field is an error. Certificates are set by methods.
 ///
 /// # Permissions

@@ -3,8 +3,8 @@
 //! Kafka delivers records at least once. After a crash, a rebalance or a producer's retry, a handler
 //! runs again for the same event. [`IdempotencyLayer`] around the handler extracts the event's
 //! idempotency key, acquires a lock for the key, renews the lock while the handler runs, stores the
-//! outcome in an *entry*, and answers every later duplicate from the entry. [`Consumer`] feeds
-//! Kafka's records into the stack and commits the offsets of finished records only.
+//! outcome in an *entry*, and answers every later duplicate from the entry. [`Consumer`] calls
+//! the resulting service with Kafka records, and commits the offsets of finished records only.
 //!
 //! ```no_run
 //! use campanile::prelude::*;
@@ -51,14 +51,14 @@
 //!
 //! * [`DecodeLayer`], [`IdempotencyLayer`] and their parts ([`key`], [`policy`], [`reply`], [`classify`])
 //!   form the tower stack, which returns an [`Outcome`] or an [`IdempotencyError`].
-//! * [`handler()`] makes the inner service of an async function and the program's state.
-//! * [`Consumer`] feeds records into the stack and commits the offsets of those that are finished:
+//! * [`handler()`] creates the inner service from an async function and the program's state.
+//! * [`Consumer`] passes records to the stack and commits the offsets of those that are finished:
 //!   answered with `Ok`, skipped, dead-lettered, or copied to a retry topic.
 //! * [`MemoryStore`], [`RedisStore`] and [`PgStore`] keep the entries; [`store`] has the trait for custom
 //!   stores.
-//! * [`postgres::Inbox`] commits a handler's writes to Postgres together with its entry, including
+//! * [`postgres::Inbox`] commits a handler's writes to Postgres together with its entry, and with
 //!   messages to Kafka, which a [`Publisher`] publishes.
-//! * [`Runner`] is the layer around a plain function.
+//! * [`Runner`] applies the layer to a plain function.
 //!
 //! # Features
 //!
@@ -218,7 +218,7 @@ pub mod transaction {
 
 /// The items that most programs use: `use campanile::prelude::*;`.
 ///
-/// The prelude contains only the parts of a stack around a handler whose names no other crate is
+/// The prelude contains only the parts of a tower stack with names that no other crate is
 /// likely to use. Import [`Consumer`], [`Request`], policies and
 /// errors by name, and `ServiceBuilder` and `Service` from `tower`.
 pub mod prelude {

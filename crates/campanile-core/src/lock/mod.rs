@@ -20,8 +20,8 @@ pub use self::lost::LostFuture;
 /// The lock under which a request is processed, as its handler sees it. Cheap to clone.
 ///
 /// A lock does not guarantee mutual exclusion in an asynchronous network: a pause between
-/// [`check`](Self::check) and the effect can outlast it. Only a receiver that compares the
-/// [`token`](Self::token), or that deduplicates by the [`key`](Self::key), closes that gap.
+/// [`check`](Self::check) and the effect can outlast the lock. Only a receiver that compares the
+/// [`token`](Self::token), or that deduplicates by the [`key`](Self::key), can then refuse the effect.
 #[derive(Clone)]
 pub struct LockHandle(Arc<Inner>);
 

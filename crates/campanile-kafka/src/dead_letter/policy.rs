@@ -8,7 +8,7 @@ use super::topic::TopicChoice;
 use crate::flood_limit::FloodLimit;
 use crate::publish::PublishSettings;
 
-/// A policy that publishes given-up records to a topic of their own, and commits their offsets only
+/// A policy that publishes records to a dead-letter topic, and commits their offsets only
 /// after that.
 ///
 /// ```
