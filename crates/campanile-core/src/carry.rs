@@ -23,8 +23,7 @@ pub trait CarryLock {
     /// Returns the lock, if one was set.
     fn lock_handle(&self) -> Option<&LockHandle>;
 
-    /// Returns the handle through which the driver marks a drop as an interruption and not a
-    /// failure.
+    /// The driver marks a drop as an interruption, and not as a failure, through this handle.
     #[doc(hidden)]
     fn interrupt(&self) -> Option<Interrupt> {
         None
@@ -77,19 +76,19 @@ impl<T> WithLock<T> {
         Self { inner, lock: None, extensions: Extensions::new() }
     }
 
-    /// Returns the wrapped request.
+    /// Unwraps the request, without its lock and its extensions.
     pub fn into_inner(self) -> T {
         self.inner
     }
 
-    /// Returns the extensions set by outer layers.
+    /// Borrows the extensions set by outer layers.
     ///
     /// This is an associated function because the inner type may have a method of the same name.
     pub fn extensions(this: &Self) -> &Extensions {
         &this.extensions
     }
 
-    /// Returns a mutable reference to the extensions set by outer layers.
+    /// Mutably borrows the extensions set by outer layers.
     pub fn extensions_mut(this: &mut Self) -> &mut Extensions {
         &mut this.extensions
     }

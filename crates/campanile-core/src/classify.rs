@@ -13,7 +13,7 @@ use crate::{Disposition, error};
 /// classifiers. Classifiers only see the handler's errors; locked keys, backoff and an unavailable
 /// store are never passed to them.
 pub trait Classify: Send + Sync + 'static {
-    /// Returns the disposition for this error, or `None` for no opinion.
+    /// Chooses the disposition for this error, or `None` for no opinion.
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition>;
 }
 

@@ -29,7 +29,7 @@ impl Clock {
         Self(Source::Custom(Arc::new(now)))
     }
 
-    /// Returns the time since the origin.
+    /// Reads the time since the origin.
     pub fn now(&self) -> Duration {
         match &self.0 {
             Source::Boot => boot_time(),

@@ -26,7 +26,7 @@ pub fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<
     sources(error).find_map(|error| error.downcast_ref())
 }
 
-/// Returns an iterator over the error and its sources, outermost first.
+/// Iterates over the error and its sources, outermost first.
 ///
 /// It yields at most 256 errors, because an error may be among its own sources. It ends at an error
 /// with a panicking [`source()`](Error::source).
@@ -41,7 +41,7 @@ pub fn sources<'a>(
     std::iter::successors(Some(error), move |&error| source(error)).take(MAX_SOURCES)
 }
 
-/// Returns the message of a panic, if the payload is a string.
+/// Extracts the message of a panic, if the payload is a string.
 ///
 /// For the crates that catch panics. Dropping the payload may panic again; this function contains
 /// that panic.
@@ -70,7 +70,7 @@ impl<E: Into<BoxError>> BoxableError for E {}
 /// A setting that is out of range or contradicts another one. The message names the setting and the
 /// accepted values.
 ///
-/// `Debug` prints the message, because that is what a `main` that returns this error shows.
+/// `Debug` prints the message, because that is what a `main` that fails with this error shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError(Cow<'static, str>);
 

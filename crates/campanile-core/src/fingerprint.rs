@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 pub struct Fingerprint(NonZeroU64);
 
 impl Fingerprint {
-    /// Returns the fingerprint with these bits, or `None` for zero, which means "disabled".
+    /// Creates the fingerprint with these bits, or `None` for zero, which means "disabled".
     pub const fn from_bits(bits: u64) -> Option<Self> {
         match NonZeroU64::new(bits) {
             Some(bits) => Some(Self(bits)),
@@ -77,7 +77,7 @@ impl FingerprintHasher {
         self.0.update(part);
     }
 
-    /// Returns the fingerprint of the parts added so far.
+    /// Computes the fingerprint of the parts added so far.
     pub fn finish(&self) -> Fingerprint {
         let hash = self.0.finalize();
         let mut first = [0; 8];

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Converts milliseconds to a time. Returns `None` if the platform cannot represent the time, since
-/// a producer can send any value.
+/// Converts milliseconds to a time, if the platform can represent it: a producer can send any
+/// value.
 pub fn time(millis: i64) -> Option<SystemTime> {
     let distance = Duration::from_millis(millis.unsigned_abs());
     if millis < 0 {

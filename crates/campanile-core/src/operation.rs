@@ -118,7 +118,7 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Returns the retention of an entry in this state.
+    /// Selects the retention of an entry in this state.
     pub const fn of(&self, state: State) -> Duration {
         match state {
             State::Processing | State::Retrying => self.attempts,

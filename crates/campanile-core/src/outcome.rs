@@ -21,7 +21,7 @@ pub enum Outcome<T> {
 }
 
 impl<T> Outcome<T> {
-    /// Returns the reply of the inner service: of this run, or the stored reply of the first run.
+    /// Takes the reply of the inner service: of this run, or the stored reply of the first run.
     pub fn into_reply(self) -> Option<T> {
         match self {
             Self::Processed(reply) | Self::WithoutLock(reply, _) => Some(reply),
@@ -30,7 +30,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Returns `true` if the key was already COMPLETED.
+    /// Checks whether the key was already COMPLETED.
     pub fn is_duplicate(&self) -> bool {
         matches!(self, Self::Duplicate(_))
     }

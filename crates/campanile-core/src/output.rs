@@ -71,7 +71,7 @@ impl Output {
         self
     }
 
-    /// Returns the approximate memory usage, in bytes.
+    /// Estimates the memory usage, in bytes.
     #[doc(hidden)]
     pub fn size(&self) -> usize {
         let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);

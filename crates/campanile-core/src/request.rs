@@ -42,17 +42,17 @@ impl<B> Request<B> {
         &self.parts.record
     }
 
-    /// Returns a reference to the body.
+    /// Borrows the body.
     pub fn body(&self) -> &B {
         &self.body
     }
 
-    /// Returns a mutable reference to the body.
+    /// Mutably borrows the body.
     pub fn body_mut(&mut self) -> &mut B {
         &mut self.body
     }
 
-    /// Returns the body and discards the rest.
+    /// Takes the body and discards the rest.
     pub fn into_body(self) -> B {
         self.body
     }
@@ -70,12 +70,12 @@ impl<B> Request<B> {
         self.parts.lock = Some(lock);
     }
 
-    /// Returns the extensions set by outer layers.
+    /// Borrows the extensions set by outer layers.
     pub fn extensions(&self) -> &Extensions {
         &self.parts.extensions
     }
 
-    /// Returns a mutable reference to the extensions set by outer layers.
+    /// Mutably borrows the extensions set by outer layers.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.parts.extensions
     }
@@ -109,7 +109,7 @@ impl From<Record> for Request<Option<Bytes>> {
     note = "`DecodeLayer` decodes the record of a `Record` or of a `Request<B>`"
 )]
 pub trait IntoParts: sealed::Sealed {
-    /// Returns the request without its body.
+    /// Takes the request without its body.
     fn into_request_parts(self) -> Parts;
 }
 

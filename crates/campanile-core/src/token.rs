@@ -21,12 +21,12 @@ impl FencingToken {
     /// The smallest token. As a floor it means "none seen yet".
     pub const ZERO: Self = Self(0);
 
-    /// Creates a token, or returns `None` if the value is 2^53 or greater.
+    /// Creates a token, or `None` if the value is 2^53 or greater.
     pub const fn new(value: u64) -> Option<Self> {
         if value < Self::LIMIT { Some(Self(value)) } else { None }
     }
 
-    /// Returns the token as an integer.
+    /// Converts the token to an integer.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -52,7 +52,7 @@ impl fmt::Display for FencingToken {
 pub struct Owner(NonZeroU64);
 
 impl Owner {
-    /// Creates a nonce, or returns `None` for zero.
+    /// Creates a nonce, or `None` for zero.
     pub const fn new(bits: u64) -> Option<Self> {
         match NonZeroU64::new(bits) {
             Some(bits) => Some(Self(bits)),

@@ -61,7 +61,6 @@ impl Wakers {
 
 /// Shared state that tasks can wait on.
 pub(crate) trait Watch {
-    /// Returns the wakers that are woken when the state changes.
     fn wakers(&self) -> &Wakers;
 }
 
@@ -80,8 +79,7 @@ impl<T: Watch> Watcher<T> {
         &self.watched
     }
 
-    /// Returns the value of `check`, or `Pending` if there is none. The task is then woken by the next
-    /// change.
+    /// Polls `check`. If it has no value, the next change wakes the task.
     pub(crate) fn poll<R>(
         &mut self,
         cx: &Context<'_>,
@@ -94,7 +92,7 @@ impl<T: Watch> Watcher<T> {
 }
 
 impl<T: Watch + Clone> Clone for Watcher<T> {
-    /// Returns a watcher of the same state, with a slot of its own.
+    /// The clone has a slot of its own.
     fn clone(&self) -> Self {
         Self::new(self.watched.clone())
     }

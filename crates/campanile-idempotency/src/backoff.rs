@@ -37,7 +37,7 @@ impl Backoff {
         Ok(Self { initial, max })
     }
 
-    /// Returns a random delay after this attempt. The first attempt is 1.
+    /// Draws a random delay after this attempt. The first attempt is 1.
     pub fn delay(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let ceiling = self.initial.saturating_mul(1 << doublings).min(self.max);

@@ -46,9 +46,9 @@ impl Classify for Defaults {
     }
 }
 
-/// Returns whether the inner service ran without effect, or not at all: tower's load shedding
-/// returns this very error, as do Campanile's own layers. An error of this type in the source chain
-/// of a different error may come from a client inside a handler that did run.
+/// Checks whether the inner service ran without effect, or not at all: tower's load shedding fails
+/// with this very error, as do Campanile's own layers. An error of this type in the source chain of
+/// a different error may come from a client inside a handler that did run.
 pub(crate) fn has_no_effect(error: &(dyn Error + 'static)) -> bool {
     error.is::<Overloaded>() || error.is::<NotRun>() || error.is::<Undone>()
 }

@@ -75,7 +75,7 @@ impl IdempotencyError {
         }
     }
 
-    /// Returns whether the only reason is another attempt at the key: it holds the lock, or it
+    /// Checks whether the only reason is another attempt at the key: it holds the lock, or it
     /// failed and the backoff is running.
     pub fn is_contention(&self) -> bool {
         matches!(self, Self::Locked { .. } | Self::BackingOff { .. })
@@ -139,7 +139,7 @@ impl AttemptFailed {
     /// Takes the lock, under which the caller publishes the dead letter and then calls
     /// [`give_up`](HeldLock::give_up).
     ///
-    /// Returns the lock only if no attempt is left, and only once. If the lock is not taken, this
+    /// The lock can be taken only if no attempt is left, and only once. If it is not taken, this
     /// attempt is recorded as failed.
     pub fn take_lock(&self) -> Option<HeldLock> {
         self.lock.take()
@@ -170,7 +170,7 @@ pub struct Exhausted {
 
 impl Exhausted {
     /// Takes the give-up lock, under which the caller publishes the dead letter and then calls
-    /// [`give_up`](HeldLock::give_up). Returns the lock only once.
+    /// [`give_up`](HeldLock::give_up). The lock can be taken only once.
     ///
     /// If the lock is not taken, it is released, and the next acquire is exhausted again.
     pub fn take_lock(&self) -> Option<HeldLock> {

@@ -214,7 +214,6 @@ impl<E, C> IdempotencyLayer<E, C> {
         IdempotencyLayer { policies, settings, key: Arc::new(key), codec }
     }
 
-    /// Returns the parts of the layer that a response future needs.
     pub(crate) fn parts(&self) -> LayerParts<C> {
         LayerParts {
             policies: self.policies.clone(),

@@ -51,7 +51,7 @@ impl MemoryStore {
         Self(Arc::new(Inner { clock: Box::new(clock), entries: Mutex::default() }))
     }
 
-    /// Returns the current entry of a key.
+    /// Reads the current entry of a key.
     pub fn entry(&self, key: &StoreKey) -> Option<Entry> {
         let now = (self.0.clock)();
         self.lock()
@@ -87,7 +87,7 @@ impl Store for MemoryStore {
         batch.into_iter().map(|command| Ok(entries.apply(command, now))).collect()
     }
 
-    /// Returns one: the store replies immediately, so waiting for more commands gains nothing.
+    /// The store replies immediately, so waiting for more commands gains nothing.
     fn max_batch(&self) -> NonZeroUsize {
         NonZeroUsize::MIN
     }
@@ -132,7 +132,6 @@ impl Entries {
     }
 }
 
-/// Returns when an entry that is written now expires.
 fn expiration(entry: &Entry, retention: Retention, now: SystemTime) -> SystemTime {
     now + retention.of(entry.state()).min(RETENTION_CAP)
 }

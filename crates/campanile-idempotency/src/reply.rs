@@ -35,14 +35,14 @@ pub trait ReplyCodec<T> {
         Ok(())
     }
 
-    /// Encodes a reply. Returns `None` to keep nothing.
+    /// Encodes a reply. `None` means that nothing is kept.
     ///
     /// # Errors
     /// On an error, the entry is completed without a reply and a warning is logged, because the
     /// effect has already happened.
     fn encode(&self, reply: &T) -> Result<Option<Bytes>, BoxError>;
 
-    /// Decodes a reply. Returns `None` if there is no reply.
+    /// Decodes a reply. `None` means that there is no reply.
     ///
     /// # Errors
     /// On an error, the duplicate is answered without a reply, and a warning is logged.

@@ -11,13 +11,13 @@ use crate::layer::IdempotencyLayer;
 use crate::reply::ReplyCodec;
 
 impl<E, C> IdempotencyLayer<E, C> {
-    /// Returns whether the layer's locks belong to this keeper.
+    /// Checks whether the layer's locks belong to this keeper.
     #[doc(hidden)]
     pub fn is_stored_by(&self, keeper: &LockKeeper) -> bool {
         self.policies.keeper.is_same(keeper)
     }
 
-    /// Returns the command that completes the entry of this lock, with this reply to this record.
+    /// Creates the command that completes the entry of this lock, with this reply to this record.
     ///
     /// # Errors
     /// If the reply is too large and the policy is to fail, or if the codec's check fails.
@@ -38,7 +38,7 @@ impl<E, C> IdempotencyLayer<E, C> {
         Ok(self.command(lock, operation))
     }
 
-    /// Returns a renewal of this lock. The reply to it shows the state of the entry.
+    /// Creates a renewal of this lock. The reply to it shows the state of the entry.
     #[doc(hidden)]
     pub fn renewal(&self, lock: &LockHandle) -> Command {
         self.command(lock, Operation::Renew { grant: lock.grant(), ttl: self.settings.ttl })
@@ -48,14 +48,14 @@ impl<E, C> IdempotencyLayer<E, C> {
         Command { key: self.store_key(lock), operation, retention: self.settings.retention }
     }
 
-    /// Returns the control of this lock while the layer holds it. For stores that have completed
-    /// the entry together with the handler's effect, or found that it belongs to another grant.
+    /// Finds the control of this lock while the layer holds it. For stores that have completed the
+    /// entry together with the handler's effect, or found that it belongs to another grant.
     #[doc(hidden)]
     pub fn control(&self, lock: &LockHandle) -> Option<LockControl> {
         self.policies.keeper.control(&self.store_key(lock), lock)
     }
 
-    /// Returns the key under which the store keeps the entry of this lock.
+    /// Creates the key under which the store keeps the entry of this lock.
     #[doc(hidden)]
     pub fn store_key(&self, lock: &LockHandle) -> StoreKey {
         StoreKey::new(self.policies.namespace.clone(), lock.key().clone())

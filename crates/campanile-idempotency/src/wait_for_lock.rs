@@ -45,7 +45,8 @@ pub struct WaitForLock {
 }
 
 impl WaitForLock {
-    /// Creates a policy that waits for at most this time in total, and then returns the last error.
+    /// Creates a policy that waits for at most this time in total, and then fails with the last
+    /// error.
     pub fn new(at_most: Duration) -> Self {
         Self { at_most, retries_failures: false, started_at: None, waited: None }
     }

@@ -79,7 +79,7 @@ impl Ports {
     }
 }
 
-/// Returns the port unless something already listens on it: a server that the machine runs itself
+/// Chooses the port unless something already listens on it: a server that the machine runs itself
 /// keeps its port.
 fn default_port(port: u16) -> Option<u16> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok().then_some(port)

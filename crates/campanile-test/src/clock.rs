@@ -53,8 +53,8 @@ impl TestClock {
         Self(Arc::new(Inner { origin: Instant::now(), offset_nanos: AtomicU64::new(0) }))
     }
 
-    /// Returns this clock in the form that [`LockKeeper::pair`] takes: the time since this clock was
-    /// created.
+    /// Converts this clock to the form that [`LockKeeper::pair`] takes: the time since this clock
+    /// was created.
     ///
     /// [`LockKeeper::pair`]: campanile_idempotency::LockKeeper::pair
     pub fn keeper_clock(&self) -> Clock {
@@ -62,7 +62,7 @@ impl TestClock {
         Clock::from_fn(move || clock.elapsed())
     }
 
-    /// Returns this clock in the form that [`MemoryStore::with_clock`] takes.
+    /// Converts this clock to the form that [`MemoryStore::with_clock`] takes.
     ///
     /// [`MemoryStore::with_clock`]: campanile_idempotency::MemoryStore::with_clock
     pub fn store_clock(&self) -> impl Fn() -> SystemTime + Send + Sync + 'static {
@@ -70,12 +70,12 @@ impl TestClock {
         move || clock.now()
     }
 
-    /// Returns the time since the clock was created.
+    /// Reads the time since the clock was created.
     pub fn elapsed(&self) -> Duration {
         self.0.origin.elapsed() + Duration::from_nanos(self.0.offset_nanos.load(Ordering::Acquire))
     }
 
-    /// Returns the clock's current time.
+    /// Reads the clock's current time.
     pub fn now(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(START_UNIX_SECS) + self.elapsed()
     }

@@ -3,8 +3,7 @@ use std::time::{Duration, Instant};
 /// How long the thread sleeps between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Calls `check` until it returns a value, and returns the value, or `None` once `within` has
-/// passed.
+/// Calls `check` until it finds a value, and gives up with `None` once `within` has passed.
 ///
 /// Calls `check` at least once, and once more at the end of `within`. Blocks the thread.
 ///

@@ -22,7 +22,7 @@ fn start_with_topic(partitions: i32) -> MockKafka {
     kafka
 }
 
-/// Receives the next message. A poll also returns when it has served a rebalance.
+/// Receives the next message. A poll also ends when it has served a rebalance.
 fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
     eventually(TIMEOUT, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
 }

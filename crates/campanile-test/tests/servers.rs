@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Receives the next message. A poll also returns when it has served a rebalance.
+/// Receives the next message. A poll also ends when it has served a rebalance.
 fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
     eventually(TIMEOUT, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
 }

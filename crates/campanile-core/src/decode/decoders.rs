@@ -99,7 +99,7 @@ impl fmt::Display for NotJson {
 
 impl Error for NotJson {}
 
-/// A decoder that returns the bytes of the payload. A null payload is an error.
+/// A decoder that passes on the bytes of the payload. A null payload is an error.
 #[derive(Clone, Copy, Debug)]
 pub struct RawBytes;
 
@@ -111,7 +111,7 @@ impl Decode for RawBytes {
     }
 }
 
-/// A decoder that returns the payload unchanged. Never fails.
+/// A decoder that leaves the payload unchanged. Never fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Raw;
 

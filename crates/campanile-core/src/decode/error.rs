@@ -25,7 +25,7 @@ impl DecodeError {
         &self.coordinates
     }
 
-    /// Returns whether the payload is null, i.e. a tombstone. `or_tombstone()` decodes such a
+    /// Checks whether the payload is null, i.e. a tombstone. `or_tombstone()` decodes such a
     /// payload to `None`.
     pub fn is_null_payload(&self) -> bool {
         self.is_null

@@ -53,11 +53,11 @@ impl Entry {
         bytes.freeze()
     }
 
-    /// Decodes an entry. [`to_bytes`](Self::to_bytes) returns the same bytes again.
+    /// Decodes an entry. [`to_bytes`](Self::to_bytes) encodes it to the same bytes again.
     ///
     /// # Errors
     ///
-    /// Returns [`Unreadable`] for bytes that no known version of Campanile has written. A store
+    /// Fails with [`Unreadable`] for bytes that no known version of Campanile has written. A store
     /// replies [`Corrupt`](crate::Reply::Corrupt) and leaves the value unchanged; it never treats
     /// the entry as absent.
     pub fn from_bytes(mut bytes: &[u8]) -> Result<Self, Unreadable> {

@@ -20,7 +20,8 @@ impl Micros {
         Self(seconds as u64 * Self::PER_SECOND)
     }
 
-    /// Returns whole seconds, as stored in an entry's `created`. Its four bytes last until 2106.
+    /// Rounds down to whole seconds, as stored in an entry's `created`. Its four bytes last until
+    /// 2106.
     pub(crate) const fn whole_seconds(self) -> u32 {
         let seconds = self.0 / Self::PER_SECOND;
         if seconds > u32::MAX as u64 { u32::MAX } else { seconds as u32 }
@@ -30,7 +31,7 @@ impl Micros {
         Self(self.0.saturating_add(whole_micros(duration)))
     }
 
-    /// Returns the time until `later`, or zero if it has passed.
+    /// Computes the time until `later`, or zero if it has passed.
     pub(crate) fn until(self, later: Self) -> Duration {
         Duration::from_micros(later.0.saturating_sub(self.0))
     }

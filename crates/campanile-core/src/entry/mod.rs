@@ -28,8 +28,8 @@ pub enum State {
     Failed,
 }
 
-/// The entry that a store keeps for a key. Only [`step`](crate::step()) changes it, and it is
-/// stored as the bytes that [`to_bytes`](Self::to_bytes) returns.
+/// The entry that a store keeps for a key. Only [`step`](crate::step()) changes it, and stores keep
+/// it in the encoding of [`to_bytes`](Self::to_bytes).
 ///
 /// `Debug` prints only the lengths of the reply and the error, because both come from the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,18 +95,18 @@ impl Entry {
         self.give_ups
     }
 
-    /// Returns whether the lock is a give-up lock, under which the dead letter is published and the
+    /// Checks whether the lock is a give-up lock, under which the dead letter is published and the
     /// handler must not run.
     pub const fn is_give_up(&self) -> bool {
         self.giving_up
     }
 
-    /// Returns whether the next grant is a give-up lock, however many attempts are left.
+    /// Checks whether the next grant is a give-up lock, however many attempts are left.
     pub const fn has_permanent_failure(&self) -> bool {
         self.permanent_failure
     }
 
-    /// Returns whether the last grant was released, and not failed.
+    /// Checks whether the last grant was released, and not failed.
     pub const fn is_released(&self) -> bool {
         self.released
     }
@@ -147,8 +147,8 @@ impl Entry {
         self.tail.error()
     }
 
-    /// Returns the prefix of an error text that an entry keeps: at most
-    /// [`MAX_ERROR_BYTES`](crate::limits::MAX_ERROR_BYTES), cut at a character boundary.
+    /// Cuts an error text to the prefix that an entry keeps: at most
+    /// [`MAX_ERROR_BYTES`](crate::limits::MAX_ERROR_BYTES), up to a character boundary.
     ///
     /// [`step`](crate::step()) truncates with this function. A store that does not run `step` calls
     /// it before it sends the text.
@@ -156,7 +156,7 @@ impl Entry {
         tail::truncate_error(text)
     }
 
-    /// Returns whether this grant is the last one of the entry. An expired lock that no other owner
+    /// Checks whether this grant is the last one of the entry. An expired lock that no other owner
     /// has taken still belongs to its grant.
     pub(crate) fn belongs_to(&self, grant: Grant) -> bool {
         self.token == grant.token && self.owner == Some(grant.owner)

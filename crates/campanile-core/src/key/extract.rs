@@ -11,13 +11,13 @@ use crate::{BoxError, Fingerprint, FingerprintHasher, IdempotencyKey, IntoKey};
             needs a `DecodeLayer` outside of it, for the same body type"
 )]
 pub trait KeyExtractor<R> {
-    /// Returns the key, or `None` if the request has none.
+    /// Extracts the key, or `None` if the request has none.
     ///
     /// # Errors
     /// If the request contains an invalid key. The record acquires no lock and counts no attempt.
     fn extract(&self, request: &R) -> Result<Option<IdempotencyKey>, BoxError>;
 
-    /// Returns the fingerprint of the payload. The default, `None`, disables the comparison.
+    /// Computes the fingerprint of the payload. The default, `None`, disables the comparison.
     fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
         let _ = request;
         None
@@ -89,7 +89,7 @@ impl<R, E: KeyExtractor<R>, F: KeyExtractor<R>> KeyExtractor<R> for Or<E, F> {
         }
     }
 
-    /// Returns the fingerprint of the extractor that finds the key.
+    /// Takes the fingerprint of the extractor that finds the key.
     fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
         let (one, other) = (self.0.fingerprint(request), self.1.fingerprint(request));
         if one == other {

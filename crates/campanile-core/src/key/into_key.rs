@@ -40,7 +40,7 @@ use crate::{BoxError, IdempotencyKey};
             `campanile`"
 )]
 pub trait IntoKey {
-    /// Returns the key, or `None` if it is missing.
+    /// Converts the value to a key, or to `None` if it is missing.
     ///
     /// # Errors
     /// If the value is not a valid key.

@@ -40,7 +40,7 @@ pub use self::into_key::IntoKey;
 pub struct IdempotencyKey(Bytes);
 
 impl IdempotencyKey {
-    /// Creates a key, or returns `None` if there are no bytes: an empty key is a missing key.
+    /// Creates a key, or `None` if there are no bytes: an empty key is a missing key.
     pub fn new(bytes: impl Into<Bytes>) -> Option<Self> {
         let bytes = bytes.into();
         (!bytes.is_empty()).then_some(Self(bytes))

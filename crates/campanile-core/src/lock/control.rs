@@ -56,13 +56,13 @@ impl LockControl {
         self.0.lose(cause);
     }
 
-    /// Returns how the lock was lost, as [`LockHandle::check`] does.
+    /// Finds out how the lock was lost, as [`LockHandle::check`] does.
     pub fn loss(&self) -> Option<LockLost> {
         self.0.loss()
     }
 
-    /// Returns why the lock is lost. Unlike [`loss`](Self::loss), this method wakes no task, so it
-    /// can be called while a mutex is held.
+    /// Finds out why the lock is lost. Unlike [`loss`](Self::loss), this method wakes no task, so
+    /// it can be called while a mutex is held.
     pub fn cause(&self) -> Option<LostCause> {
         let expired = || {
             let now = self.inner().clock.now();

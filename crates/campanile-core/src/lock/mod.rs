@@ -70,7 +70,7 @@ impl LockHandle {
         self.0.attempt
     }
 
-    /// Returns how long the lock holds without a further confirmed renewal, or zero once it is
+    /// Computes how long the lock holds without a further confirmed renewal, or zero once it is
     /// lost.
     ///
     /// The deadline is computed from the instant *before* the last confirmed command was sent,
@@ -85,25 +85,25 @@ impl LockHandle {
     /// Checks that the lock is still held. Call this right before a side effect.
     ///
     /// # Errors
-    /// Returns [`LockLost`] once the lock is lost, also after the end of the attempt for which it
-    /// was granted. A lost lock never becomes valid again.
+    /// Fails with [`LockLost`] once the lock is lost, also after the end of the attempt for which
+    /// it was granted. A lost lock never becomes valid again.
     pub fn check(&self) -> Result<(), LockLost> {
         self.loss().map_or(Ok(()), Err)
     }
 
-    /// Returns a future that resolves when the lock is lost, for `select!` in a long-running
+    /// Creates a future that resolves when the lock is lost, for `select!` in a long-running
     /// handler.
     pub fn lost(&self) -> LostFuture {
         LostFuture::new(self.clone())
     }
 
-    /// Returns the grant with which the entry is compared, for commands from outside the keeper.
+    /// Commands from outside the keeper compare the entry with this grant.
     #[doc(hidden)]
     pub fn grant(&self) -> Grant {
         self.0.grant
     }
 
-    /// Returns how the lock was lost, and wakes the waiters if it has just expired.
+    /// Finds out how the lock was lost, and wakes the waiters if it has just expired.
     ///
     /// Compares the deadline with the clock itself, because the keeper may not have noticed the
     /// expiration yet.

@@ -7,8 +7,8 @@ use bytes::Bytes;
 /// An ordered list of headers. Names may repeat, and values may be null.
 ///
 /// The order is that in which the producer added them. If a name repeats, [`get`](Self::get) and
-/// [`get_str`](Self::get_str) return the value of the *last* header, as Kafka's Java client and
-/// librdkafka do; [`all`](Self::all) returns every value.
+/// [`get_str`](Self::get_str) find the value of the *last* header, as Kafka's Java client and
+/// librdkafka do; [`all`](Self::all) iterates over every value.
 ///
 /// `Debug` prints the names and the lengths of the values.
 ///
@@ -32,25 +32,25 @@ use bytes::Bytes;
 pub struct Headers(Vec<(Box<str>, Option<Bytes>)>);
 
 impl Headers {
-    /// Returns an iterator over all headers, in the record's order.
+    /// Iterates over all headers, in the record's order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, Option<&Bytes>)> {
         self.0.iter().map(|(name, value)| (&**name, value.as_ref()))
     }
 
-    /// Returns the value of the last header with this name, or `None` if there is no such header
-    /// or its value is null. An earlier header is not used in place of a null value.
+    /// Finds the value of the last header with this name. `None` means that there is no such header
+    /// or that its value is null. An earlier header is not used in place of a null value.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.last(name).map(|value| &**value)
     }
 
-    /// Returns the value of the last header with this name as a string, or `None` if there is no
-    /// such header, its value is null, or it is not UTF-8.
+    /// Finds the value of the last header with this name, as a string. `None` means that there is
+    /// no such header, that its value is null, or that it is not UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|value| str::from_utf8(value).ok())
     }
 
-    /// Returns an iterator over the values of all headers with this name, in the record's order;
-    /// `None` is a null value.
+    /// Iterates over the values of all headers with this name, in the record's order; `None` is a
+    /// null value.
     pub fn all<'a>(
         &'a self,
         name: &'a str,
@@ -63,12 +63,12 @@ impl Headers {
         self.0.len()
     }
 
-    /// Returns `true` if there are no headers.
+    /// Checks whether there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns what [`get`](Self::get) returns, in a form that can be cloned without a copy.
+    /// Finds the same value as [`get`](Self::get), in a form that can be cloned without a copy.
     pub(crate) fn last(&self, name: &str) -> Option<&Bytes> {
         self.iter().rfind(|(n, _)| *n == name).and_then(|(_, value)| value)
     }

@@ -25,7 +25,7 @@ impl Interrupt {
         Self(record)
     }
 
-    /// Returns whether the record's future is being dropped by the driver.
+    /// Checks whether the driver is dropping the record's future.
     pub fn is_set(&self) -> bool {
         self.0.is_interrupted()
     }
@@ -35,7 +35,7 @@ impl Interrupt {
         &self.0
     }
 
-    /// Returns a future of the record's turn, if the record was started ahead of it.
+    /// Creates a future of the record's turn, if the record was started ahead of it.
     pub fn turn(&self) -> Option<Turn> {
         self.0.is_ahead().then(|| Turn::new(self.0.clone()))
     }

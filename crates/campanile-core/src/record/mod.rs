@@ -117,8 +117,8 @@ impl Record {
         &self.0.headers
     }
 
-    /// Returns the approximate memory usage in bytes, for budgets: payload, key, headers, and the
-    /// record itself.
+    /// Estimates the memory usage in bytes, for budgets: payload, key, headers, and the record
+    /// itself.
     pub fn size(&self) -> usize {
         let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
         size_of::<Inner>() + part(&self.0.key) + part(&self.0.payload) + self.0.headers.size()
@@ -131,19 +131,19 @@ impl Record {
         self.0.progress.start(ahead);
     }
 
-    /// Returns whether the record was started ahead of its turn and still waits for it.
+    /// Checks whether the record was started ahead of its turn and still waits for it.
     #[doc(hidden)]
     pub fn is_ahead(&self) -> bool {
         self.0.progress.is_ahead()
     }
 
-    /// Returns whether the handler has succeeded and the store is about to record the completion.
+    /// Checks whether the handler has succeeded and the store is about to record the completion.
     #[doc(hidden)]
     pub fn is_recording(&self) -> bool {
         self.0.progress.is_recording()
     }
 
-    /// Returns whether the record may take long: its handler is running, it waits for its lock, or a
+    /// Checks whether the record may take long: its handler is running, it waits for its lock, or a
     /// layer has returned an error, after which middleware may call the layer again.
     #[doc(hidden)]
     pub fn is_processing(&self) -> bool {
@@ -156,7 +156,7 @@ impl Record {
         self.0.progress.set_processing();
     }
 
-    /// Returns whether the record was answered as a duplicate, without running the handler.
+    /// Checks whether the record was answered as a duplicate, without running the handler.
     #[doc(hidden)]
     pub fn is_duplicate(&self) -> bool {
         self.0.progress.is_duplicate()
@@ -183,20 +183,20 @@ impl Record {
         self.0.interrupted.load(Ordering::Acquire)
     }
 
-    /// Returns the handle through which the layer observes interruptions.
+    /// The layer observes interruptions through this handle.
     #[doc(hidden)]
     pub fn interrupt(&self) -> Interrupt {
         Interrupt::new(self.clone())
     }
 
-    /// Returns how long the key's entry is kept once it is COMPLETED, if a layer has set it.
+    /// Reads how long the key's entry is kept once it is COMPLETED, if a layer has set it.
     #[doc(hidden)]
     pub fn entry_retention(&self) -> Option<Duration> {
         let seconds = self.0.entry_retention.load(Ordering::Relaxed);
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
-    /// Returns a future that resolves when the record's lock is released. The driver awaits it
+    /// Creates a future that resolves when the record's lock is released. The driver awaits it
     /// after it has dropped the record's future.
     #[doc(hidden)]
     pub fn lock_released(&self) -> LockReleased {

@@ -67,7 +67,7 @@ impl Turn {
         Self(Watcher::new(record))
     }
 
-    /// Returns whether the attempt was dropped before the record's turn.
+    /// Checks whether the attempt was dropped before the record's turn.
     pub fn is_cancelled(&self) -> bool {
         self.0.get().is_interrupted()
     }

@@ -80,8 +80,7 @@ impl Acquire {
         }
     }
 
-    /// Returns whether the key was tried with a different payload. A key that was never tried may
-    /// change its payload.
+    /// A key that was never tried may change its payload.
     fn is_mismatch(&self, entry: &Entry) -> bool {
         let never_tried =
             entry.state == State::Retrying && entry.attempt == 0 && entry.interrupts == 0;
@@ -89,11 +88,11 @@ impl Acquire {
         differ && !never_tried
     }
 
-    /// Grants the lock to this owner. If no token is left, returns `false` and leaves the entry
+    /// Grants the lock to this owner. If no token is left, grants nothing and leaves the entry
     /// unchanged.
     ///
-    /// The tail is kept, so that a repeated command that is answered with Exhausted returns the
-    /// last error again.
+    /// The tail is kept, so that a repeated command that is answered with Exhausted gets the last
+    /// error again.
     fn grant(&self, entry: &mut Entry, now: Micros) -> bool {
         let Some(token) = self.next_token(entry.token, now) else {
             return false;
@@ -113,7 +112,7 @@ impl Acquire {
         true
     }
 
-    /// Returns a token above the previous one of an existing entry, above that of an entry that is
+    /// Computes a token above the previous one of an existing entry, above that of an entry that is
     /// gone (by the clock), and above every token that the client has seen (by the floor).
     fn next_token(&self, previous: FencingToken, now: Micros) -> Option<FencingToken> {
         FencingToken::new((previous.get() + 1).max(now.0).max(self.floor.get() + 1))

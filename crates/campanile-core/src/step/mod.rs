@@ -70,7 +70,7 @@ pub fn step(
     (entry, reply)
 }
 
-/// Returns the reply that [`step`] gave, from the entry as it stood after the operation and the
+/// Computes the reply that [`step`] gave, from the entry as it stood after the operation and the
 /// same `now`.
 ///
 /// For stores that change entries without `step`. The replies are equal because an operation that
@@ -112,12 +112,12 @@ fn apply(entry: &mut Option<Entry>, operation: &Operation, now: Micros) {
     }
 }
 
-/// Returns the entry if this grant is its last one. Every other grant is lost.
+/// Only the last grant of an entry owns it. Every other grant is lost.
 fn owned_by(entry: Option<&Entry>, grant: Grant) -> Option<&Entry> {
     entry.filter(|entry| entry.belongs_to(grant))
 }
 
-/// Returns the entry for modification if this grant is its last one and has not ended.
+/// A grant holds the entry if it is the last one of the entry and has not ended.
 fn held_by(entry: &mut Option<Entry>, grant: Grant) -> Option<&mut Entry> {
     entry.as_mut().filter(|entry| entry.belongs_to(grant) && entry.state == State::Processing)
 }

@@ -15,7 +15,7 @@ use tower_test::mock;
 type MockService = mock::Mock<Request<u32>, &'static str>;
 type MockHandle = mock::Handle<Request<u32>, &'static str>;
 
-/// Returns the layer around a mock service that allows one request, and the mock's handle.
+/// Wraps a mock service that allows one request in the layer.
 fn mock_service<D: AsyncDecode<Body = u32> + Clone>(
     layer: AsyncDecodeLayer<D>,
 ) -> (impl Service<Record, Response = &'static str, Error = BoxError>, MockHandle) {

@@ -11,8 +11,8 @@ use tower_service::Service;
 use super::{BatchLimits, BatchService};
 
 /// Turns a service that processes many requests at a time into a service for single requests. The
-/// inner service is a `Service<Vec<R>>` that returns a `Vec` with one result per request, in the
-/// same order.
+/// inner service is a `Service<Vec<R>>` whose response is a `Vec` with one result per request, in
+/// the same order.
 ///
 /// Inside the [`IdempotencyLayer`](crate::IdempotencyLayer), each record of a batch has its own
 /// lock, attempt and outcome, and the driver commits each record separately: a failed record does

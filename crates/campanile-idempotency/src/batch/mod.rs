@@ -55,7 +55,7 @@ impl Permits {
         self.semaphore.close();
     }
 
-    /// Returns the reason why a request got no result.
+    /// A request that got no result fails with this error.
     fn close_error(&self) -> BatchError {
         self.closed.get().cloned().unwrap_or(BatchError::Interrupted)
     }

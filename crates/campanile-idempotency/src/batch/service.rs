@@ -91,8 +91,8 @@ impl<R, T> Service<R> for BatchService<R, T> {
         }
         let (reply, receiver) = oneshot::channel();
         let (queued_at, span) = (Instant::now(), Span::current());
-        // If the worker is gone, it has recorded the reason, which the future returns because its
-        // sender is dropped here.
+        // If the worker is gone, it has recorded the reason, with which the future fails because
+        // its sender is dropped here.
         let _ = self.items.send(Item { request, reply, permit, queued_at, span });
         BatchFuture::new(receiver, self.permits.clone())
     }

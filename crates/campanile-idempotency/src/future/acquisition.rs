@@ -18,8 +18,7 @@ use crate::policy::OnExhausted;
 use crate::reply::ReplyCodec;
 use crate::service::CloneableService;
 
-/// Returns the state that follows the answer to an acquire. If the inner service does not run, the
-/// ready service is dropped, which returns its permit.
+/// If the inner service does not run, the ready service is dropped, which frees its permit.
 pub(super) fn handle_acquisition<S, R, C>(
     layer: &LayerParts<C>,
     answer: Acquisition,

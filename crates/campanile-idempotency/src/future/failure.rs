@@ -91,7 +91,7 @@ fn give_up<S: Service<R>, R>(held: HeldLock, error: Box<str>) -> ResponseState<S
     )
 }
 
-/// Returns the lock in the error, so that the caller can publish the dead letter under it.
+/// Puts the lock into the error, so that the caller can publish the dead letter under it.
 fn return_lock<S: Service<R>, R>(
     mut held: HeldLock,
     delay: Duration,
@@ -121,7 +121,7 @@ fn failed_error(
     })
 }
 
-/// Returns the disposition of the first classifier that has one. A panic counts as "retry".
+/// Takes the disposition of the first classifier that has one. A panic counts as "retry".
 fn classify(policies: &Policies, error: &(dyn Error + 'static)) -> Disposition {
     let disposition = catch_unwind(AssertUnwindSafe(|| {
         let disposition =
@@ -131,7 +131,7 @@ fn classify(policies: &Policies, error: &(dyn Error + 'static)) -> Disposition {
     disposition.ok().flatten().unwrap_or(Disposition::Retry { after: None })
 }
 
-/// Returns the text of the error and its sources, truncated as an entry keeps it.
+/// Joins the texts of the error and its sources, truncated as an entry keeps them.
 fn error_text(error: &(dyn Error + 'static)) -> Box<str> {
     let mut text = BoundedText(String::new());
     for error in error::sources(error) {

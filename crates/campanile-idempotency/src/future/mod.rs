@@ -261,7 +261,7 @@ where
     }
 }
 
-/// Returns whether an answer may change by the time the record's turn has come: the previous record
+/// Checks whether an answer may change by the time the record's turn has come: the previous record
 /// may have held the key, the store may be available again, or the lock may be lost.
 fn is_stale(answer: &Acquisition) -> bool {
     match answer {

@@ -10,9 +10,8 @@ use crate::layer::LayerParts;
 use crate::policy::OnLargeReply;
 use crate::reply::ReplyCodec;
 
-/// Returns the bytes to keep. The effect has happened, so a reply that cannot be kept is an error
-/// only if the policy for large replies says so. It is also an error if the codec rejects the
-/// reply.
+/// The effect has happened, so a reply that cannot be kept is an error only if the policy for large
+/// replies says so. It is also an error if the codec rejects the reply.
 pub(crate) fn encode_reply<T, C: ReplyCodec<T>>(
     layer: &LayerParts<C>,
     key: &IdempotencyKey,

@@ -33,12 +33,10 @@ impl Running {
         Self { held: Some(held), interrupt, policies, in_user_code: false }
     }
 
-    /// Returns the locked key.
     pub(super) fn key(&self) -> &IdempotencyKey {
         self.held.as_ref().expect("present until the attempt ends").lock_handle().key()
     }
 
-    /// Returns the record being processed, if the request has one.
     pub(super) fn record(&self) -> Option<&Record> {
         self.interrupt.as_ref().map(Interrupt::record)
     }
@@ -50,18 +48,17 @@ impl Running {
         }
     }
 
-    /// Returns how the lock was lost, if it was.
     pub(super) fn loss(&self) -> Option<LockLost> {
         self.held.as_ref().expect("present until the attempt ends").control().loss()
     }
 
-    /// Returns whether the lock was lost as `lost` reports, and for a cause that says nothing about
+    /// Checks whether the lock was lost as `lost` reports, and for a cause that says nothing about
     /// the record: the store was not reachable, or it granted the key to another owner.
     pub(super) fn is_lost_as(&self, lost: &LockLost) -> bool {
         self.loss().is_some_and(|loss| loss.token == lost.token && loss.cause != LostCause::MaxHold)
     }
 
-    /// Returns how the inner service completed the entry, if it did.
+    /// The inner service may have completed the entry itself.
     pub(super) fn completion(&self) -> Option<Completion> {
         self.held.as_ref().expect("present until the attempt ends").control().completion().cloned()
     }
@@ -79,7 +76,7 @@ impl Running {
         self.run_user_code(|| catch_unwind(AssertUnwindSafe(call)).map_err(Panicked::new))
     }
 
-    /// Returns the lock for settlement, after all user code has run.
+    /// Takes the lock for settlement, after all user code has run.
     pub(super) fn finish(mut self) -> HeldLock {
         self.held.take().expect("taken only by `finish` and by drop")
     }

@@ -15,7 +15,7 @@ use super::running::Running;
 use crate::error::IdempotencyError;
 use crate::keeper::{Acquisition, HeldLock, Settlement, Settling};
 
-/// A wait that returns its duration.
+/// A wait whose output is its duration.
 pub(super) type Wait = Pin<Box<dyn Future<Output = Duration> + Send>>;
 
 pin_project! {
@@ -130,7 +130,7 @@ impl<S: Service<R>, R> ResponseState<S, R> {
         Self::Settling { settling: held.settle(settlement), after: Some(after), span }
     }
 
-    /// Returns whether the handler is running, or the request waits for its lock or for the inner
+    /// Checks whether the handler is running, or the request waits for its lock or for the inner
     /// service, or for its turn.
     pub(super) fn is_processing(&self) -> bool {
         match self {

@@ -17,8 +17,6 @@ use crate::store::{Store, StoreError};
 /// would block all others.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns the maximum duration of a call about a lock with this TTL.
-///
 /// After a lost call, there must be time for the next one before the lock expires. This applies to
 /// all commands and not only to renewals: if a completion hung until then, the handler would run
 /// again elsewhere.

@@ -66,9 +66,9 @@ impl LockKeeper {
         Ok(keeper)
     }
 
-    /// Creates a keeper with this clock, and returns it with its background task, which the caller
-    /// spawns. For tests on a runtime with paused time; otherwise use [`new`](Self::new), which runs
-    /// the task on a thread of its own.
+    /// Creates a keeper with this clock, and its background task, which the caller spawns. For
+    /// tests on a runtime with paused time; otherwise use [`new`](Self::new), which runs the task
+    /// on a thread of its own.
     ///
     /// Nothing is renewed or repeated unless the task is polled. Once the task is dropped, all locks
     /// are lost and every request fails because the store is unavailable.
@@ -92,7 +92,6 @@ impl LockKeeper {
         }
     }
 
-    /// Returns whether both are handles to the same keeper.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.handle.is_same(&other.handle)
     }
@@ -118,7 +117,6 @@ impl LockKeeper {
         acquiring
     }
 
-    /// Returns the control of a lock that this keeper holds under this key.
     pub(crate) fn control(&self, key: &StoreKey, lock: &LockHandle) -> Option<LockControl> {
         self.handle.update(|state| state.control(key, lock.grant()))
     }

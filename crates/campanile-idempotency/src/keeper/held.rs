@@ -141,7 +141,6 @@ impl Future for Settling {
     }
 }
 
-/// Returns the error for a request to a keeper that has stopped.
 pub(crate) fn stopped_error() -> StoreError {
     StoreError::unavailable("the lock keeper has stopped")
 }

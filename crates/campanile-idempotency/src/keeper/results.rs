@@ -47,7 +47,7 @@ pub(super) enum CachedAnswer {
 }
 
 impl CachedAnswer {
-    /// Returns the part of an acquire's answer that holds for other requests as well.
+    /// Keeps the part of an acquire's answer that holds for other requests as well.
     pub(super) fn from_acquisition(answer: &Acquisition) -> Option<Self> {
         Some(match *answer {
             Acquisition::Duplicate { ref reply, attempts, completed_at } => {
@@ -127,7 +127,7 @@ impl RecentResults {
         self.by_key.insert(key_id(key), result);
     }
 
-    /// Returns the result of the key's last acquisition, if a signal of it exists.
+    /// Finds the result of the key's last acquisition, if a signal of it exists.
     pub(super) fn find(&mut self, key: &StoreKey) -> Option<ResultRef> {
         // Usually the map is empty, and no key has to be hashed.
         if self.by_key.is_empty() {
@@ -142,7 +142,7 @@ impl RecentResults {
     }
 }
 
-/// Returns the answer to an acquire that follows from a result, if there is one.
+/// Answers an acquire from a result, if the result is known and allows it.
 pub(super) fn answer(
     result: &ResultRef,
     fingerprint: Option<Fingerprint>,

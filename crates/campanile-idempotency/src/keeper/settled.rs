@@ -36,7 +36,7 @@ impl SettledFuture {
         (sender, Self { signal: receiver.shared(), result: Arc::default() })
     }
 
-    /// Sets how the holder has ended. Returns `None` if there is no other clone of the signal.
+    /// Sets how the holder has ended, unless there is no other clone of the signal.
     pub(super) fn set_result(&self, result: CachedResult) -> Option<Weak<OnceLock<CachedResult>>> {
         if Arc::strong_count(&self.result) == 1 {
             return None;

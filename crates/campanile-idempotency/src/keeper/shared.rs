@@ -68,7 +68,6 @@ impl KeeperShared {
         self.wake.notified().await;
     }
 
-    /// Returns whether all handles are dropped.
     pub(super) fn is_closed(&self) -> bool {
         self.handles.load(Ordering::Acquire) == 0
     }
@@ -77,7 +76,7 @@ impl KeeperShared {
         self.lock().is_stopped()
     }
 
-    /// Changes the state, and returns the call to start.
+    /// Changes the state, then runs the resulting work. The caller starts the call.
     pub(super) fn change<T>(
         self: &Arc<Self>,
         change: impl FnOnce(&mut KeeperState) -> T,

@@ -118,7 +118,6 @@ impl Slot {
         }
     }
 
-    /// Returns the signal of the slot's end.
     pub(super) fn settled(&mut self) -> SettledFuture {
         self.settled.get_or_insert_with(SettledFuture::pair).1.clone()
     }
@@ -140,12 +139,11 @@ impl Slot {
         }
     }
 
-    /// Returns whether the request was dropped before its acquire was sent.
+    /// Checks whether the request was dropped before its acquire was sent.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(&self.phase, Phase::Acquiring { reply, was_sent: false } if reply.is_closed())
     }
 
-    /// Returns the command required by the phase.
     pub(super) fn next_command(&self, floor: FencingToken) -> Option<(CommandKind, Command)> {
         let (kind, operation) = match &self.phase {
             Phase::Acquiring { .. } if self.is_abandoned() => return None,
@@ -203,7 +201,7 @@ impl HeldGrant {
         self.renew_at = renew_at(sent, ttl);
     }
 
-    /// Returns when to check the lock next, or `None` once it is lost.
+    /// Computes when to check the lock next, or `None` once it is lost.
     pub(super) fn next_check(&self, is_renewing: bool) -> Option<Duration> {
         if self.is_lost || self.control.cause().is_some() {
             return None;
@@ -229,7 +227,7 @@ impl SettlingGrant {
         })
     }
 
-    /// Returns the error for a grant that had already ended differently.
+    /// Creates the error for a grant that had already ended differently.
     pub(super) fn lost_error(&self, key: &StoreKey) -> LockLost {
         let cause = LostCause::Superseded;
         LockLost { key: key.key().clone(), token: self.grant.token, cause }
@@ -251,13 +249,13 @@ pub(super) fn new_nonce() -> Owner {
     }
 }
 
-/// Returns the deadline of a lock for its holder. It is computed from the time before the command
-/// was sent, minus a margin, so that it comes before the expiration in the store.
+/// Computes the deadline of a lock for its holder from the time before the command was sent, minus
+/// a margin, so that it comes before the expiration in the store.
 pub(super) fn deadline(sent: Duration, ttl: Duration) -> Duration {
     sent + ttl - (ttl / 10).max(Duration::from_millis(50))
 }
 
-/// Returns when to renew: after a third of the TTL, so that two renewals may fail.
+/// Computes when to renew: after a third of the TTL, so that two renewals may fail.
 ///
 /// Some jitter is subtracted, so that locks acquired together are not renewed together forever. The
 /// result is rounded down to a multiple of a 24th of the TTL, so that locks acquired one by one are

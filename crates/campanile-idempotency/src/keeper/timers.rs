@@ -20,12 +20,11 @@ impl Timers {
         }
     }
 
-    /// Returns the earliest time.
     pub(super) fn next(&self) -> Option<Duration> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// Removes a timer that is due, and returns its slot.
+    /// Removes the earliest timer, if it is due.
     pub(super) fn pop(&mut self, now: Duration) -> Option<usize> {
         let (at, slot) = *self.0.first()?;
         if at > now {

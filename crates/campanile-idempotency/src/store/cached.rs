@@ -136,7 +136,7 @@ impl<S> Cached<S> {
         self.cache.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the answer to a command, if it is cached.
+    /// Looks up the answer to a command, and counts the hit or the miss.
     fn cached_answer(&self, command: &Command) -> Option<Answer> {
         let Operation::Acquire { fingerprint, .. } = command.operation else {
             return None;
@@ -172,7 +172,7 @@ impl<S> Cached<S> {
         Some(Answer::new(*store_time + now.saturating_sub(*local_time), reply))
     }
 
-    /// Returns the update that the answer to a command will allow. Called before the command is
+    /// Prepares the update that the answer to a command will allow. Called before the command is
     /// sent.
     fn prepare_update(&self, command: &Command) -> PendingUpdate {
         let key_id = key_id(&command.key);

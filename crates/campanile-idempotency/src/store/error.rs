@@ -38,7 +38,7 @@ pub enum StoreErrorKind {
 }
 
 impl StoreErrorKind {
-    /// Returns whether the command may succeed once an outage is over.
+    /// The command may succeed once an outage is over.
     pub(crate) fn is_outage(self) -> bool {
         match self {
             Self::Unavailable | Self::Timeout | Self::Overloaded => true,
@@ -88,7 +88,7 @@ impl StoreError {
         self.kind
     }
 
-    /// Returns whether the command may have been sent, and thus may have been applied.
+    /// A command that may have been sent may also have been applied.
     pub(crate) fn was_sent(&self) -> bool {
         self.was_sent
     }

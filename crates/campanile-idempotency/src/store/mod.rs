@@ -50,7 +50,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Applies one command.
     fn apply(&self, command: Command) -> impl Future<Output = Result<Answer, StoreError>> + Send;
 
-    /// Applies several commands with distinct keys, and returns the answers in the same order.
+    /// Applies several commands with distinct keys. The answers are in the same order.
     ///
     /// The failure of one command does not affect the others. By default, the commands are applied
     /// concurrently; a store behind a network should send them together.
@@ -61,16 +61,16 @@ pub trait Store: Clone + Send + Sync + 'static {
         join_all(batch.into_iter().map(|command| self.apply(command)))
     }
 
-    /// Returns the maximum number of commands in a batch. Default: 64, because larger batches block
-    /// the server for other clients without reducing the cost per command.
+    /// Limits the number of commands in a batch. Default: 64, because larger batches block the
+    /// server for other clients without reducing the cost per command.
     fn max_batch(&self) -> NonZeroUsize {
         const DEFAULT: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
         DEFAULT
     }
 
-    /// Returns the time after which the store's own timeouts end a call of [`apply`](Self::apply) or
-    /// [`apply_batch`](Self::apply_batch), including the time to connect. Default: `None`, for a
-    /// store without timeouts, or with unknown ones.
+    /// The store's own timeouts end a call of [`apply`](Self::apply) or
+    /// [`apply_batch`](Self::apply_batch) after this time, including the time to connect. Default:
+    /// `None`, for a store without timeouts, or with unknown ones.
     ///
     /// The lock keeper waits for a call for a sixth of the lock's TTL, and at most 5 s, and then
     /// drops it. It logs a warning if this duration is longer, because answers that arrive later are
@@ -79,7 +79,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Returns a handle to the same store that shares no connection with this one. Default: a
+    /// Creates a handle to the same store that shares no connection with this one. Default: a
     /// clone, for stores without connections.
     ///
     /// The lock keeper renews locks through this handle, on its own thread: a connection belongs to

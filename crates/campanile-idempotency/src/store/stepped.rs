@@ -24,14 +24,14 @@ pub trait EntryStore: Clone + Send + Sync + 'static {
         key: &StoreKey,
     ) -> impl Future<Output = Result<(Option<Entry>, Self::Version, SystemTime), StoreError>> + Send;
 
-    /// Returns a handle that shares no connection with this one; see [`Store::for_renewals`]. Default:
-    /// a clone.
+    /// Creates a handle that shares no connection with this one; see [`Store::for_renewals`].
+    /// Default: a clone.
     fn for_renewals(&self) -> Self {
         self.clone()
     }
 
-    /// Writes the entry with this retention if the version is unchanged. Returns whether the entry
-    /// was written.
+    /// Writes the entry with this retention if the version is unchanged, and reports whether the
+    /// entry was written.
     ///
     /// # Errors
     /// If it is unknown whether the entry was written.

@@ -123,7 +123,7 @@ async fn handle(case: Case, trace: Trace) -> Result<(), BoxError> {
     }
 }
 
-/// Polls a future until it is dropped; returns whether it completed before.
+/// Polls a future until it is dropped, and checks whether it completed before.
 async fn poll_until_dropped<T>(future: impl Future<Output = T>, drop_point: DropPoint) -> bool {
     let future = AssertUnwindSafe(future).catch_unwind();
     let mut future: Option<Pin<Box<_>>> = Some(Box::pin(future));
@@ -155,7 +155,7 @@ struct Run {
 }
 
 impl Run {
-    /// Returns whether the future completed before it was dropped.
+    /// Checks whether the future completes before it is dropped.
     async fn run(self) -> bool {
         let harness = Harness::new();
         let at_most = Duration::from_secs(60);

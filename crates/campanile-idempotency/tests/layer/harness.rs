@@ -72,7 +72,7 @@ impl Harness {
         IdempotencyLayer::new(&self.keeper, config, key::header("id")).unwrap()
     }
 
-    /// Returns the layer's service around a mock of the handler, and the mock's handle.
+    /// Wraps a mock of the handler in the layer's service.
     pub(crate) fn mock_service(
         &self,
         layer: TestLayer,
@@ -221,7 +221,7 @@ pub(crate) async fn run_until_idle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// Returns whether the call is still pending once all tasks are idle.
+/// Checks whether the call is still pending once all tasks are idle.
 pub(crate) async fn is_pending<T>(call: &JoinHandle<CallResult<T>>) -> bool {
     run_until_idle().await;
     !call.is_finished()

@@ -125,8 +125,8 @@ impl Scenario {
     }
 }
 
-/// Runs this many waves of requests. Returns the maximum number of keys kept after a wave, and the
-/// count of each result.
+/// Runs this many waves of requests. Finds the maximum number of keys kept after a wave, and counts
+/// each result.
 async fn run_outage(scenario: &Scenario, waves: usize) -> (usize, BTreeMap<String, usize>) {
     let (mut max_kept, mut outcomes) = (0, BTreeMap::new());
     for wave in 0..waves {

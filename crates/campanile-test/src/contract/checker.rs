@@ -130,7 +130,6 @@ impl<'a, S: Store, T: Time> ModelChecker<'a, S, T> {
         Err(format!("the store's clock did not advance by {time:?}"))
     }
 
-    /// Returns the largest token seen for the key, if the key has an entry.
     pub(super) fn token(&self, key: &StoreKey) -> Option<FencingToken> {
         self.entries().get(key).map(Entry::token)
     }

@@ -67,7 +67,7 @@ pub async fn run<S: Store>(store: &S, time: &impl Time) {
     );
 }
 
-/// Like [`run`], but returns the broken promises instead of panicking.
+/// Like [`run`], but collects the broken promises instead of panicking.
 pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation> {
     let mut found = Vec::new();
     macro_rules! promises {

@@ -93,7 +93,7 @@ impl<S: Store, T: Time> ModelChecker<'_, S, T> {
         Ok((key, grant))
     }
 
-    /// Acquires the key, ends the grant with this operation, and returns the grant.
+    /// Acquires the key, and ends the grant with this operation.
     pub(super) async fn grant_and_end(
         &self,
         key: &StoreKey,

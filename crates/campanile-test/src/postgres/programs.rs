@@ -50,7 +50,7 @@ impl Programs {
         command
     }
 
-    /// Runs a program to completion and returns its standard output.
+    /// Runs a program to completion and reads its standard output.
     pub(super) fn run<S: AsRef<OsStr>>(
         &self,
         name: &str,

@@ -120,7 +120,7 @@ impl Process {
         self.child.try_wait()
     }
 
-    /// Waits until the process has exited. Returns `None` if it still runs after `within`.
+    /// Waits until the process has exited. `None` means that it still runs after `within`.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Process {
         Ok(String::from_utf8_lossy(&tail).into_owned())
     }
 
-    /// Waits until `ready` returns true, and fails as soon as the process has exited.
+    /// Waits until `ready` is true, and fails as soon as the process has exited.
     pub(crate) fn wait_until_ready(
         &mut self,
         port: u16,

@@ -43,7 +43,7 @@ impl Acceptor {
         self.addr
     }
 
-    /// Refuses new connections and closes existing ones. Returns when all threads have exited.
+    /// Refuses new connections, closes existing ones, and waits until all threads have exited.
     pub(super) fn stop(self) {
         self.stopping.store(true, Ordering::SeqCst);
         // Wakes the thread from `accept`. If the connection is refused, the thread no longer
@@ -57,7 +57,7 @@ impl Acceptor {
     }
 }
 
-/// Accepts connections until `stopping` is set, and returns the threads of the connections.
+/// Accepts connections until `stopping` is set, and starts a thread for each.
 fn accept(
     listener: &TcpListener,
     faults: &Arc<Faults>,

@@ -81,7 +81,7 @@ impl Faults {
         self.changed.notify_all();
     }
 
-    /// Registers a connection accepted in this generation. Returns false if the generation is over.
+    /// Registers a connection accepted in this generation, unless the generation is over.
     pub(super) fn register(&self, connection: &Arc<Connection>, generation: u64) -> bool {
         let mut state = self.state();
         let is_current = state.generation == generation;

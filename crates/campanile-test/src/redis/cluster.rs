@@ -143,7 +143,7 @@ impl RedisCluster {
         RedisClusterBuilder { masters: 3, replicas: 0, node: RedisServer::builder() }
     }
 
-    /// Returns the URLs of all nodes, from which a client discovers the cluster.
+    /// Lists the URLs of all nodes, from which a client discovers the cluster.
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.server.url()).collect()
     }
@@ -153,7 +153,7 @@ impl RedisCluster {
         self.nodes.len()
     }
 
-    /// Returns whether the cluster has no nodes, which is never the case.
+    /// Checks whether the cluster has no nodes, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -226,7 +226,7 @@ impl RedisCluster {
         self.nodes[node].resume()
     }
 
-    /// Makes a replica take over from its master, which continues as a replica. Returns once the
+    /// Makes a replica take over from its master, which continues as a replica. Waits until the
     /// replica has taken over.
     ///
     /// # Errors

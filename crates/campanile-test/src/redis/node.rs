@@ -36,8 +36,8 @@ impl Node {
         Ok(())
     }
 
-    /// Runs a command and returns its reply, or `None` if the server does not run or returns an
-    /// error.
+    /// Runs a command and reads its reply. `None` means that the server does not run or that the
+    /// command failed.
     pub(super) fn query(&self, args: &[&str]) -> Option<String> {
         if self.running { self.server.cli(args).ok() } else { None }
     }

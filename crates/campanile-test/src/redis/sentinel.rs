@@ -211,7 +211,7 @@ impl RedisSentinel {
         &self.sentinels[sentinel].server
     }
 
-    /// Returns the server that most of the running sentinels consider the primary.
+    /// Finds the server that most of the running sentinels consider the primary.
     pub fn primary(&self) -> Option<usize> {
         let mut votes = vec![0; self.servers.len()];
         for sentinel in &self.sentinels {
@@ -339,7 +339,7 @@ impl RedisSentinel {
     }
 }
 
-/// Returns `Some` if the replica has synchronized.
+/// The link is up once the replica has synchronized.
 fn check_link_up(replica: &Node) -> Option<()> {
     let info = replica.query(&["INFO", "replication"])?;
     info.contains("master_link_status:up").then_some(())

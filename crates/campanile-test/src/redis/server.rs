@@ -79,7 +79,7 @@ impl RedisServer {
         self.port
     }
 
-    /// Runs a command as the default user and returns its reply as text, as `redis-cli` does: one
+    /// Runs a command as the default user and reads its reply as text, as `redis-cli` does: one
     /// line per element of an array, and `(nil)` for nil.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ impl Client {
         decision.unwrap_or(Decision::Nothing)
     }
 
-    /// Handles a reply. Returns the grant that the client now believes it holds, and until when.
+    /// Handles a reply, and finds the grant that the client now believes it holds, and until when.
     pub(super) fn handle_reply(
         &mut self,
         key: usize,
@@ -98,7 +98,7 @@ impl Client {
 }
 
 impl Job {
-    /// Decides what to do next. Returns `None` if the lock is lost and there is nothing to report.
+    /// Decides what to do next. `None` means that the lock is lost and there is nothing to report.
     fn decide(&mut self, intent: &Intent, is_expired: bool, max_attempts: u16) -> Option<Decision> {
         let goal = intent.goal;
         match &mut self.phase {

@@ -32,7 +32,6 @@ impl Step {
         Self { now, before, operation, after, reply }
     }
 
-    /// Returns whether the step left the entry unchanged.
     pub(crate) fn is_unchanged(&self) -> bool {
         self.before == self.after
     }
@@ -64,7 +63,7 @@ impl Step {
         self.after.as_ref().map(Entry::state)
     }
 
-    /// Returns whether an operator reopened the entry in this step.
+    /// A reopen that changes nothing does not count.
     pub(crate) fn reopens(&self) -> bool {
         self.reply == Reply::Reopened && !self.is_unchanged()
     }

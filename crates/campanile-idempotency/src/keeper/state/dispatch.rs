@@ -98,7 +98,7 @@ impl KeeperState {
         Some(StartCall::Gather(id))
     }
 
-    /// Returns the batch of a call after other ready tasks have run.
+    /// Takes the batch of a call after other ready tasks have run.
     pub(in crate::keeper) fn take_gathered_batch(
         &mut self,
         id: CallId,
@@ -143,7 +143,6 @@ impl KeeperState {
         self.queues.background.append(&mut self.queues.callers);
     }
 
-    /// Returns the work that is due in the background.
     pub(in crate::keeper) fn take_background_work(&mut self) -> BackgroundWork {
         let now = self.clock.now();
         let aborted_any = self.abort_overdue_calls(now);
@@ -176,7 +175,7 @@ impl KeeperState {
         BackgroundWork { batches, wake_at: self.wake_at, is_idle: self.slots.is_empty() }
     }
 
-    /// Aborts the calls that have taken too long, and returns whether there were any. If such a
+    /// Aborts the calls that have taken too long, and reports whether there were any. If such a
     /// call ran on a caller's runtime, which may be blocked, the background takes over the commands
     /// queued for it.
     fn abort_overdue_calls(&mut self, now: Duration) -> bool {
@@ -241,7 +240,6 @@ impl KeeperState {
         Some(Batch { id, queue, commands })
     }
 
-    /// Returns when the background has to run next.
     pub(super) fn next_wake(&self) -> Duration {
         let deadlines = self.calls.iter().map(|call| call.deadline);
         deadlines.chain(self.timers.next()).min().unwrap_or(Duration::MAX)
@@ -258,8 +256,8 @@ impl KeeperState {
     }
 }
 
-/// Returns how many commands must be queued to justify another call in addition to those in flight,
-/// for a store that accepts `max_batch` commands at once.
+/// Computes how many commands must be queued to justify another call in addition to those in
+/// flight, for a store that accepts `max_batch` commands at once.
 ///
 /// The first two calls start with a single command, so that a few partitions, each waiting for one
 /// record, do not wait for each other. The third and fourth need more: small batches cost the store

@@ -110,7 +110,6 @@ impl KeeperState {
         }
     }
 
-    /// Returns the control of a lock that is held under this key.
     pub(super) fn control(&self, key: &StoreKey, grant: Grant) -> Option<LockControl> {
         match &self.slots[*self.by_key.get(key)?].phase {
             Phase::Held(held) if held.grant == grant => Some(held.control.clone()),
@@ -142,7 +141,7 @@ impl KeeperState {
         }
     }
 
-    /// Returns the work that remains after a change, to be done without the mutex.
+    /// Takes the work that remains after a change, to be done without the mutex.
     pub(super) fn take_effects(&mut self) -> Effects {
         if self.slots.is_empty() && !self.shutdown_waiters.is_empty() {
             self.deferred.extend(self.shutdown_waiters.drain(..).map(Deferred::NotifyShutdown));
@@ -217,8 +216,8 @@ fn is_unreadable(error: &StoreError) -> bool {
     error.kind() == StoreErrorKind::Unreadable
 }
 
-/// Returns the delay before a repeated command: 50 ms, doubling to about 1.5 s, so that a store
-/// that is available again is soon noticed.
+/// The delay doubles from 50 ms to about 1.5 s, so that a store that is available again is soon
+/// noticed.
 fn retry_delay(tries: u32) -> Duration {
     Duration::from_millis(50 << tries.saturating_sub(1).min(5))
 }
@@ -236,7 +235,7 @@ mod tests {
     use crate::keeper::shared::StartCall;
     use crate::keeper::slot::new_nonce;
 
-    /// Answers the call started by a change. Returns whether the change woke the background.
+    /// Answers the call started by a change, and checks whether the change woke the background.
     fn answer(state: &mut KeeperState, reply: Reply) -> bool {
         let Effects { start, wake, .. } = state.take_effects();
         let Some(StartCall::Call(batch)) = start else {

@@ -91,7 +91,7 @@ impl KeeperState {
     }
 }
 
-/// Returns what the entry now means for other requests, if it is known here.
+/// Finds what the entry now means for other requests, if it is known here.
 fn cached_answer(settling: &SettlingGrant, at: SystemTime) -> Option<CachedAnswer> {
     let attempts = settling.attempt.into();
     match &settling.settlement {

@@ -18,7 +18,7 @@ type Results = Vec<Result<u32, BoxError>>;
 type MockHandle = mock::Handle<Vec<u32>, Results>;
 type Batch = (Vec<u32>, SendResponse<Results>);
 
-/// Returns a batch service around a mock of the handler, and the mock's handle.
+/// Creates a batch service around a mock of the handler.
 fn mock_service(max: usize, linger: Duration) -> (BatchService<u32, u32>, MockHandle) {
     let (handler, handle): (Mock<Vec<u32>, Results>, MockHandle) = mock::pair();
     (BatchLayer::new(max, linger).unwrap().layer(handler), handle)

@@ -239,7 +239,7 @@ async fn request_dropped_during_command_leaves_no_lock_and_counts_once() {
     println!("{runs} runs");
 }
 
-/// Polls the future this often, and then drops it, at once or when it is woken again. Returns
+/// Polls the future this often, and then drops it, at once or when it is woken again. Checks
 /// whether it completed before.
 async fn poll_until_dropped<F: Future + Unpin>(mut future: F, polls: usize, woken: bool) -> bool {
     let mut polled = 0;

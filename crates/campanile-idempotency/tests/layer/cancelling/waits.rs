@@ -19,7 +19,7 @@ use crate::harness::{
     layer_error, lock, request, run_until_idle,
 };
 
-/// Polls once; returns whether the future is ready.
+/// Polls once, and checks whether the future is ready.
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }

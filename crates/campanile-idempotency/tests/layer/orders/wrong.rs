@@ -15,8 +15,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use super::run::{TIMEOUT, mock_handler};
 use crate::harness::{HOUR, Harness, TTL, TestService, layer_error, lock, request};
 
-/// Repeats a request that has no response after a while, and returns the first response. tower's
-/// own hedge is not `Clone`, and would need a buffer inside the layer.
+/// Repeats a request that has no response after a while, and takes the first response. tower's own
+/// hedge is not `Clone`, and would need a buffer inside the layer.
 #[derive(Clone)]
 struct Hedge<S>(S);
 

@@ -13,13 +13,12 @@ pub(super) struct History(Arc<Mutex<HashMap<StoreKey, Vec<Applied>>>>);
 type Applied = (Operation, Reply);
 
 impl History {
-    /// Returns whether this grant ended as COMPLETED.
     pub(super) fn has_completed(&self, key: &StoreKey, token: FencingToken) -> bool {
         let histories = self.0.lock().unwrap();
         completions(&histories[key]).any(|completed| completed == token)
     }
 
-    /// Returns whether the handler may run under this grant.
+    /// Checks whether the handler may run under this grant.
     pub(super) fn has_granted(&self, key: &StoreKey, token: FencingToken) -> bool {
         let histories = self.0.lock().unwrap();
         histories[key].iter().any(
