@@ -161,7 +161,7 @@ impl<E> EventLog<E> {
         }
     }
 
-    /// Removes and returns all events.
+    /// Takes all events out of the log.
     pub fn take(&self) -> Vec<E> {
         self.0.send_replace(Vec::new())
     }

@@ -164,7 +164,7 @@ impl Rows {
         self.0.push((what, expected, answer));
     }
 
-    /// Prints the responses; returns whether each has the expected status.
+    /// Prints the responses, and checks that each has the expected status.
     fn show(&self) -> bool {
         for (what, _, answer) in &self.0 {
             println!("{what:<36}{answer}");

@@ -24,7 +24,7 @@ use crate::terminal::Terminal;
 /// The maximum size of a request body and of a kept response.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
 
-/// Returns the route `POST /payments`. Its layers are listed from the outermost to the innermost.
+/// Creates the route `POST /payments`. Its layers are listed from the outermost to the innermost.
 pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, BoxError> {
     // If there are accounts, make the caller's part of the key: `key::from_fn(account).and(..)`.
     // Otherwise a client that guesses a key gets another account's response.

@@ -66,7 +66,6 @@ impl AvroDecoder {
         }
     }
 
-    /// Returns the schema with this id.
     async fn schema(&self, id: u32) -> Result<Arc<Schema>, BoxError> {
         if let Some(schema) = self.schemas().get(&id) {
             return Ok(schema.clone());
@@ -82,7 +81,7 @@ impl AvroDecoder {
         Ok(schema)
     }
 
-    /// Fetches the schema with this id. Returns `None` if the registry has none.
+    /// Fetches the schema with this id, if the registry has it.
     async fn fetch(&self, id: u32) -> Result<Option<String>, BoxError> {
         #[derive(Deserialize)]
         struct Registered {

@@ -51,7 +51,7 @@ fn run_phases(progress: &Progress) -> Result {
     Ok(())
 }
 
-/// Runs all test binaries. Returns the lines that they printed.
+/// Runs all test binaries, and collects the lines that they printed.
 fn run_tests(progress: &Progress) -> Result<Vec<String>> {
     let mut command = cargo_with_deadline(TEST_BINARY_TIMEOUT)?;
     let (output, result) = progress

@@ -12,7 +12,7 @@ pub(crate) fn is_allowed(expression: &str) -> bool {
     parse_or(&mut words) == Some(true) && words.is_empty()
 }
 
-/// Parses `a OR b`. Returns `None` if the expression is invalid.
+/// Parses `a OR b`. An invalid expression is `None`.
 fn parse_or(words: &mut &[&str]) -> Option<bool> {
     let mut allowed = parse_and(words)?;
     while consume(words, "OR") {

@@ -86,7 +86,7 @@ const LENGTHS: &[(&str, &str)] = &[
 ];
 
 impl Soak {
-    /// Runs all tests, even if some fail. Returns a summary in one line.
+    /// Runs all tests, even if some fail, and summarizes them in one line.
     pub(crate) fn run(&self, progress: &Progress) -> Result<String> {
         install(progress)?;
         let mut command = cargo_with_deadline(BINARY_TIMEOUT)?;

@@ -98,8 +98,8 @@ impl<S> Handler for S where
 {
 }
 
-/// Handles the messages with these numbers in `tasks` concurrent tasks, and returns the elapsed
-/// time.
+/// Handles the messages with these numbers in `tasks` concurrent tasks, and measures how long that
+/// takes.
 ///
 /// # Errors
 /// Fails with the handler's first error.

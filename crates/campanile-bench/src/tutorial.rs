@@ -11,7 +11,7 @@ pub(crate) async fn load(connection: &mut impl ConnectionLike) -> Result<String,
     Ok(redis::cmd("SCRIPT").arg("LOAD").arg(COMPLETE).query_async(connection).await?)
 }
 
-/// Returns whether the key is new.
+/// Acquires the key if it is new, and tells whether it was.
 pub(crate) async fn acquire(
     connection: &mut impl ConnectionLike,
     key: &str,

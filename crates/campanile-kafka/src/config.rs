@@ -187,7 +187,7 @@ impl ConsumerConfig {
         Ok(CheckedConfig { client: self.0, brokers, group, max_poll_interval_ms })
     }
 
-    /// Returns the value of a required setting, under any of its names.
+    /// Reads a required setting, under any of its names.
     fn required(&self, names: &[&str]) -> Result<String, ConfigError> {
         let value = names.iter().find_map(|name| self.0.get(name));
         match value.map(str::trim) {
@@ -275,7 +275,7 @@ pub(crate) fn config_error(error: KafkaError) -> ConfigError {
     ConfigError::new(text)
 }
 
-/// Returns which feature to enable, if librdkafka's error says that it was built without a library.
+/// Finds the feature to enable, if librdkafka's error says that it was built without a library.
 pub(crate) fn missing_feature(error: &str) -> Option<&'static str> {
     // Without OpenSSL, SCRAM is missing as well as TLS.
     let openssl = ["OpenSSL not available", "openssl support"];
@@ -290,15 +290,14 @@ pub(crate) fn missing_feature(error: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the value of `auto.offset.reset`, unless a group without an offset begins at the start of a
-/// partition.
+/// Reads `auto.offset.reset`, unless a group without an offset begins at the start of a partition.
 pub(crate) fn non_earliest_reset(client: &ClientConfig) -> Option<&str> {
     client
         .get("auto.offset.reset")
         .filter(|reset| !matches!(*reset, "earliest" | "smallest" | "beginning"))
 }
 
-/// Returns librdkafka's log level that corresponds to the subscriber's.
+/// Maps the subscriber's log level to librdkafka's.
 fn log_level() -> RDKafkaLogLevel {
     match LevelFilter::current() {
         LevelFilter::OFF | LevelFilter::ERROR => RDKafkaLogLevel::Error,

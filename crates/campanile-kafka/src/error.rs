@@ -115,13 +115,12 @@ pub(crate) fn log_stop(
     );
 }
 
-/// Returns the texts of an error and its sources on one line, for log events. Campanile's own
-/// errors do not contain record content.
+/// Joins the texts of an error and its sources on one line, for log events. Campanile's own errors
+/// do not contain record content.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     error::sources(error).map(display_text).collect::<Vec<_>>().join(": ")
 }
 
-/// Returns an error's text.
 fn display_text(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     write_text(&mut text, error);
@@ -137,7 +136,6 @@ pub(crate) fn write_text(to: &mut impl Write, error: &(dyn Error + 'static)) {
     }
 }
 
-/// Returns a panic's message, or a placeholder if it has none.
 pub(crate) fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
     error::panic_text(panic).unwrap_or_else(|| "a panic without a message".to_owned())
 }

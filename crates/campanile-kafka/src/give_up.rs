@@ -90,8 +90,7 @@ impl GiveUpLock {
         }
     }
 
-    /// Returns the number of give-ups that did not end cleanly: this one, and those that were
-    /// interrupted.
+    /// Counts the give-ups that did not end cleanly: this one, and those that were interrupted.
     pub(crate) fn give_ups(&self) -> u32 {
         match self {
             Self::None | Self::LastAttempt(_) => 0,

@@ -168,12 +168,12 @@ impl Handle {
         self.control.shutdown(Shutdown::Now);
     }
 
-    /// Returns the consumer's health.
+    /// Checks the consumer's health.
     pub fn health(&self) -> Health {
         Health::of(self.control.status())
     }
 
-    /// Returns the consumer's stage and the status of each assigned partition.
+    /// Reads the consumer's stage and the status of each assigned partition.
     pub fn status(&self) -> Status {
         self.control.status().snapshot()
     }

@@ -35,8 +35,8 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// Returns how often this event was suppressed since it was logged last, or `None` if it must
-    /// not be logged now.
+    /// Decides whether this event may be logged now, and if so, counts how often it was suppressed
+    /// since it was logged last.
     pub(crate) fn allow(&self, event: &str) -> Option<u64> {
         let now = self.clock.now();
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a limit, and its clock in seconds.
+    /// Creates a limit, and its clock in seconds.
     fn limit() -> (LogLimit, Arc<AtomicU64>) {
         let seconds = Arc::new(AtomicU64::new(0));
         let now = seconds.clone();

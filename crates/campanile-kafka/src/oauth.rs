@@ -93,7 +93,7 @@ impl OauthTokens {
         Self { obtain: Box::new(obtain), state: Mutex::default(), tried: Condvar::new() }
     }
 
-    /// Returns the latest token that is valid. Without one, waits at most `timeout` until another
+    /// Finds the latest token that is valid. Without one, waits at most `timeout` until another
     /// thread has tried to obtain one.
     pub(crate) fn latest(self: &Arc<Self>, timeout: Duration) -> Option<OauthToken> {
         let mut state = self.state();

@@ -114,7 +114,7 @@ impl ProcessingOrder {
         Self(Kind::None)
     }
 
-    /// Returns a record's order key, or that the extractor has to find it.
+    /// Computes a record's order key, unless the extractor has to find it.
     pub(crate) fn key_source(&self, record: &Record) -> OrderKeySource {
         match &self.0 {
             Kind::Partition => OrderKeySource::Key(Some(SHARED_KEY)),
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// Returns the record's order key, however it is found.
+    /// Finds the record's order key, with the extractor if necessary.
     fn order_key(order: &ProcessingOrder, record: &Record) -> Option<OrderKey> {
         match order.key_source(record) {
             OrderKeySource::Key(key) => key,

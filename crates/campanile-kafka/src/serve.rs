@@ -63,7 +63,7 @@ impl Serve {
         }
     }
 
-    /// Returns a handle, which pauses, resumes and shuts down the consumer, and reports its state.
+    /// Creates a handle, which pauses, resumes and shuts down the consumer, and reports its state.
     pub fn handle(&self) -> Handle {
         Handle::new(self.control.clone())
     }

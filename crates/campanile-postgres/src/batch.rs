@@ -59,7 +59,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Performs commands over one connection. Returns the commands that may be retried over another
-    /// connection. On the second attempt it returns none.
+    /// connection; on the second attempt there are none.
     async fn attempt(&mut self, indices: Vec<usize>, is_second: bool) -> Option<Vec<usize>> {
         // Keep half of the time for the answer. A call that got its connection too late would time
         // out and discard a good connection; left alone, that connection serves the next call.

@@ -78,8 +78,8 @@ impl<'a> Call<'a> {
         self.members.iter().map(|member| Self { members: vec![*member], ..*self })
     }
 
-    /// Performs the commands and returns their answers, in the same order. Over a connection with
-    /// an open transaction, the call is part of that transaction.
+    /// Performs the commands. Their answers are in the same order. Over a connection with an open
+    /// transaction, the call is part of that transaction.
     ///
     /// # Errors
     /// The error of the server or of the connection. The call may have been performed nevertheless.

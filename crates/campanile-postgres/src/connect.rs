@@ -95,7 +95,7 @@ pub(crate) async fn check_server(
     timeout_at(deadline, checking).await.map_err(timed_out)?
 }
 
-/// Runs a query without parameters in one round trip. Returns the columns of its only row.
+/// Runs a query without parameters in one round trip, and reads the columns of its only row.
 async fn query_row<const N: usize>(
     client: &Client,
     query: &str,

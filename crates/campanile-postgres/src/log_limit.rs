@@ -9,7 +9,6 @@ use tokio::time::Instant;
 pub(crate) struct LogLimit(Option<Instant>);
 
 impl LogLimit {
-    /// Returns whether the message may be logged now.
     pub(crate) fn allow(&mut self, now: Instant) -> bool {
         const MIN_INTERVAL: Duration = Duration::from_secs(60);
         let is_allowed = self.0.is_none_or(|last| now > last + MIN_INTERVAL);

@@ -74,7 +74,7 @@ impl Pool {
         &self.address
     }
 
-    /// Returns whether a failed call may be logged now.
+    /// Checks whether a failed call may be logged now.
     pub(crate) fn allows_log(&self) -> bool {
         let mut log_limit = self.log_limit.lock().unwrap_or_else(PoisonError::into_inner);
         log_limit.allow(Instant::now())
@@ -116,7 +116,7 @@ impl Pool {
 }
 
 impl Lease {
-    /// Returns the connection to the pool. Every request sent over it must have been answered.
+    /// Puts the connection back into the pool. Every request sent over it must have been answered.
     pub(crate) fn release(mut self) {
         drop(self.0.take());
     }

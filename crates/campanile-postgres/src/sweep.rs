@@ -71,7 +71,7 @@ async fn run(store: Weak<Inner>, interval: Duration, _guard: RunningGuard) {
     }
 }
 
-/// Sweeps the whole table. Returns the number of deleted entries.
+/// Sweeps the whole table, and counts the deleted entries.
 pub(crate) async fn sweep_table(store: &Inner) -> Result<u64, StoreError> {
     let (mut first_page, mut deleted) = (0, 0);
     loop {

@@ -61,7 +61,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Returns how long it takes to process `records` new keys.
+/// Measures how long it takes to process `records` new keys.
 async fn run_load(store: RedisStore, at_once: u64, records: u64) -> Result<Duration, BoxError> {
     let runner = Runner::new(LockKeeper::new(store)?, "cost")?;
     let next = Arc::new(AtomicU64::new(0));

@@ -134,7 +134,6 @@ impl Call {
         &batch[self.members[0].index].key
     }
 
-    /// Returns whether the call has more than one key.
     pub(crate) fn has_many_keys(&self) -> bool {
         self.members.len() > 1
     }

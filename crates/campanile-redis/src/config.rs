@@ -232,10 +232,7 @@ impl RedisConfig {
         self
     }
 
-    /// Returns the number of buckets.
-    ///
-    /// # Errors
-    /// If the number is not valid.
+    /// Fails if the number of buckets is not valid.
     pub(crate) fn buckets(&self) -> Result<Buckets, ConfigError> {
         Buckets::new(self.buckets)
     }

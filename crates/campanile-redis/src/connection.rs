@@ -189,7 +189,6 @@ impl ConnectionHandle {
         Ok(replies.pop().unwrap_or(Value::Nil))
     }
 
-    /// Returns whether this is the same connection.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.number == other.number && Arc::ptr_eq(&self.shared, &other.shared)
     }

@@ -67,7 +67,7 @@ impl ScriptReply {
         Ok(Self { now, rest })
     }
 
-    /// Returns the value for this index, counted from 0. Indices must be passed in ascending order.
+    /// Takes the value for this index, counted from 0. Indices must be passed in ascending order.
     fn take(&mut self, index: usize) -> Option<Value> {
         let [Value::Int(next), _, ..] = *self.rest.as_slice() else {
             return None;

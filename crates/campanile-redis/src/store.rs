@@ -141,7 +141,7 @@ impl RedisStore {
         &self.0.findings
     }
 
-    /// Returns how many completions were acknowledged although fewer replicas or disks had them in
+    /// Counts the completions that were acknowledged although fewer replicas or disks had them in
     /// time than [`RedisConfig::with_wait`] or [`RedisConfig::with_wait_aof`] requires. They are
     /// acknowledged because their work is done, so holding back the record would gain nothing.
     /// Always 0 for a store that does not wait.

@@ -98,7 +98,7 @@ impl Service {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Returns the logged events with this message. Each complete line of the log is JSON.
+    /// Finds the logged events with this message. Each complete line of the log is JSON.
     fn events(&self, message: &str) -> Vec<Value> {
         let log = self.log();
         let (lines, _incomplete) = log.rsplit_once('\n').unwrap_or_default();
@@ -122,7 +122,7 @@ impl Service {
     }
 }
 
-/// Sends a request and returns the whole response.
+/// Sends a request and reads the whole response.
 fn get(address: SocketAddr, path: &str) -> String {
     let mut connection = TcpStream::connect(address).unwrap();
     connection.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -65,7 +65,7 @@ impl Ledger {
 }
 
 impl Line {
-    /// Returns `None` for lines about handlers that have not finished.
+    /// Parses a line, unless it is about a handler that has not finished.
     fn parse(pid: u32, line: &str) -> Option<Self> {
         Some(match *line.split(' ').collect::<Vec<_>>() {
             ["begin" | "dropped", ..] => return None,

@@ -121,8 +121,8 @@ impl Fixture {
         Process::spawn(&command, log).unwrap()
     }
 
-    /// Terminates half of the sessions with an open transaction, and at least one session. Returns
-    /// how many.
+    /// Terminates half of the sessions with an open transaction, and at least one session. Counts
+    /// the terminated sessions.
     fn terminate_sessions(&self) -> usize {
         let terminate = "SELECT count(pg_terminate_backend(pid)) FROM (
                  SELECT pid FROM pg_stat_activity

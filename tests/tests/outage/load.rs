@@ -45,7 +45,7 @@ impl Load {
         Self { stop, thread }
     }
 
-    /// Stops producing, and returns the number of keys.
+    /// Stops producing, and counts the keys.
     pub(crate) fn stop(self) -> usize {
         drop(self.stop);
         self.thread.join().unwrap()

@@ -114,9 +114,8 @@ fn scenario(topic: &'static str, attempts: u32) -> Scenario<&'static KafkaServer
     Scenario::new(&*KAFKA, topic, attempts)
 }
 
-/// Returns how a reader distinguishes copies of the dead letter: the number of give-ups, and whether
-/// the payload is omitted. Checks that tokens rise from copy to copy and that the handler started
-/// once.
+/// Reads what distinguishes copies of the dead letter: the number of give-ups, and whether the
+/// payload is omitted. Checks that tokens rise from copy to copy and that the handler started once.
 fn finish_and_read_copies<K: Deref<Target = KafkaServer>>(
     scenario: &mut Scenario<K>,
 ) -> Vec<(u32, bool)> {

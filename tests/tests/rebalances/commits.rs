@@ -60,8 +60,7 @@ fn parse_commit(message: &impl Message, group: &str) -> Option<Commit> {
     })
 }
 
-/// Splits off a string: a length of two bytes, followed by the string. Returns the string and the
-/// rest.
+/// Splits the bytes into a string, which follows its length of two bytes, and the rest.
 fn split_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(u16::from_be_bytes(*length).into())

@@ -153,7 +153,7 @@ fn parse_coordinates(record: &str) -> (i32, i64) {
 }
 
 impl Run {
-    /// Returns when the run ended, if the ledger says so.
+    /// Finds when the run ended, if the ledger says so.
     pub(crate) fn ended_at(&self) -> Option<u64> {
         match self.end {
             RunEnd::Unknown => None,

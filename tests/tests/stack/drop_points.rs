@@ -127,8 +127,8 @@ impl DropPoint {
         }
     }
 
-    /// Returns the entry's state, attempts and interrupts once all commands have reached the store,
-    /// and the final number of attempts.
+    /// Predicts the entry's state, attempts and interrupts once all commands have reached the
+    /// store, and the final number of attempts.
     fn expected_state(self) -> (Option<(State, u16, u8)>, u16) {
         match self {
             Self::NotPolled | Self::Joining => (None, 1),

@@ -20,7 +20,7 @@ struct Terminal {
 }
 
 impl Clone for Terminal {
-    /// Returns a clone that is not ready, as clones of tower's own services are.
+    /// Creates a clone that is not ready, as clones of tower's own services are.
     fn clone(&self) -> Self {
         Self { charged: self.charged.clone(), ready: false }
     }

@@ -182,7 +182,6 @@ impl Fault {
     }
 }
 
-/// Returns when the run finished or was dropped.
 fn ended_at(run: &Run) -> Option<Duration> {
     match run.end {
         RunEnd::Running => None,

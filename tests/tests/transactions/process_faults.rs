@@ -131,7 +131,7 @@ impl Drop for SetOnDrop {
 }
 
 /// Produces at least `min_records` records, and until `faults_done` is set: a process learns that
-/// it is fenced only when it commits. Returns the number of records and the number of keys.
+/// it is fenced only when it commits. Counts the records and the keys.
 fn produce_until(
     topics: &Topics,
     min_records: usize,

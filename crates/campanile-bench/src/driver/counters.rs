@@ -106,7 +106,6 @@ impl Counters {
         self.ended.notify_one();
     }
 
-    /// Returns whether the run has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.result.get().is_some()
     }
@@ -116,7 +115,7 @@ impl Counters {
         self.ended.notified().await;
     }
 
-    /// Returns the result of the run.
+    /// Reads the result of the run.
     ///
     /// # Errors
     /// Fails if the run has not ended.

@@ -32,8 +32,7 @@ impl Runner {
         })
     }
 
-    /// Runs the contestants in turns for several rounds, and returns the results of each. Clears
-    /// Redis before each run.
+    /// Runs the contestants in turns for several rounds. Clears Redis before each run.
     pub(super) fn rounds<const N: usize>(
         &mut self,
         topic: &Topic,

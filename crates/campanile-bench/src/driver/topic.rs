@@ -104,7 +104,7 @@ impl Topic {
         Ok(())
     }
 
-    /// Returns the number of the record that this one duplicates, or the record's own number.
+    /// Finds the record that this one duplicates. An original is mapped to itself.
     fn original(&self, number: u64) -> u64 {
         // 1 015 modulo 20 is 15, so the original is not a duplicate itself.
         if self.keyed && number % 20 == 19 {

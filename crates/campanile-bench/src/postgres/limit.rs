@@ -47,7 +47,7 @@ pub(super) fn per_second(env: &Environment, keys: u32, clients: u32) -> Result<f
     Ok(run? * f64::from(keys))
 }
 
-/// Runs `pgbench`; returns the transactions per second.
+/// Measures the transactions per second with `pgbench`.
 fn pgbench(env: &Environment, clients: u32, file: &str) -> Result<f64, BoxError> {
     let (port, clients) = (env.postgres.port().to_string(), clients.to_string());
     let output = Command::new("pgbench")

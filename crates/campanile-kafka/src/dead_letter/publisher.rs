@@ -79,7 +79,7 @@ impl DeadLetters {
         Ok(Self { publisher, topic, headers, group: group.into() })
     }
 
-    /// Returns the dead-letter topic of a source topic. The error says why there is none.
+    /// Finds the dead-letter topic of a source topic. The error says why there is none.
     pub(crate) fn topic_of(&self, source: &str) -> Result<Arc<str>, String> {
         self.topic.resolve(source)
     }
@@ -181,7 +181,7 @@ impl DeadLetters {
     }
 }
 
-/// Returns what to do about a refused publication.
+/// Says what to do about a refused publication.
 fn help(refused: &PublishError) -> &'static str {
     match refused {
         PublishError::TooLarge => {

@@ -45,7 +45,6 @@ impl DeadLetterTargets {
         self.0.insert(topic.clone(), None);
     }
 
-    /// Returns the dead-letter topics.
     pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.values().flatten()
     }

@@ -16,7 +16,7 @@ pub(super) enum TopicChoice {
 }
 
 impl TopicChoice {
-    /// Returns the dead-letter topic of a source topic. The error says why there is none.
+    /// Finds the dead-letter topic of a source topic. The error says why there is none.
     pub(super) fn resolve(&self, source: &str) -> Result<Arc<str>, String> {
         let topic = match self {
             Self::One(topic) => topic.clone(),

@@ -66,8 +66,8 @@ impl Assignment {
         }
     }
 
-    /// Returns the offset to commit: all records below it are finished, or were never to be read. `None`
-    /// while there is nothing to commit.
+    /// This is the offset to commit: all records below it are finished, or were never to be read.
+    /// `None` while there is nothing to commit.
     pub(crate) fn watermark(&self) -> Option<i64> {
         self.watermark.load()
     }
@@ -94,7 +94,7 @@ impl Assignment {
         self.watermark.store(None);
     }
 
-    /// Returns the committed offset that the brokers acknowledged last.
+    /// Reads the committed offset that the brokers acknowledged last.
     pub(crate) fn committed(&self) -> Option<i64> {
         self.committed.load()
     }
@@ -111,12 +111,10 @@ impl Assignment {
         self.pending_outputs.reset(offset);
     }
 
-    /// Returns the watermark unless it is committed.
     pub(crate) fn uncommitted(&self) -> Option<i64> {
         self.watermark().filter(|watermark| Some(*watermark) != self.committed())
     }
 
-    /// Returns whether the partition was revoked.
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
@@ -126,7 +124,7 @@ impl Assignment {
         self.revoked.store(true, Ordering::Release);
     }
 
-    /// Returns whether no further record of the partition may be started.
+    /// No further record of a stopped partition may be started.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
@@ -142,12 +140,12 @@ impl Assignment {
         self.stop();
     }
 
-    /// Returns the record at which the partition was stopped, and when.
+    /// Reads the offset of the record at which the partition was stopped, and when that was.
     pub(crate) fn stopped_at(&self) -> Option<(i64, Instant)> {
         self.stopped_at.get().copied()
     }
 
-    /// Returns whether the partition or its topic is paused through a handle.
+    /// Checks whether the partition or its topic is paused through a handle.
     pub(crate) fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire)
     }

@@ -77,17 +77,16 @@ impl Attempt {
         }
     }
 
-    /// Returns whether the handler has succeeded and only its completion has to be recorded.
+    /// Checks whether the handler has succeeded and only its completion has to be recorded.
     pub(super) fn is_recording(&self) -> bool {
         self.record.is_recording()
     }
 
-    /// Returns whether the record was a duplicate.
     pub(super) fn is_duplicate(&self) -> bool {
         self.record.is_duplicate()
     }
 
-    /// Returns whether the record may take long: its handler is running, it waits for its lock, or
+    /// Checks whether the record may take long: its handler is running, it waits for its lock, or
     /// middleware may call the layer again.
     pub(super) fn is_processing(&self) -> bool {
         self.record.is_processing()
@@ -147,7 +146,6 @@ impl Attempt {
         Poll::Ready(outcome)
     }
 
-    /// Returns the record.
     pub(super) fn record(&self) -> &Record {
         &self.record
     }

@@ -44,7 +44,7 @@ pub(super) enum Flow {
 }
 
 impl Flow {
-    /// Returns the next state, given the level of the budget at this time.
+    /// Computes the next state from the level of the budget at this time.
     pub(super) fn next(self, level: f64, now: Duration) -> Self {
         match self {
             Self::Open if level >= 1.0 => Self::Full { since: now },
@@ -54,14 +54,14 @@ impl Flow {
         }
     }
 
-    /// Returns whether to pause a partition that is being read, holds the fraction `held` of the
+    /// Decides whether to pause a partition that is being read, holds the fraction `held` of the
     /// budget and may hold the fraction `limit`.
     pub(super) fn should_pause(self, held: f64, limit: f64, partitions: usize) -> bool {
         let over_share = partitions > 1 && held > limit;
         over_share || (self == Self::Stalled && held > STALL_ALLOWANCE / partitions as f64)
     }
 
-    /// Returns whether to resume a paused partition that holds the fraction `held` of the budget
+    /// Decides whether to resume a paused partition that holds the fraction `held` of the budget
     /// and may hold the fraction `limit`.
     pub(super) fn should_resume(self, held: f64, limit: f64, partitions: usize) -> bool {
         match self {
@@ -71,14 +71,14 @@ impl Flow {
     }
 }
 
-/// Returns the level of the budget below which no partition is paused, with or without retry
-/// topics.
+/// Below this level of the budget no partition is paused. The level depends on whether there are
+/// retry topics.
 pub(super) fn pause_free_level(has_retries: bool) -> f64 {
     if has_retries { RETRY_SHARE } else { PARTITION_SHARE }
 }
 
-/// Returns the fraction of the budget that one of several partitions may hold. For a partition of a
-/// retry topic, `retry_partitions` is the number of such partitions that are assigned.
+/// Computes the fraction of the budget that one of several partitions may hold. For a partition of
+/// a retry topic, `retry_partitions` is the number of such partitions that are assigned.
 pub(super) fn share_limit(retry_partitions: Option<usize>) -> f64 {
     retry_partitions.map_or(PARTITION_SHARE, |partitions| RETRY_SHARE / partitions as f64)
 }
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(still_full.next(0.7, NOW + STALL_AFTER / 2), Flow::Open);
     }
 
-    /// Returns whether any partition is paused within some minutes, if the brokers fill any room at
+    /// Checks whether any partition is paused within some minutes, if the brokers fill any room at
     /// once and the handlers finish this fraction of the budget per second.
     fn pauses(finished: f64, partitions: usize) -> bool {
         let round = Duration::from_millis(20);

@@ -18,24 +18,24 @@ impl Amount {
         Self { records: 1, bytes: record.size() as u64 }
     }
 
-    /// Returns the fraction of a budget that this amount takes; 1 is full.
+    /// Computes the fraction of a budget that this amount takes; 1 is full.
     pub(crate) fn level(self, budget: Self) -> f64 {
         let part = |held: u64, of: u64| held as f64 / of as f64;
         part(self.records, budget.records).max(part(self.bytes, budget.bytes))
     }
 
-    /// Returns this fraction of the amount: at least one record and one byte.
+    /// Computes this fraction of the amount: at least one record and one byte.
     pub(crate) fn fraction(self, fraction: f64) -> Self {
         let of = |whole: u64| ((whole as f64 * fraction) as u64).max(1);
         Self { records: of(self.records), bytes: of(self.bytes) }
     }
 
-    /// Returns the minimum of both amounts, for records and bytes separately.
+    /// Takes the minimum of both amounts, for records and bytes separately.
     pub(crate) fn at_most(self, other: Self) -> Self {
         Self { records: self.records.min(other.records), bytes: self.bytes.min(other.bytes) }
     }
 
-    /// Subtracts the amount from a budget. Returns `None` if records or bytes are used up.
+    /// Subtracts the amount from a budget, unless records or bytes are used up.
     pub(crate) fn remaining_of(self, budget: Self) -> Option<Self> {
         let records = budget.records.checked_sub(self.records)?;
         let bytes = budget.bytes.checked_sub(self.bytes)?;
@@ -97,12 +97,11 @@ impl Usage {
         self.outputs.remove(amount);
     }
 
-    /// Returns the uncommitted outputs of finished records.
+    /// Reads the amount of uncommitted outputs of finished records.
     pub(crate) fn outputs(&self) -> Amount {
         self.outputs.get()
     }
 
-    /// Returns the sum of unfinished records and uncommitted outputs.
     pub(crate) fn total(&self) -> Amount {
         let mut total = self.records.get();
         total += self.outputs.get();

@@ -108,7 +108,6 @@ impl FinalCommit {
     }
 }
 
-/// Returns whether any of these partitions has a watermark that is not committed.
 pub(super) fn has_uncommitted(partitions: &[Arc<Assignment>]) -> bool {
     partitions.iter().any(|assignment| assignment.uncommitted().is_some())
 }
@@ -139,7 +138,7 @@ mod tests {
         fn close(&mut self) {}
     }
 
-    /// Returns how long the last commit of this source takes.
+    /// Measures how long the last commit of this source takes.
     async fn final_commit(start: CommitStart) -> Duration {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);

@@ -74,7 +74,7 @@ impl RunGate {
         self.paused.load(Ordering::Acquire)
     }
 
-    /// Returns whether a run may start only the record that the scheduler has started it for.
+    /// While suspended, a run may start only the record that the scheduler has started it for.
     pub(super) fn is_suspended(&self) -> bool {
         self.suspended.load(Ordering::Acquire)
     }
@@ -242,13 +242,12 @@ impl DriverControl {
         self.control.rebalances.send_revoked(assignments, lost);
     }
 
-    /// Returns whether the consumer is paused. No record is started and no dead letter is published
-    /// then.
+    /// While the consumer is paused, no record is started and no dead letter is published.
     pub(super) fn is_paused(&self) -> bool {
         self.control.run_gate.is_paused()
     }
 
-    /// Returns the flags that runs check before each record.
+    /// Shares the flags that runs check before each record.
     pub(super) fn run_gate(&self) -> Arc<RunGate> {
         self.control.run_gate.clone()
     }
@@ -258,7 +257,7 @@ impl DriverControl {
         self.control.run_gate.suspended.store(suspended, Ordering::Release);
     }
 
-    /// Returns what was resumed since the last call.
+    /// Takes what was resumed since the last call.
     pub(super) fn poll_resumed(&mut self, cx: &mut Context<'_>) -> Resumed {
         // Register the waker before reading the state, so that no change is missed.
         self.control.driver.register(cx.waker());
@@ -282,7 +281,7 @@ impl DriverControl {
         resumed
     }
 
-    /// Returns how serving ends, if this has changed since the last call.
+    /// Reads how serving ends, if this has changed since the last call.
     pub(crate) fn take_shutdown(&mut self) -> Option<Shutdown> {
         let shutdown = self.control.state.borrow().shutdown;
         let new = shutdown != self.shutdown;

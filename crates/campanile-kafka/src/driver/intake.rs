@@ -77,12 +77,11 @@ impl Intake {
         self.total.total().level(self.budget)
     }
 
-    /// Returns the fraction of the budget that outputs alone take.
     pub(super) fn outputs_level(&self) -> f64 {
         self.total.outputs().level(self.budget)
     }
 
-    /// Returns how much may be read now, or `None` if nothing may be read.
+    /// Computes how much may be read now, or `None` if nothing may be read.
     pub(super) fn room(&mut self) -> Option<Amount> {
         self.flow = self.flow.next(self.level(), self.start.elapsed());
         // A partition is paused only after it was read from. This limit keeps a single read from

@@ -29,7 +29,6 @@ impl OffsetRange {
         was_reset
     }
 
-    /// Returns the offset after the last record that was read.
     pub(crate) fn next(&self) -> Option<i64> {
         self.last.load().map(|last| last + 1)
     }
@@ -39,9 +38,9 @@ impl OffsetRange {
         self.end.store(Some(end));
     }
 
-    /// Returns the number of offsets from the watermark to the partition's end. Without a watermark they
-    /// are counted from the first offset that was read. `None` if neither is
-    /// known, or if nothing was read and the end is unknown.
+    /// Counts the offsets from the watermark to the partition's end, or without a watermark from
+    /// the first offset that was read. `None` if neither is known, or if nothing was read and the
+    /// end is unknown.
     pub(crate) fn lag(&self, watermark: Option<i64>) -> Option<u64> {
         let start = watermark.or_else(|| self.first.load())?;
         // The brokers' report may be older than the last read.

@@ -26,7 +26,7 @@ pub(super) enum Phase {
 }
 
 impl<S: Source> Driver<S> {
-    /// Takes a requested shutdown. Returns whether there was one.
+    /// Takes a requested shutdown, if there is one.
     pub(super) fn poll_shutdown(&mut self) -> bool {
         let Some(how) = self.scheduler.control().take_shutdown() else {
             return false;

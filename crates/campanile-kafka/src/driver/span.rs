@@ -14,7 +14,7 @@ pub(crate) struct RecordSpans {
 }
 
 impl RecordSpans {
-    /// Returns the span of one attempt at this record.
+    /// Creates the span of one attempt at this record.
     pub(super) fn span(&self, record: &Record) -> Span {
         // The level of a span is a part of its static metadata, so each level needs a call site.
         macro_rules! span {

@@ -62,8 +62,7 @@ impl DriverStatus {
         self.last_poll.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Starts a ping of the program's runtime. Returns `false` if the last ping was not answered
-    /// yet.
+    /// Starts a ping of the program's runtime, unless the last ping is still unanswered.
     pub(crate) fn start_ping(&self) -> bool {
         let is_idle = self.ping_sent.load(Ordering::Acquire) == NO_TIME;
         if is_idle {
@@ -84,7 +83,7 @@ impl DriverStatus {
         self.store_down.store(store_down, Ordering::Relaxed);
     }
 
-    /// Returns the time since the last poll of the driver, or `None` if it was not polled yet.
+    /// Measures the time since the last poll of the driver, if there was one.
     pub(crate) fn since_last_poll(&self) -> Option<Duration> {
         self.since(&self.last_poll)
     }
@@ -93,8 +92,7 @@ impl DriverStatus {
         self.max_poll_interval
     }
 
-    /// Returns how long the program's runtime has left a ping unanswered, or `None` if no ping is
-    /// pending.
+    /// Measures how long the program's runtime has left a ping unanswered, if one is pending.
     pub(crate) fn pending_ping_age(&self) -> Option<Duration> {
         self.since(&self.ping_sent)
     }
@@ -154,7 +152,7 @@ impl DriverStatus {
         lock(&self.assignments)
     }
 
-    /// Returns the milliseconds since `start`.
+    /// Counts the milliseconds since `start`.
     fn now(&self) -> u64 {
         self.start.elapsed().as_millis() as u64
     }

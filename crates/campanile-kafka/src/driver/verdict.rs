@@ -12,7 +12,7 @@ use campanile_idempotency::{
 use crate::error::chain;
 use crate::give_up::GiveUpLock;
 
-/// Returns what to do about a record that is given up, from its literal cause and remedy.
+/// Says what to do about a record that is given up, from its literal cause and remedy.
 macro_rules! give_up_help {
     ($cause:literal) => {
         concat!(
@@ -41,8 +41,8 @@ pub(crate) enum Verdict {
     Stop { giving_up: GiveUpLock, help: &'static str },
 }
 
-/// Returns the verdict for an error: errors of the idempotency layer by their kind, all
-/// others by the classifier.
+/// Chooses the verdict for an error: errors of the idempotency layer by their kind, all others by
+/// the classifier.
 pub(crate) fn verdict_for(error: &BoxError, classifier: &dyn Classify) -> Verdict {
     match IdempotencyError::find(&**error) {
         Some(own) => layer_verdict(own),
@@ -114,8 +114,8 @@ fn failed_verdict(failed: &AttemptFailed) -> Verdict {
     }
 }
 
-/// Returns the verdict for an error of a stack without the idempotency layer, or from outside
-/// the layer.
+/// Chooses the verdict for an error of a stack without the idempotency layer, or from outside the
+/// layer.
 fn other_verdict(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
     let classified = catch_unwind(AssertUnwindSafe(|| {
         classifier.classify(error).or_else(|| Defaults.classify(error))
@@ -150,7 +150,7 @@ fn untried_verdict(error: &(dyn Error + 'static)) -> Verdict {
     }
 }
 
-/// Returns whether the store answered before this error occurred.
+/// Checks whether the store answered before this error occurred.
 pub(crate) fn store_answered(error: &BoxError) -> bool {
     match IdempotencyError::find(&**error) {
         Some(

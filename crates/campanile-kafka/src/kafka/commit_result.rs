@@ -7,7 +7,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use crate::driver::{Assignment, CommitResult};
 
-/// Returns the watermarks that are not committed, or `None` if there are none.
+/// Collects the watermarks that are not committed, if there are any.
 pub(super) fn uncommitted(partitions: &[Arc<Assignment>]) -> Option<TopicPartitionList> {
     let mut list = TopicPartitionList::new();
     for assignment in partitions {

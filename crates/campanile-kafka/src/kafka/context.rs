@@ -135,7 +135,6 @@ impl Context {
         resets.retain(|assignment| !is_sought(assignment));
     }
 
-    /// Returns the current assignment of a partition.
     pub(super) fn assignment(&self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {
         self.state().topics.get(topic)?.get(&partition).cloned()
     }

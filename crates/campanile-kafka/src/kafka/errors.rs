@@ -40,7 +40,7 @@ pub(super) fn handle_error(
     }
 }
 
-/// Returns whether records are corrupt, or in a format that librdkafka does not know.
+/// Checks whether records are corrupt, or in a format that librdkafka does not know.
 ///
 /// librdkafka continues after such records, or where `auto.offset.reset` says. Committing the
 /// records that follow would lose the unreadable ones.
@@ -48,7 +48,7 @@ fn is_unreadable(code: Code) -> bool {
     matches!(code, Code::BadMessage | Code::BadCompression | Code::NotImplemented)
 }
 
-/// Returns librdkafka's reason, followed by what to do.
+/// Adds what to do to librdkafka's reason.
 fn unreadable_text(reason: &str) -> String {
     match missing_feature(reason) {
         Some(advice) => format!("{reason}; {advice}"),
@@ -56,7 +56,7 @@ fn unreadable_text(reason: &str) -> String {
     }
 }
 
-/// Returns whether librdkafka would retry forever without success.
+/// Checks whether librdkafka would retry forever without success.
 fn is_fatal(code: Code, started: bool) -> bool {
     match code {
         // `auto.offset.reset=error`: librdkafka no longer reads the partition.

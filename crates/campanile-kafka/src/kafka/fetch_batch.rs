@@ -39,7 +39,7 @@ impl FetchBatch {
     }
 }
 
-/// Returns the assignment of a message, or `None` if its partition is no longer assigned.
+/// Finds the assignment of a message, unless its partition is no longer assigned.
 fn assignment_of<'a>(
     last: &'a mut Option<LastPartition>,
     context: &Context,

@@ -40,7 +40,8 @@ impl Leave {
         Self { clock, step, unsubscribes }
     }
 
-    /// Returns whether the consumer has left its group, or has stopped waiting for that.
+    /// Takes a step if one is due. Checks whether the consumer has left its group, or has stopped
+    /// waiting for that.
     pub(super) fn poll(
         &mut self,
         consumer: &BaseConsumer<Context>,

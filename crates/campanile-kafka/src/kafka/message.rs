@@ -65,14 +65,13 @@ impl MessageCopy {
         Self(all.into())
     }
 
-    /// Returns the copy of the next part.
+    /// Splits off the copy of the next part.
     fn next(&mut self, part: &[u8]) -> Bytes {
         self.0.split_to(part.len())
     }
 }
 
-/// Converts a timestamp. Returns `None` if the platform cannot represent it: a producer can send
-/// any number.
+/// Converts a timestamp, unless the platform cannot represent it: a producer can send any number.
 pub(super) fn timestamp(timestamp: rdkafka::Timestamp) -> Option<Timestamp> {
     match timestamp {
         rdkafka::Timestamp::NotAvailable => None,

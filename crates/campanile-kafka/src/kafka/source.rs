@@ -342,8 +342,8 @@ impl Drop for KafkaSource {
     }
 }
 
-/// Returns the group's metadata with the generation that the brokers check on a commit, or `None` if the
-/// consumer is not a member. Without a generation the brokers would accept the commit of any client.
+/// Reads the group's metadata with the generation that the brokers check on a commit, if the
+/// consumer is a member. Without a generation the brokers would accept the commit of any client.
 fn group(consumer: &BaseConsumer<Context>) -> Option<ConsumerGroupMetadata> {
     let group = consumer.group_metadata()?;
     // Check the membership after reading the metadata. The consumer becomes a member only while this

@@ -126,7 +126,7 @@ pub(super) fn subscribe(
     })
 }
 
-/// Returns whether the consumer is joining its group or has joined it.
+/// Checks whether the consumer is joining its group or has joined it.
 pub(super) fn is_subscribed(consumer: &BaseConsumer<Context>) -> bool {
     consumer.subscription().is_ok_and(|topics| topics.count() > 0)
 }

@@ -26,7 +26,7 @@ use super::native;
 /// bytes. A copy from one of the driver's [retry topics](crate::RetryTopics) becomes a record of
 /// its own; its headers contain the coordinates of the original record.
 pub trait ToRecord: sealed::Sealed {
-    /// Returns the message as a record.
+    /// Converts the message to a record.
     fn to_record(&self) -> Record;
 }
 

@@ -63,7 +63,7 @@ const ACKS: &[&str] = &["acks", "request.required.acks"];
 const TIMEOUTS: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
 const BROKERS: &[&str] = &["bootstrap.servers", "metadata.broker.list"];
 
-/// Returns the consumer's settings that apply to every client.
+/// Copies the consumer's settings that apply to every client.
 pub(crate) fn shared_settings(consumer: &ClientSettings) -> ClientSettings {
     let mut client = consumer.clone();
     for name in CONSUMER_SETTINGS {
@@ -72,7 +72,7 @@ pub(crate) fn shared_settings(consumer: &ClientSettings) -> ClientSettings {
     client
 }
 
-/// Returns a producer's settings: the consumer's, with the user's `overrides` for the producer over
+/// Builds a producer's settings: the consumer's, with the user's `overrides` for the producer over
 /// them.
 ///
 /// # Errors

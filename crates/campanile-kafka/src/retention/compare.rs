@@ -13,7 +13,7 @@ pub(super) enum RetentionTime {
 }
 
 impl RetentionTime {
-    /// Returns how long a topic keeps its records. `None` if the settings do not say.
+    /// Reads how long a topic keeps its records. `None` if the settings do not say.
     pub(super) fn of_topic(config: &TopicConfig) -> Option<Self> {
         // A topic that is only compacted never deletes the last record of each key.
         let deletes = config.get("cleanup.policy")?.split(',').any(|p| p.trim() == "delete");
@@ -26,7 +26,7 @@ impl RetentionTime {
     }
 }
 
-/// Returns whether a record that is kept this long can be read again after its entry has expired.
+/// Checks whether a record that is kept this long can be read again after its entry has expired.
 pub(super) fn outlives_entries(records: RetentionTime, entries: Duration) -> bool {
     match records {
         RetentionTime::For(records) => records > entries,

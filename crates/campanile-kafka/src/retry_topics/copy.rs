@@ -21,7 +21,7 @@ const CREATE_TIME: &str = "campanile-origin-create-time";
 /// In milliseconds, if the timestamp was set by the broker.
 const LOG_APPEND_TIME: &str = "campanile-origin-log-append-time";
 
-/// Returns a copy of this record, for this topic.
+/// Copies this record, for this topic.
 pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
     let own = record.headers().iter().filter(|(name, _)| !name.starts_with(PREFIX));
     let mut headers: Vec<(String, Option<Bytes>)> =
@@ -46,8 +46,8 @@ pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
     copy
 }
 
-/// Returns the original position of a copy's record, by which log events refer to it. `None` if the
-/// record is not a copy.
+/// Log events refer to a copy's record by its original position. `None` if the record is not a
+/// copy.
 pub(crate) fn origin(record: &Record) -> Option<DisplayValue<&Coordinates>> {
     (record.origin() != record.coordinates()).then(|| display(record.origin()))
 }
@@ -87,8 +87,8 @@ impl OriginHeaders {
         true
     }
 
-    /// Returns the record's original position and timestamp. `None` if the headers do not contain
-    /// the whole position: then the record is not one of our copies.
+    /// Takes the record's original position and timestamp. `None` if the headers do not contain the
+    /// whole position: then the record is not one of our copies.
     pub(crate) fn into_origin(self) -> Option<(Coordinates, Option<Timestamp>)> {
         let Self { topic, partition, offset, timestamp } = self;
         let coordinates = Coordinates { topic: topic?, partition: partition?, offset: offset? };

@@ -21,13 +21,13 @@ pub(crate) struct RetryTopic {
 }
 
 impl RetryTopic {
-    /// Returns when a copy that was published at this time is due. `None` if that is out of range;
+    /// Computes when a copy that was published at this time is due. `None` if that is out of range;
     /// then the copy does not wait.
     pub(crate) fn due(&self, published: SystemTime) -> Option<SystemTime> {
         published.checked_add(self.delay)
     }
 
-    /// Returns how long a copy that is due at `due` and was received at `received` still has to
+    /// Computes how long a copy that is due at `due` and was received at `received` still has to
     /// wait. `None` if it is due. The wait is at most the full delay counted from `received`,
     /// whatever the clocks say: a clock that is behind delays all copies once, rather than one
     /// after another.
@@ -38,8 +38,7 @@ impl RetryTopic {
     }
 }
 
-/// Returns the wall-clock time. Copies wait by this clock, because their timestamps come from other
-/// machines.
+/// Reads the wall clock. Copies wait by it, because their timestamps come from other machines.
 pub(crate) fn now() -> SystemTime {
     #[expect(clippy::disallowed_methods, reason = "Kafka's timestamps are wall-clock time")]
     SystemTime::now()

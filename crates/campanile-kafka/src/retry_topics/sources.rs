@@ -32,8 +32,8 @@ impl SourceTopics {
             || self.patterns.iter().any(|pattern| pattern.is_match(topic))
     }
 
-    /// Returns an error if the record is a copy of one that this consumer has never read. Such a
-    /// copy belongs to another group, and is meant for that group's handlers.
+    /// Fails if the record is a copy of one that this consumer has never read. Such a copy belongs
+    /// to another group, and is meant for that group's handlers.
     pub(crate) fn check(&self, record: &Record) -> Result<(), ConsumerError> {
         let origin = record.origin();
         if origin == record.coordinates() || self.contains(&origin.topic) {

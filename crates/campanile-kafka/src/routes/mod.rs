@@ -117,12 +117,11 @@ impl Routes {
         self
     }
 
-    /// Returns the topics that have a route.
     pub(crate) fn topics(&self) -> impl Iterator<Item = &str> {
         self.topics.keys().map(|topic| &**topic)
     }
 
-    /// Returns the router of these routes, or an error if they contradict each other.
+    /// Builds the router of these routes, unless they contradict each other.
     pub(crate) fn checked(self) -> Result<Router, ConfigError> {
         match self.config_error {
             Some(error) => Err(error),
@@ -159,7 +158,6 @@ impl Router {
         Self { topics: HashMap::new(), routes: vec![Arc::new(route)] }
     }
 
-    /// Returns the number of a record's route.
     pub(crate) fn route_of(&self, record: &Record) -> usize {
         if self.topics.is_empty() {
             return FALLBACK;
@@ -167,7 +165,6 @@ impl Router {
         self.topics.get(&*record.origin().topic).copied().unwrap_or(FALLBACK)
     }
 
-    /// Returns the route with this number.
     pub(crate) fn route(&self, index: usize) -> Arc<dyn Route> {
         self.routes[index].clone()
     }

@@ -129,7 +129,7 @@ impl ReadinessReporter {
     }
 }
 
-/// The fallback of routes without one. Returns [`NoRoute`] for every record.
+/// The fallback of routes without one. Fails with [`NoRoute`] for every record.
 pub(super) struct NoFallback;
 
 impl Route for NoFallback {

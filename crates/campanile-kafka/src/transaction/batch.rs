@@ -73,7 +73,7 @@ impl Batch {
         list
     }
 
-    /// Returns whether the batch was committed, given the group's committed offset of each of its
+    /// Checks whether the batch was committed, given the group's committed offset of each of its
     /// partitions. Of one transaction's offsets, either all are committed or none.
     ///
     /// An offset above the batch's is that of the partition's next owner. If the partition still

@@ -22,8 +22,8 @@ impl GroupOffsets {
         Ok(Self { consumer: consumer.create()?, tokens: consumer.tokens.clone() })
     }
 
-    /// Returns the committed offset of each of these partitions. Waits at most `timeout`, and for an
-    /// OAuth token.
+    /// Fetches the committed offset of each of these partitions. Waits at most `timeout`, and for
+    /// an OAuth token.
     ///
     /// # Errors
     /// Also fails while a transaction that contains offsets of these partitions is open.

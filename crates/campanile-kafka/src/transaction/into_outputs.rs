@@ -33,7 +33,7 @@ pub trait IntoOutputs: sealed::Sealed {}
 
 mod sealed {
     pub trait Sealed {
-        /// Returns the outputs to send for `record`.
+        /// Finds the outputs to send for `record`.
         fn of(self, record: &super::Record) -> Result<super::Outputs, super::BoxError>;
     }
 }

@@ -172,7 +172,7 @@ impl Transactions {
 }
 
 impl TransactionSettings {
-    /// Returns the addresses of the brokers, for log events.
+    /// Reads the addresses of the brokers, for log events.
     pub(super) fn brokers(&self) -> Option<&str> {
         self.client.get("bootstrap.servers").or(self.client.get("metadata.broker.list"))
     }

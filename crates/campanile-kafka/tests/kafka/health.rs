@@ -187,7 +187,6 @@ async fn blocked_runtime_is_not_live_until_released() {
     serving.stop().await.unwrap();
 }
 
-/// Requests this path. Returns status and body of the response.
 async fn get(routes: &Router, path: &str) -> (StatusCode, String) {
     let request = Request::get(path).body(Body::empty()).unwrap();
     let (parts, body) = routes.clone().oneshot(request).await.unwrap().into_parts();

@@ -15,7 +15,6 @@ fn skipping(consumer: Consumer, coordinates: &[&str]) -> Consumer {
     coordinates.iter().fold(consumer, |consumer, at| consumer.skip_at(at.parse().unwrap()))
 }
 
-/// Returns the text of the coordinates at which the consumer has stopped.
 fn stopped_at(error: ConsumerError) -> String {
     let ConsumerError::Stopped { at, .. } = error else { panic!("{error:?}") };
     at.to_string()

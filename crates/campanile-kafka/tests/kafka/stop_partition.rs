@@ -16,7 +16,6 @@ fn stopping(config: &ClientConfig) -> Consumer {
     consumer(config.clone(), "orders").on_give_up(OnGiveUp::StopPartition)
 }
 
-/// Returns the record at which this partition is stopped.
 fn stopped(handle: &Handle, partition: usize) -> Option<StoppedPartition> {
     handle.status().partitions.get(partition).and_then(|status| status.stopped)
 }

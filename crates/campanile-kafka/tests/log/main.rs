@@ -34,7 +34,7 @@ impl io::Write for Lines {
     }
 }
 
-/// Returns an address at which each connection is closed at once, and the number of connections.
+/// Opens a port that closes each connection at once, and counts the connections.
 fn closing_address() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

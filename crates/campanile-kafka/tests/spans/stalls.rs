@@ -32,7 +32,6 @@ where
     service_fn(handle)
 }
 
-/// Waits for the first stall report and returns it.
 async fn first_stall(log: &CapturedLog) -> String {
     until("a stall is reported", || !log.lines("WARN", STALLED).is_empty()).await;
     log.lines("WARN", STALLED).swap_remove(0)

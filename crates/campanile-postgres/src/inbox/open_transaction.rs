@@ -160,7 +160,7 @@ impl OpenTransaction {
     }
 }
 
-/// Runs this future for as long as the limit, or returns `None`.
+/// Runs this future until it completes or the limit has passed.
 ///
 /// A handler may block the thread on which its connection is served, for longer than the limit. The
 /// limit therefore passes in steps, and a blocked thread costs at most one step.

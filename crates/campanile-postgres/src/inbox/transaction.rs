@@ -78,7 +78,7 @@ pub enum TransactionError {
 pub struct Connection(Arc<Lease>);
 
 impl Transaction {
-    /// Returns the transaction that the inbox has set in this request.
+    /// Finds the transaction that the inbox has set in this request.
     ///
     /// # Errors
     /// [`TransactionError::Ended`] if there is none, because no [`InboxLayer`](super::InboxLayer)

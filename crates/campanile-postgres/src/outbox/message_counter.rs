@@ -17,7 +17,7 @@ impl MessageCounter {
         Self { key, count: AtomicU32::new(0) }
     }
 
-    /// Counts a message and returns its identity. The identity is the same in each run, provided
+    /// Counts a message and computes its identity. The identity is the same in each run, provided
     /// that each run publishes the same messages in the same order.
     pub(super) fn next_id(&self) -> Option<String> {
         let index = self.count.fetch_add(1, Ordering::Relaxed);

@@ -64,7 +64,7 @@ impl Session {
         Ok(row.map_err(with_advice)?.try_get(0)?)
     }
 
-    /// Deletes the published messages and returns the next ones.
+    /// Deletes the published messages and fetches the next ones.
     pub(super) async fn exchange(
         &self,
         request: ExchangeRequest,

@@ -30,7 +30,7 @@ enum Case {
 }
 
 /// Polls a future `polls` times and then drops it, at once or, if `woken`, at the next wake-up.
-/// Returns whether the future completed before.
+/// Checks whether the future completed before.
 async fn drop_after_polls<T>(future: impl Future<Output = T>, polls: usize, woken: bool) -> bool {
     let mut future: Option<Pin<Box<_>>> = Some(Box::pin(AssertUnwindSafe(future).catch_unwind()));
     let mut polled = 0;

@@ -12,8 +12,7 @@ use tower::service_fn;
 use crate::fixture::{Fixture, book, insert};
 use crate::support::{acquire_grant, chain, key, long_timeouts};
 
-/// Runs a handler that raises this state in its first `first` runs. Returns its result and the
-/// number of runs.
+/// Runs a handler that raises this state in its first `first` runs, and counts its runs.
 async fn run_raising(
     fixture: &Fixture,
     state: &'static str,

@@ -38,7 +38,7 @@ async fn fixture_behind_proxy_with(config: fn(&str) -> PgConfig) -> (Fixture, Ar
 }
 
 /// Starts a handler that applies the nth of `faults` to the proxy in its nth run, after it has
-/// written. Also returns the count of its runs.
+/// written. Also counts its runs.
 fn start_with_faults(
     fixture: &Fixture,
     proxy: &Arc<Proxy>,

@@ -9,7 +9,6 @@ use tower::{ServiceBuilder, ServiceExt};
 
 use crate::fixture::Fixture;
 
-/// Returns the number of rows written.
 async fn book(tx: &Transaction, id: &str) -> Result<u64, BoxError> {
     Ok(tx.execute("INSERT INTO ledger VALUES ($1, 100)", &[&id]).await?)
 }

@@ -147,7 +147,7 @@ impl ConnectDeadline {
         Self { limit, at: Instant::now() + limit.min(MAX_TIMEOUT) }
     }
 
-    /// Returns whether more than this time is left.
+    /// Checks whether more than this time is left.
     fn allows(&self, pause: Duration) -> bool {
         Instant::now() + pause < self.at
     }

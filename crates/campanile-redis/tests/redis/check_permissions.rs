@@ -21,7 +21,7 @@ fn test_namespaces() -> [Namespace; 1] {
     [Namespace::try_from(crate::support::NAMESPACE).unwrap()]
 }
 
-/// Connects, and returns the finding for which the server is refused.
+/// Connects to a server that is refused for exactly one finding.
 async fn refusal(config: &RedisConfig) -> Finding {
     match RedisStore::connect(config.clone()).await {
         Err(ConnectError::Unsafe { findings, .. }) if findings.len() == 1 => findings[0].clone(),

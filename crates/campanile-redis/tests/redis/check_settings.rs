@@ -23,7 +23,7 @@ async fn finding_of(server: &RedisServer, kind: FindingKind) -> Finding {
     (*finding).clone()
 }
 
-/// Connects, and returns the findings for which the server is refused.
+/// Connects to a server that is refused, and lists the findings.
 async fn refusal_kinds(server: &RedisServer) -> Vec<FindingKind> {
     match RedisStore::connect(long_timeout(server.url())).await {
         Err(ConnectError::Unsafe { findings, .. }) => findings.iter().map(Finding::kind).collect(),

@@ -124,8 +124,8 @@ async fn count_lost(
     lost
 }
 
-/// Kills a server with this `appendfsync` under load and restarts it. Returns how many acknowledged
-/// completions are lost.
+/// Kills a server with this `appendfsync` under load and restarts it. Counts the acknowledged
+/// completions that are lost.
 async fn lost_by_kill(appendfsync: Option<&str>) -> u64 {
     let mut builder = RedisServer::builder().append_only(appendfsync.is_some());
     if let Some(appendfsync) = appendfsync {
@@ -145,8 +145,8 @@ async fn lost_by_kill(appendfsync: Option<&str>) -> u64 {
 }
 
 /// Loses the primary's machine under load and promotes its replica, which was cut off from the
-/// primary a moment before. Returns the number of acknowledged completions that are lost, and the
-/// store's shortfalls.
+/// primary a moment before. Counts the acknowledged completions that are lost, and the store's
+/// shortfalls.
 async fn lost_by_failover(replicas: u32) -> (u64, u64) {
     let mut primary = RedisServer::start().unwrap();
     let proxy = Proxy::to(primary.addr()).unwrap();

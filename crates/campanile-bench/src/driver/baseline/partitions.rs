@@ -40,7 +40,7 @@ pub(in crate::driver) async fn run(task: &Task) -> Result<Measurement, BoxError>
     context.counters.measurement()
 }
 
-/// Returns only on errors.
+/// Consumes until an error occurs.
 async fn consume(context: &Arc<Context>) -> Result<(), BoxError> {
     let mut queues = HashMap::new();
     loop {

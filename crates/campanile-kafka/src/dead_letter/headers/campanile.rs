@@ -16,7 +16,6 @@ pub(super) const TRUNCATED_PAYLOAD: &str = "campanile-truncated-payload-bytes";
 /// In a truncated letter: the number of headers that were left out.
 pub(super) const TRUNCATED_HEADERS: &str = "campanile-truncated-headers";
 
-/// Returns whether this is the name of one of these headers.
 pub(super) fn is_header(name: &str) -> bool {
     [CAUSE, KEY, TOKEN, ATTEMPTS, GIVE_UPS, TRUNCATED_PAYLOAD, TRUNCATED_HEADERS].contains(&name)
 }

@@ -86,7 +86,7 @@ pub(super) enum CauseKind {
 }
 
 impl CauseKind {
-    /// Returns the kind as a class name.
+    /// Formats the kind as a class name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::AttemptFailed => "AttemptFailed",
@@ -99,7 +99,6 @@ impl CauseKind {
         }
     }
 
-    /// Returns the layer that the error comes from.
     pub(super) fn layer(self) -> &'static str {
         match self {
             Self::DecodeError => "DecodeLayer",

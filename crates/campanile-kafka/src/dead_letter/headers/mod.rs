@@ -75,7 +75,6 @@ const MAX_KEPT: usize = 16 * 1024;
 const HEADER_OVERHEAD: usize = 16;
 
 impl Letter<'_> {
-    /// Returns all headers, in order.
     pub(crate) fn headers(&self, style: HeaderStyle) -> Vec<Header> {
         let (mut headers, omitted) = self.record_headers();
         if matches!(style, HeaderStyle::Spring | HeaderStyle::Both) {
@@ -88,9 +87,9 @@ impl Letter<'_> {
         headers
     }
 
-    /// Returns the headers that the record came with, except those of an earlier dead letter, and
-    /// the number of headers that were left out to keep the letter small. A header is left out if
-    /// it is larger than the room that is left.
+    /// Takes the headers that the record came with, except those of an earlier dead letter, and
+    /// counts the headers that were left out to keep the letter small. A header is left out if it
+    /// is larger than the room that is left.
     fn record_headers(&self) -> (Vec<Header>, usize) {
         let mut room = if self.truncated { MAX_KEPT } else { usize::MAX };
         let mut omitted = 0;
@@ -111,7 +110,6 @@ impl Letter<'_> {
     }
 }
 
-/// Returns whether a dead letter sets a header of this name, in any style.
 fn is_dead_letter_header(name: &str) -> bool {
     name.starts_with(spring::PREFIX)
         || name.starts_with(connect::PREFIX)

@@ -22,12 +22,12 @@ fn letter<'a>(record: &'a Record, cause: &'a Cause) -> Letter<'a> {
     Letter { record, group: "billing", cause, token: None, truncated: false }
 }
 
-/// Returns names and values as Java reads them.
+/// Reads names and values as Java does.
 fn decoded(headers: &[Header]) -> Vec<(&str, Option<&[u8]>)> {
     headers.iter().map(|(name, value)| (&**name, value.as_deref())).collect()
 }
 
-/// Returns the text of the only header of this name.
+/// Reads the only header of this name as text.
 fn text<'h>(headers: &'h [Header], name: &str) -> &'h str {
     let found: Vec<_> = headers.iter().filter(|(n, _)| n == name).collect();
     let [(_, Some(value))] = found[..] else { panic!("{name}: {found:?}") };

@@ -144,7 +144,7 @@ impl Run {
     }
 }
 
-/// Drops the attempts that are ahead of their turn, and returns their records to `pending`.
+/// Drops the attempts that are ahead of their turn, and puts their records back into `pending`.
 fn cancel_ahead(ahead: &mut VecDeque<Attempt>, pending: &mut VecDeque<Record>) {
     while let Some(attempt) = ahead.pop_back() {
         pending.push_front(attempt.record().clone());

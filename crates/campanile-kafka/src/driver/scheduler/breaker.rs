@@ -68,7 +68,7 @@ const REOPEN_THRESHOLD: (usize, Duration) = (3, Duration::from_secs(2));
 const CLOSE_THRESHOLD: usize = 1_000;
 
 impl Breaker {
-    /// Returns whether a record may be started.
+    /// Checks whether a record may be started.
     pub(super) fn allows(&self) -> bool {
         !matches!(self.state, State::Open { probe: Probe::After(_) | Probe::Running(..), .. })
     }
@@ -77,7 +77,7 @@ impl Breaker {
         matches!(self.state, State::Open { .. })
     }
 
-    /// Returns whether the store is known to be unavailable. This is unknown, and the result is
+    /// Checks whether the store is known to be unavailable. This is unknown, and the result is
     /// `false`, when no record asks the store any more: the consumer is paused, or it has no
     /// records that could ask.
     pub(super) fn is_store_unavailable(&self) -> bool {
@@ -125,7 +125,7 @@ impl Breaker {
         self.state = State::Open { failures, probe: Probe::After(sleep) };
     }
 
-    /// Returns the backoff of a record that the store did not answer this many times. The backoff
+    /// Chooses the backoff of a record that the store did not answer this many times. The backoff
     /// is short while the breaker is open, since the record may be the next probe. Otherwise it is
     /// longer, since many records may be waiting.
     pub(super) fn backoff(&self, times: u32) -> Duration {
@@ -133,7 +133,6 @@ impl Breaker {
         backoff.delay(times)
     }
 
-    /// Returns whether the store has recovered since the last call.
     pub(super) fn take_recovered(&mut self) -> bool {
         std::mem::take(&mut self.recovered)
     }
@@ -198,7 +197,7 @@ mod tests {
     const ONE: QueueId = QueueId::numbered(1);
     const OTHER: QueueId = QueueId::numbered(2);
 
-    /// Returns an open breaker with a due probe.
+    /// Creates an open breaker with a due probe.
     async fn open() -> Breaker {
         let mut breaker = Breaker::default();
         breaker.on_store_failure(ONE, "refused");

@@ -15,7 +15,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes the next queue to start from the run queue, and returns it with its route.
+    /// Takes the next queue to start, with its route, from the run queue.
     fn next(&mut self) -> Option<(QueueId, usize)> {
         if self.in_flight >= self.policies.max_in_flight
             || self.control.is_paused()
@@ -89,8 +89,8 @@ impl Scheduler {
         self.mark_in_flight(id, task, running);
     }
 
-    /// Returns how many queues of one partition may be in flight. With several partitions this is
-    /// half of the limit, so that slow handlers of one partition do not hold up the others.
+    /// Computes how many queues of one partition may be in flight. With several partitions this is
+    /// half of the total limit, so that slow handlers of one partition do not hold up the others.
     fn partition_limit(&self) -> usize {
         match self.partitions.len() {
             0 | 1 => self.policies.max_in_flight,
@@ -98,8 +98,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the bound for starting records ahead: a record is started only if it is fewer than
-    /// this many deliveries ahead of its partition's oldest unfinished record.
+    /// A record is started only if it is fewer than this many deliveries ahead of its partition's
+    /// oldest unfinished record.
     pub(super) fn max_ahead(&self) -> u64 {
         if self.outputs_full { 1 } else { self.policies.max_ahead }
     }

@@ -101,13 +101,12 @@ impl Scheduler {
         self.drains.iter_mut().for_each(|(_, drain)| drain.expire());
     }
 
-    /// Returns whether this drain has ended. During the shutdown its records may belong to another
+    /// Checks whether this drain has ended. During the shutdown its records may belong to another
     /// drain, so all drains must have ended then.
     pub(in crate::driver) fn is_drain_finished(&self, id: DrainId) -> bool {
         self.drains.iter().all(|(other, _)| *other != id) && (!self.stopping || self.is_drained())
     }
 
-    /// Returns whether no drain is in progress.
     pub(in crate::driver) fn is_drained(&self) -> bool {
         self.drains.is_empty()
     }

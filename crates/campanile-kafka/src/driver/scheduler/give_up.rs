@@ -177,7 +177,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the partitions that were stopped since the last call. They need not be read any more.
+    /// Takes the partitions that were stopped since the last call. They need not be read any more.
     pub(in crate::driver) fn take_stopped_partitions(&mut self) -> Vec<Arc<Assignment>> {
         std::mem::take(&mut self.stopped_partitions)
     }

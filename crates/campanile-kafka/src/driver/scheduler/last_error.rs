@@ -15,7 +15,7 @@ pub(super) struct LastError {
     pub(super) waits_for: &'static str,
 }
 
-/// Returns what a record waits for after an attempt that ended in this error.
+/// Says what a record waits for after an attempt that ended in this error.
 pub(super) fn waits_for(error: &(dyn Error + 'static)) -> &'static str {
     match IdempotencyError::find(error) {
         Some(IdempotencyError::Locked { .. }) => "the lock of its key, held by another owner",

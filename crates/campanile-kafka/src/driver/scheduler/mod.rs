@@ -216,12 +216,10 @@ impl Scheduler {
         self.summary
     }
 
-    /// Returns the queue of a record that is being handled, which keeps the queue in place.
     fn queue(&mut self, id: QueueId) -> &mut Queue {
         self.queues.get_mut(id).expect("a queue exists while its record is handled")
     }
 
-    /// Returns the partition of a queue with a record that is being handled.
     fn partition(&mut self, id: QueueId) -> &mut Partition {
         let assignment = self.queue(id).assignment;
         let partition = self.partitions.get_mut(&assignment);

@@ -95,12 +95,10 @@ impl Partition {
         (Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }, unblocked)
     }
 
-    /// Returns the retry topic of the partition, if it belongs to one.
     pub(super) fn retry_topic(&self) -> Option<&RetryTopic> {
         self.assignment.retry_topic.as_ref()
     }
 
-    /// Returns whether this delivery is at least `max_ahead` ahead of the oldest unfinished one.
     pub(super) fn reaches_max_ahead(&self, delivery: Delivery, max_ahead: u64) -> bool {
         self.watermark.distance(delivery) >= max_ahead
     }
@@ -136,7 +134,7 @@ impl Partition {
         self.take_unblocked(max_ahead)
     }
 
-    /// Removes and returns the queues that are no longer too far ahead.
+    /// Takes the queues that are no longer too far ahead.
     pub(super) fn take_unblocked(&mut self, max_ahead: u64) -> Vec<QueueId> {
         let oldest = self.watermark.oldest();
         let mut taken = Vec::new();

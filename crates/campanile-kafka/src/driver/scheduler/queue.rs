@@ -118,7 +118,7 @@ impl Queue {
         self.attempts.last_error = Some(Box::new(LastError { failures, error, waits_for }));
     }
 
-    /// Returns whether the first record is in flight.
+    /// Checks whether the first record is in flight.
     pub(super) fn is_running(&self) -> bool {
         matches!(self.state, QueueState::Running(_) | QueueState::NotReady { .. })
     }
@@ -136,7 +136,7 @@ impl Queue {
 }
 
 impl Queued {
-    /// Returns the remaining delay of a record from a retry topic, if the delay is not over.
+    /// Computes the remaining delay of a record from a retry topic, if the delay is not over.
     pub(super) fn remaining_delay(&self, retry_topic: Option<&RetryTopic>) -> Option<Duration> {
         let (due, received) = self.due?;
         retry_topic?.remaining_delay(due, received)

@@ -40,7 +40,7 @@ impl RunQueue {
         }
     }
 
-    /// Returns whether the service of this route is known not to be ready.
+    /// Checks whether the service of this route is known not to be ready.
     pub(super) fn is_blocked(&self, route: usize) -> bool {
         self.routes.get(route).is_some_and(|route| route.not_ready > 0)
     }

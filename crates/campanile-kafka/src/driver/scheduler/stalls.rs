@@ -84,7 +84,7 @@ impl Stalls {
         StallAge { oldest: now - tracked.since, activity: now - tracked.activity.1 }
     }
 
-    /// Returns whether to log the stall: once it has lasted long enough, and again each time its
+    /// Decides whether to log the stall: once it has lasted long enough, and again each time its
     /// duration has doubled.
     pub(super) fn is_due(&self, assignment: AssignmentId, age: StallAge) -> bool {
         let tracked = self.tracked.get(&assignment);
@@ -128,7 +128,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
     const RUNNING: Activity = Activity::Running { failures: 0 };
 
-    /// Samples a partition once. Returns whether the stall is logged.
+    /// Samples a partition once, and checks whether the stall is logged.
     fn sample(
         stalls: &mut Stalls,
         offset: i64,

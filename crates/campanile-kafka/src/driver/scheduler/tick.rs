@@ -88,7 +88,7 @@ impl Scheduler {
         self.stalls.observe(assignment, offset, activity, now)
     }
 
-    /// Returns what the record waits for, or `None` if the wait is expected.
+    /// Finds what the record waits for, unless the wait is expected.
     fn stall_reason(&mut self, id: QueueId) -> Option<&'static str> {
         if self.partition(id).draining {
             return None;

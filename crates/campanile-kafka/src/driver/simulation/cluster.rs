@@ -84,7 +84,6 @@ impl Cluster {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the member to the group, and returns its source.
     pub(super) fn join(&self, total: Arc<Usage>) -> SimulatedSource {
         let mut state = self.state();
         state.member = Member { total, ..Member::default() };
@@ -118,7 +117,6 @@ impl Cluster {
 }
 
 impl State {
-    /// Returns whether every record is processed and committed.
     pub(super) fn is_done(&self) -> bool {
         self.logs.iter().all(|(partition, log)| {
             self.committed.get(partition).copied() == log.last().map(|last| last + 1)

@@ -52,12 +52,11 @@ impl History {
         }
     }
 
-    /// Returns a hash of all events, their order and their times.
+    /// Hashes all events, their order and their times.
     pub(super) fn hash(&self) -> u64 {
         self.hasher.finish()
     }
 
-    /// Returns the number of processed records.
     pub(super) fn finished(&self) -> u64 {
         self.processed.len() as u64
     }

@@ -22,7 +22,7 @@ const SEEDS: u64 = 2_000;
 /// The number of seeds within which each planted bug must be found.
 const BUG_SEEDS: u64 = 1_000;
 
-/// Returns the number of seeds to run. `CAMPANILE_DRIVER_SEEDS` overrides it for longer runs.
+/// `CAMPANILE_DRIVER_SEEDS` overrides the number of seeds for longer runs.
 fn seeds() -> u64 {
     let seeds = std::env::var("CAMPANILE_DRIVER_SEEDS").ok();
     seeds.map_or(SEEDS, |seeds| seeds.parse().expect("CAMPANILE_DRIVER_SEEDS is a number"))

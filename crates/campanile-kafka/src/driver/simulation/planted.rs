@@ -31,7 +31,6 @@ thread_local! {
     static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-/// Returns whether this bug is planted in the current thread.
 pub(in crate::driver) fn is_planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }

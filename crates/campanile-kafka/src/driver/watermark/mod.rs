@@ -13,7 +13,7 @@ use super::simulation::{Bug, is_planted};
 pub(crate) struct Delivery(u64);
 
 impl Delivery {
-    /// Returns how many deliveries this one comes after `other`, or 0 if it comes before.
+    /// Counts how many deliveries this one comes after `other`: 0 if it comes before.
     pub(crate) fn distance_from(self, other: Self) -> u64 {
         self.0.saturating_sub(other.0)
     }
@@ -49,7 +49,7 @@ enum DeliveryState {
 }
 
 impl Watermark {
-    /// Returns whether delivering this offset next means that the position was reset.
+    /// Checks whether delivering this offset next means that the position was reset.
     pub(crate) fn is_reset(&self, offset: i64) -> bool {
         self.last_offset.is_some_and(|last| offset <= last)
     }
@@ -73,24 +73,24 @@ impl Watermark {
         Delivery(self.first + self.delivered.len() as u64 - 1)
     }
 
-    /// Returns whether a reset has superseded this delivery, so that its record is delivered again.
+    /// Checks whether a reset has superseded this delivery, so that its record is delivered again.
     pub(crate) fn is_superseded(&self, Delivery(number): Delivery) -> bool {
         let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         let delivered = index.and_then(|index| self.delivered.get(index));
         delivered.is_none_or(|delivered| delivered.state == DeliveryState::Superseded)
     }
 
-    /// Returns the offset below which everything is finished.
+    /// Everything below this offset is finished.
     pub(crate) fn watermark(&self) -> Option<i64> {
         self.watermark
     }
 
-    /// Returns the oldest unfinished delivery, or the next delivery if all are finished.
+    /// Finds the oldest unfinished delivery, or the next delivery if all are finished.
     pub(crate) fn oldest(&self) -> Delivery {
         Delivery(self.first)
     }
 
-    /// Returns how many deliveries this one comes after the oldest unfinished one.
+    /// Counts how many deliveries this one comes after the oldest unfinished one.
     pub(crate) fn distance(&self, delivery: Delivery) -> u64 {
         delivery.distance_from(self.oldest())
     }

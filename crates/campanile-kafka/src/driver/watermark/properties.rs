@@ -41,7 +41,8 @@ struct Model {
 }
 
 impl Model {
-    /// Returns the offset after the last delivery that is finished before the first unfinished one.
+    /// Computes the offset after the last delivery that is finished before the first unfinished
+    /// one.
     fn expected(&self) -> Option<i64> {
         let present = self.known.iter().enumerate().filter(|(_, k)| !k.superseded);
         let (index, last) = present.take_while(|(_, k)| k.finished).last()?;

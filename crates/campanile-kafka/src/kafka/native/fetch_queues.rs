@@ -153,7 +153,7 @@ impl FetchedMessages<'_> {
         self.buffer.messages.len()
     }
 
-    /// Returns the next message, or the error that stands in its place.
+    /// Takes the next message, or the error that stands in its place.
     pub(in crate::kafka) fn next(&mut self) -> Option<Result<Message<'_>, FetchError>> {
         let &message = self.buffer.messages.get(self.next)?;
         self.next += 1;
@@ -214,7 +214,7 @@ impl<'a> Message<'a> {
         TopicHandle(self.get().rkt)
     }
 
-    /// Returns librdkafka's text for the error that this message stands for.
+    /// Reads librdkafka's text for the error that this message stands for.
     fn reason(&self) -> String {
         // SAFETY: the message has an error. Its text ends with NUL and lives as long as the
         // message.
@@ -268,7 +268,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Returns each header's name and value; see [`headers`](super::headers).
+    /// Reads each header's name and value; see [`headers`](super::headers).
     pub(in crate::kafka) fn headers(
         &self,
     ) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> + use<'a> {

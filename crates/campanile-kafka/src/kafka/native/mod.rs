@@ -98,7 +98,7 @@ fn try_set_oauth_token<C: ClientContext>(
     Err(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
 }
 
-/// Returns the offset after a partition's last record, as of the last fetch. Sends no request.
+/// Reads the offset after a partition's last record, as of the last fetch. Sends no request.
 pub(super) fn end_offset<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
@@ -117,7 +117,7 @@ pub(super) fn end_offset<C: ConsumerContext>(
     (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
 }
 
-/// Returns whether the consumer is a member of its group, that is, of one of the group's
+/// Checks whether the consumer is a member of its group, that is, of one of the group's
 /// generations.
 pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
     // SAFETY: the metadata is alive and is only read.
@@ -126,8 +126,8 @@ pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool 
     })
 }
 
-/// Returns whether the consumer has a member id. In the classic protocol it has none before it
-/// joins its group and after it has left.
+/// Checks whether the consumer has a member id. In the classic protocol it has none before it joins
+/// its group and after it has left.
 pub(super) fn has_member_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
     check_group_metadata(consumer, |metadata| {
         // SAFETY: the metadata is alive and is only read.
@@ -137,7 +137,7 @@ pub(super) fn has_member_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> b
     })
 }
 
-/// Applies a predicate to the group's metadata; returns `false` for a consumer without a group.
+/// Checks the group's metadata with a predicate. A consumer without a group fails the check.
 fn check_group_metadata<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     is: impl FnOnce(*const rd_kafka_consumer_group_metadata_t) -> bool,
@@ -155,7 +155,7 @@ fn check_group_metadata<C: ConsumerContext>(
     is
 }
 
-/// Returns each header's name and value, in order. A null value is `None`.
+/// Reads each header's name and value, in order. A null value is `None`.
 ///
 /// A name ends at its first NUL byte, since librdkafka returns it as a C string. Headers that
 /// librdkafka cannot parse count as no headers.
@@ -166,7 +166,7 @@ pub(super) fn headers<'m>(
     unsafe { message_headers(message.ptr()) }
 }
 
-/// Returns the headers of a message.
+/// Reads the headers of a message.
 ///
 /// # Safety
 /// The message must live for `'m`.
@@ -182,7 +182,7 @@ unsafe fn message_headers<'m>(
     unsafe { iter_headers(found) }
 }
 
-/// Returns the headers of a message that no longer belongs to the consumer.
+/// Reads the headers of a message that no longer belongs to the consumer.
 pub(super) fn owned_headers(
     message: &OwnedMessage,
 ) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {

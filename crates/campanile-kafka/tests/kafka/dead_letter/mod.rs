@@ -87,7 +87,7 @@ fn letters(config: &ClientConfig) -> Vec<OwnedMessage> {
     letters_in(config, DEAD)
 }
 
-/// Returns the only header with this name, as text.
+/// Reads the only header with this name as text.
 pub(crate) fn header(letter: &OwnedMessage, name: &str) -> String {
     let bytes = bytes(letter, name).unwrap_or_else(|| panic!("no header {name}"));
     String::from_utf8(bytes).unwrap()

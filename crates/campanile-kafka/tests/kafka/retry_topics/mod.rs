@@ -50,7 +50,7 @@ fn retrying(config: ClientConfig) -> Consumer {
 struct Calls(Arc<Mutex<Vec<(Record, Instant)>>>);
 
 impl Calls {
-    /// Records the call, and returns how often the record has arrived so far, including its copies.
+    /// Records the call, and counts how often the record has arrived so far, including its copies.
     fn push(&self, record: &Record) -> usize {
         let mut calls = self.0.lock().unwrap();
         calls.push((record.clone(), Instant::now()));

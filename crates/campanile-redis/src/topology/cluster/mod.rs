@@ -113,7 +113,7 @@ impl Cluster {
         self.spawn_refresh();
     }
 
-    /// Returns whether the namespace's bucket count has been checked since the cluster last changed.
+    /// Tells whether the namespace's bucket count has been checked since the cluster last changed.
     pub(crate) fn has_checked_buckets(&self, namespace: &Namespace) -> bool {
         self.0.state().buckets_checked.contains(namespace)
     }

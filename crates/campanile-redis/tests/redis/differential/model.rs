@@ -64,7 +64,7 @@ impl KeyModel {
         Some((token, Owner::new(owner)))
     }
 
-    /// Applies the command as a store should, and returns the reply.
+    /// Applies the command as a store should.
     pub(super) fn apply(&mut self, command: &Command, now: SystemTime) -> Reply {
         let entry = match &self.stored {
             Stored::Absent => None,
