@@ -54,9 +54,10 @@ async fn refused_namespace_does_not_affect_others_in_batch() {
         .into_iter()
         .map(|answer| answer.err().map(|error| error.kind()))
         .collect();
-    let refused = Some(StoreErrorKind::Unavailable);
+    let misconfigured = Some(StoreErrorKind::Misconfigured);
     let unreadable = Some(StoreErrorKind::Unreadable);
-    assert_eq!(kinds, [None, refused, None, unreadable, refused, refused]);
+    let refused = Some(StoreErrorKind::Unavailable);
+    assert_eq!(kinds, [None, misconfigured, None, unreadable, refused, misconfigured]);
 }
 
 #[tokio::test]
