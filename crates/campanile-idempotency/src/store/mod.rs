@@ -93,9 +93,17 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// rejected.
     ///
     /// To replay a dead letter, an operator first reopens the key and then produces the record
-    /// again. The token is that of the entry, and the dead letter carries it. The result is
-    /// [`Reply::Reopened`], or [`Reply::Lost`] if the entry has a different token because another
-    /// operation came first; the entry is then unchanged.
+    /// again. The token is that of the entry, and the dead letter carries it.
+    ///
+    /// | reply | the entry |
+    /// |---|---|
+    /// | [`Reply::Reopened`] | is reopened, or was already. Produce the record. |
+    /// | [`Reply::Lost`] | has expired or is absent: produce the record. Or it has another token: use the copy of the dead letter with the highest one. |
+    /// | [`Reply::Settled`] with COMPLETED | was processed. Only `force` reopens it. |
+    /// | `Settled` with PROCESSING | has an owner, or its lock is left from one. Wait for the lock; `force` does not take it away. |
+    /// | `Settled` with RETRYING | is not given up. It has attempts left, or is exhausted: then only `force` reopens it. |
+    ///
+    /// Except for `Reopened`, the entry is unchanged.
     ///
     /// # Errors
     /// Those of [`apply`](Self::apply).
