@@ -55,7 +55,7 @@ use crate::{ConnectError, Safety};
 /// ```
 ///
 /// A URL with a database other than 0 also needs `+select`. For a single namespace, access to the
-/// keys `~campanile:{payments} ~{payments:*` is enough. Without `+info +config|get`, the server
+/// keys `~campanile:{payments} ~{payments:*` is enough; the braces are literal. Without `+info +config|get`, the server
 /// cannot be inspected completely at the start. [`with_wait`](RedisConfig::with_wait) needs
 /// `+wait`, and [`with_wait_aof`](RedisConfig::with_wait_aof) needs `+waitaof`.
 #[derive(Clone)]
@@ -176,7 +176,7 @@ impl RedisConfig {
     ///
     /// The number is fixed when a namespace is first used, because a store with another number
     /// would look for every entry in the wrong place and find no lock. Redis keeps the number under
-    /// `campanile:{namespace}`, and a store with another number is refused.
+    /// `campanile:{namespace}`, with literal braces, and a store with another number is refused.
     pub fn with_buckets(mut self, count: u16) -> Self {
         self.buckets = count;
         self

@@ -154,7 +154,7 @@ pub(super) async fn attempts_that_ran_are_handed_back_eight_times<S: Store, T: T
     if grants == expected {
         Ok(())
     } else {
-        Err(format!("expected {expected} grants before the giving_up, got {grants}"))
+        Err(format!("expected {expected} grants before the give-up, got {grants}"))
     }
 }
 
@@ -231,7 +231,7 @@ async fn acquire_give_up<S: Store, T: Time>(
         Reply::Exhausted { token, attempt: 1, give_ups, .. } if give_ups == expected => {
             Ok(Grant { token, owner })
         }
-        other => Err(format!("expected giving_up {expected}, got {other:?}")),
+        other => Err(format!("expected give-up {expected}, got {other:?}")),
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) use self::cause::Cause;
 /// and `campanile-give-ups` (decimal), as far as the record has them. A crash between the
 /// publication of a letter and the update of its entry leaves a second copy of the letter. The copy
 /// has the same key and the same original topic, partition and offset, but another token and one
-/// more giving_up, because it was published under a lock of its own. A letter that was too large also
+/// more give-up, because it was published under a lock of its own. A letter that was too large also
 /// has `campanile-truncated-payload-bytes`, the size of its payload, and
 /// `campanile-truncated-headers`, the number of headers that were left out to keep the others below
 /// 16 KiB.
