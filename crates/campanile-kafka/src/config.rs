@@ -1,5 +1,6 @@
 //! The consumer's settings for librdkafka.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use campanile_core::{BoxError, ConfigError};
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
 use tracing::level_filters::LevelFilter;
 
 use crate::client::ClientSettings;
@@ -75,7 +77,19 @@ const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes
 /// committed: records that are produced there between a stop and the next start are skipped, too.
 #[derive(Clone)]
 #[must_use]
-pub struct ConsumerConfig(pub(crate) ClientSettings);
+pub struct ConsumerConfig {
+    pub(crate) client: ClientSettings,
+    /// For errors, which name the variable that has to be changed.
+    environment: Option<Environment>,
+}
+
+/// The origin of settings that were read from the environment.
+#[derive(Clone)]
+struct Environment {
+    prefix: String,
+    /// The variable of each setting that has not been set otherwise since.
+    variables: HashMap<String, String>,
+}
 
 impl ConsumerConfig {
     /// Creates a configuration with these brokers (`host:port`, separated by commas) and this group.
@@ -101,7 +115,7 @@ impl ConsumerConfig {
     /// # Errors
     /// Fails if the value of one of these variables is not valid Unicode. Unknown names, invalid values
     /// and missing settings are reported by [`Consumer::new`](crate::Consumer::new), with the name of
-    /// the setting.
+    /// the variable.
     pub fn from_env(prefix: &str) -> Result<Self, ConfigError> {
         Self::from_variables(prefix, std::env::vars_os())
     }
@@ -110,22 +124,47 @@ impl ConsumerConfig {
         prefix: &str,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigError> {
-        let setting = |(variable, value): (OsString, OsString)| {
-            let variable = variable.to_str()?;
-            let name = variable.strip_prefix(prefix)?.to_lowercase().replace('_', ".");
+        let mut client = ClientSettings::default();
+        let mut read = HashMap::new();
+        for (variable, value) in variables {
+            let Ok(variable) = variable.into_string() else { continue };
+            let Some(name) = variable.strip_prefix(prefix) else { continue };
+            let name = name.to_lowercase().replace('_', ".");
             // The value may be a secret.
-            let not_unicode =
-                |_| ConfigError::new(format!("the value of `{variable}` is not valid Unicode"));
-            Some(value.into_string().map(|value| (name, value)).map_err(not_unicode))
-        };
-        variables.into_iter().filter_map(setting).collect()
+            let value = value.into_string().map_err(|_| {
+                ConfigError::new(format!("the value of `{variable}` is not valid Unicode"))
+            })?;
+            client.set(&*name, value);
+            read.insert(name, variable);
+        }
+        let environment = Environment { prefix: prefix.to_owned(), variables: read };
+        Ok(Self { client, environment: Some(environment) })
     }
 
     /// Sets a librdkafka setting. It overrides the driver's default.
     /// [`Consumer::new`](crate::Consumer::new) refuses unknown names.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.0.set(name, value);
+        let name = name.into();
+        if let Some(environment) = &mut self.environment {
+            environment.variables.remove(&name);
+        }
+        self.client.set(name, value);
         self
+    }
+
+    /// Returns the value of a setting, or `None` if this configuration does not set it. The defaults of
+    /// the driver and of librdkafka are not included.
+    ///
+    /// ```
+    /// use campanile_kafka::ConsumerConfig;
+    ///
+    /// let config = ConsumerConfig::new("localhost:9092", "billing");
+    /// // a namespace is named after the group and the kind of event
+    /// let namespace = format!("{}.payments", config.get("group.id").unwrap_or_default());
+    /// assert_eq!(namespace, "billing.payments");
+    /// ```
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.client.get(name)
     }
 
     /// Sets a function that obtains OAuth tokens, and `sasl.mechanisms` to `OAUTHBEARER`. This is how
@@ -166,9 +205,9 @@ impl ConsumerConfig {
         obtain: impl Fn() -> Result<OauthToken, BoxError> + Send + Sync + 'static,
     ) -> Self {
         // The other name of the same setting.
-        self.0.remove("sasl.mechanism");
-        self.0.set("sasl.mechanisms", "OAUTHBEARER");
-        self.0.tokens = Some(Arc::new(OauthTokens::new(obtain)));
+        self.client.remove("sasl.mechanism");
+        self.client.set("sasl.mechanisms", "OAUTHBEARER");
+        self.client.tokens = Some(Arc::new(OauthTokens::new(obtain)));
         self
     }
 
@@ -178,53 +217,83 @@ impl ConsumerConfig {
         let group = self.required(&["group.id"])?;
         self.force_off()?;
         self.add_defaults();
-        let native = self.0.create_native_config().map_err(config_error)?;
+        let native =
+            self.client.create_native_config().map_err(|error| self.config_error(error))?;
         let poll_interval = native.get("max.poll.interval.ms").map_err(config_error)?;
         let max_poll_interval_ms = poll_interval.parse().map_err(|_| {
             ConfigError::new(format!("max.poll.interval.ms is not a number: {poll_interval}"))
         })?;
-        self.0.set_log_level(log_level());
-        Ok(CheckedConfig { client: self.0, brokers, group, max_poll_interval_ms })
+        self.client.set_log_level(log_level());
+        Ok(CheckedConfig { client: self.client, brokers, group, max_poll_interval_ms })
     }
 
     /// Reads a required setting, under any of its names.
     fn required(&self, names: &[&str]) -> Result<String, ConfigError> {
-        let value = names.iter().find_map(|name| self.0.get(name));
+        let value = names.iter().find_map(|name| self.client.get(name));
         match value.map(str::trim) {
             Some(value) if !value.is_empty() => Ok(value.to_owned()),
-            _ => Err(ConfigError::new(format!("`{}` must be set", names[0]))),
+            _ => Err(ConfigError::new(format!("{} must be set", self.label(names[0])))),
+        }
+    }
+
+    /// Returns how errors name a setting: with the variable by which the user sets it, or would set it.
+    fn label(&self, name: &str) -> String {
+        let Some(Environment { prefix, variables }) = &self.environment else {
+            return format!("`{name}`");
+        };
+        match variables.get(name) {
+            Some(variable) => format!("`{variable}` (`{name}`)"),
+            None if self.client.get(name).is_some() => format!("`{name}`"),
+            None => format!("`{prefix}{}` (`{name}`)", name.to_uppercase().replace('.', "_")),
+        }
+    }
+
+    /// Converts librdkafka's error about a setting, and names the variable from which the setting was
+    /// read.
+    fn config_error(&self, error: KafkaError) -> ConfigError {
+        let variable = match (&error, &self.environment) {
+            (KafkaError::ClientConfig(_, _, name, _), Some(environment)) => {
+                environment.variables.get(name)
+            }
+            _ => None,
+        };
+        let error = config_error(error);
+        match variable {
+            Some(variable) => ConfigError::new(format!("`{variable}`: {error}")),
+            None => error,
         }
     }
 
     fn force_off(&mut self) -> Result<(), ConfigError> {
         for &name in FORCED_OFF {
-            if let Some(value) = self.0.get(name)
+            if let Some(value) = self.client.get(name)
                 && !matches!(value, "false" | "f" | "0")
             {
                 return Err(ConfigError::new(format!(
-                    "`{name}` is `{value}`, but must be `false` or left out: the driver commits \
-                     offsets once their records are finished"
+                    "{} is `{value}`, but must be `false` or left out: the driver commits offsets \
+                     once their records are finished",
+                    self.label(name)
                 )));
             }
-            self.0.set(name, "false");
+            self.client.set(name, "false");
         }
         Ok(())
     }
 
     fn add_defaults(&mut self) {
         DEFAULTS.iter().for_each(|&default| self.set_default(default));
-        if MESSAGE_SIZES.iter().all(|name| self.0.get(name).is_none()) {
+        if MESSAGE_SIZES.iter().all(|name| self.client.get(name).is_none()) {
             self.set_default(FETCH_MAX_BYTES);
         }
         // In the newer protocol the broker assigns partitions, and refuses a strategy of the client.
-        if self.0.get("group.protocol").is_none_or(|protocol| protocol == "classic") {
+        if self.client.get("group.protocol").is_none_or(|protocol| protocol == "classic") {
             self.set_default(("partition.assignment.strategy", "cooperative-sticky"));
         }
     }
 
     fn set_default(&mut self, (name, value): (&str, &str)) {
-        if self.0.get(name).is_none() {
-            self.0.set(name, value);
+        if self.client.get(name).is_none() {
+            self.client.set(name, value);
         }
     }
 }
@@ -232,14 +301,14 @@ impl ConsumerConfig {
 /// Collects pairs of a setting's name and its value. Of several values for one name, the last one wins.
 impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for ConsumerConfig {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(settings: I) -> Self {
-        let config = Self(ClientSettings::default());
+        let config = Self::from(ClientConfig::new());
         settings.into_iter().fold(config, |config, (name, value)| config.set(name, value))
     }
 }
 
 impl From<ClientConfig> for ConsumerConfig {
     fn from(config: ClientConfig) -> Self {
-        Self(config.into())
+        Self { client: config.into(), environment: None }
     }
 }
 
@@ -247,8 +316,8 @@ impl From<ClientConfig> for ConsumerConfig {
 impl fmt::Debug for ConsumerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConsumerConfig")
-            .field("bootstrap.servers", &self.0.get("bootstrap.servers"))
-            .field("group.id", &self.0.get("group.id"))
+            .field("bootstrap.servers", &self.client.get("bootstrap.servers"))
+            .field("group.id", &self.client.get("group.id"))
             .finish_non_exhaustive()
     }
 }
@@ -264,6 +333,9 @@ pub(crate) struct CheckedConfig {
 /// Converts librdkafka's error about a setting.
 pub(crate) fn config_error(error: KafkaError) -> ConfigError {
     let mut text = match error {
+        KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, name, _) => {
+            format!("librdkafka has no setting `{name}`")
+        }
         // The value may be a secret.
         KafkaError::ClientConfig(_, description, name, _) => format!("`{name}`: {description}"),
         error => error.to_string(),
@@ -402,12 +474,54 @@ mod tests {
         assert_eq!(checked.max_poll_interval_ms, 60_000);
     }
 
+    /// Reads these variables, and those that are required.
+    fn config_from_variables(variables: &[(&str, &str)]) -> ConsumerConfig {
+        let required = [("APP_BOOTSTRAP_SERVERS", "b:1"), ("APP_GROUP_ID", "g")];
+        let variables = required.iter().chain(variables);
+        let variables = variables.map(|&(name, value)| (name.into(), value.into()));
+        ConsumerConfig::from_variables("APP_", variables).unwrap()
+    }
+
     #[test]
     fn variable_that_is_no_setting_is_refused_by_name() {
-        let variables = ["APP_BOOTSTRAP_SERVERS", "APP_GROUP_ID", "APP_SERVICE_HOST"];
-        let variables = variables.map(|name| (name.into(), "1".into()));
-        let config = ConsumerConfig::from_variables("APP_", variables).unwrap();
-        assert!(refused(config).contains("service.host"));
+        let text = refused(config_from_variables(&[("APP_GRUOP", "x")]));
+        assert_eq!(text, "`APP_GRUOP`: librdkafka has no setting `gruop`");
+    }
+
+    #[test]
+    fn variable_with_an_invalid_value_is_refused_by_name() {
+        let text = refused(config_from_variables(&[("APP_SESSION_TIMEOUT_MS", "s3cret")]));
+        assert!(text.starts_with("`APP_SESSION_TIMEOUT_MS`: `session.timeout.ms`: "), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+        let text = refused(config_from_variables(&[("APP_ENABLE_AUTO_COMMIT", "true")]));
+        assert!(text.starts_with("`APP_ENABLE_AUTO_COMMIT` (`enable.auto.commit`) is"), "{text}");
+    }
+
+    #[test]
+    fn missing_variable_is_named() {
+        let none = ConsumerConfig::from_variables("APP_", []).unwrap();
+        let text = refused(none.clone());
+        assert_eq!(text, "`APP_BOOTSTRAP_SERVERS` (`bootstrap.servers`) must be set");
+        let text = refused(none.set("bootstrap.servers", "b:1"));
+        assert_eq!(text, "`APP_GROUP_ID` (`group.id`) must be set");
+        let text = refused(config_from_variables(&[("APP_GROUP_ID", " ")]));
+        assert_eq!(text, "`APP_GROUP_ID` (`group.id`) must be set");
+    }
+
+    #[test]
+    fn setting_that_replaces_a_variable_is_refused_without_it() {
+        let config = config_from_variables(&[("APP_GRUOP", "x")]).set("gruop", "y");
+        assert_eq!(refused(config), "librdkafka has no setting `gruop`");
+        let config = config_from_variables(&[]).set("group.id", "");
+        assert_eq!(refused(config), "`group.id` must be set");
+    }
+
+    #[test]
+    fn setting_is_returned_if_it_is_set() {
+        let config = config_from_variables(&[]).set("group.id", "h");
+        assert_eq!(config.get("bootstrap.servers"), Some("b:1"));
+        assert_eq!(config.get("group.id"), Some("h"));
+        assert_eq!(config.get("auto.offset.reset"), None);
     }
 
     #[cfg(unix)]
@@ -426,7 +540,7 @@ mod tests {
     fn environment_is_read() {
         // Cargo sets `CARGO_PKG_NAME` for tests.
         let config = ConsumerConfig::from_env("CARGO_PKG_").unwrap();
-        assert_eq!(config.0.get("name"), Some("campanile-kafka"));
+        assert_eq!(config.get("name"), Some("campanile-kafka"));
     }
 
     #[test]

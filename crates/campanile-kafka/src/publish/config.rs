@@ -77,7 +77,7 @@ impl From<ClientConfig> for PublisherConfig {
 impl From<ConsumerConfig> for PublisherConfig {
     fn from(config: ConsumerConfig) -> Self {
         let publish_settings = PublishSettings::new(Duration::from_secs(10));
-        Self { client: config.0, publish_settings }
+        Self { client: config.client, publish_settings }
     }
 }
 
