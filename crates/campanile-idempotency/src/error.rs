@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Disposition, IdempotencyKey, LockLost, error};
@@ -245,7 +245,6 @@ impl fmt::Display for ReplyTooLarge {
 impl Error for ReplyTooLarge {}
 
 /// A lock inside an error. A mutex, because `source()` returns only shared references.
-#[derive(Debug)]
 pub(crate) struct ErrorLock(Mutex<Option<HeldLock>>);
 
 impl ErrorLock {
@@ -254,6 +253,17 @@ impl ErrorLock {
     }
 
     fn take(&self) -> Option<HeldLock> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<HeldLock>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shows only whether the error contains a lock: the error's other fields describe it.
+impl fmt::Debug for ErrorLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.lock().is_some() { "held" } else { "none" })
     }
 }

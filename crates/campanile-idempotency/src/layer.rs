@@ -167,7 +167,9 @@ impl<E, C> IdempotencyLayer<E, C> {
         self
     }
 
-    /// Sets the policy for keys that get no further attempt. Default: [`OnExhausted::ReturnLock`].
+    /// Sets the policy for keys that get no further attempt. Default: [`OnExhausted::ReturnLock`]. The
+    /// request fails, and its error contains the lock under which the consumer publishes the dead
+    /// letter. Change the policy only for stacks without a consumer.
     pub fn on_exhausted(mut self, policy: OnExhausted) -> Self {
         self.policies_mut().exhausted = policy;
         self

@@ -37,6 +37,17 @@ async fn given_up_lock_is_handed_over_once_for_rejection() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn debug_shows_whether_error_contains_lock() {
+    let harness = Harness::new();
+    let service = failing_service(&harness.layer(), || error::permanent("no such account").into());
+    let result = service.run("p-1").await;
+    let failure = failed(&result);
+    assert!(format!("{failure:?}").ends_with("lock: held }"), "{failure:?}");
+    drop(failure.take_lock());
+    assert!(format!("{failure:?}").ends_with("lock: none }"), "{failure:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn rejection_without_reason_keeps_handler_error() {
     let harness = Harness::new();
     let layer = harness.layer_with(|config| config.with_max_attempts(2));
