@@ -218,6 +218,19 @@ impl Error for RetryAfter {
 
 /// Marks an error as permanent: no further attempt can succeed. The record goes to the dead-letter
 /// topic, or to the configured alternative.
+///
+/// A handler that returns [`BoxError`] converts the marked error with `into()`:
+///
+/// ```
+/// use campanile_core::{BoxError, error};
+///
+/// async fn charge(cents: i64) -> Result<(), BoxError> {
+///     if cents < 0 {
+///         return Err(error::permanent("the amount is negative").into());
+///     }
+///     Ok(())
+/// }
+/// ```
 pub fn permanent(error: impl Into<BoxError>) -> Permanent {
     Permanent(error.into())
 }
@@ -236,12 +249,18 @@ pub fn undone(error: impl Into<BoxError>) -> Undone {
 }
 
 /// Marks an error with the delay before the next attempt, which replaces the backoff.
+///
+/// For failures whose end is known, such as a rate limit:
+/// `Err(error::retry_after("rate limited", Duration::from_secs(30)).into())`.
 pub fn retry_after(error: impl Into<BoxError>, after: Duration) -> RetryAfter {
     RetryAfter { source: error.into(), after }
 }
 
 /// Marks an error after which the record is given up without a dead letter: its entry becomes
 /// FAILED and its offset is committed.
+///
+/// For records that need no processing and no operator, such as an order that was canceled:
+/// `Err(error::skip("the order was canceled").into())`.
 pub fn skip(error: impl Into<BoxError>) -> Skip {
     Skip(error.into())
 }
@@ -249,7 +268,8 @@ pub fn skip(error: impl Into<BoxError>) -> Skip {
 /// Marks an error after which the consumer stops and leaves this record uncommitted. Up to 8 times
 /// per key, the attempt is not counted.
 ///
-/// For failures that every other record would hit as well, such as a database that is unavailable.
+/// For failures that every other record would hit as well, such as a database that is unavailable:
+/// `Err(error::stop(database_error).into())`.
 pub fn stop(error: impl Into<BoxError>) -> Stop {
     Stop(error.into())
 }

@@ -20,7 +20,8 @@ pub(crate) use self::tail::Tail;
 pub enum State {
     /// A grant holds, or held, the lock.
     Processing,
-    /// The last attempt failed or was released; the next one may start at `retry_at`.
+    /// The last attempt failed or was released; the next one may start
+    /// [at](Entry::at) a later time.
     Retrying,
     /// Done. Later duplicates are answered from the entry.
     Completed,
