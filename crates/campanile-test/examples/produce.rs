@@ -19,7 +19,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => None,
     };
     let mut args = args.into_iter();
-    let topic = args.next().ok_or(USAGE)?;
+    // Kafka would accept an option as the name of a topic.
+    let topic = args.next().filter(|topic| !topic.starts_with('-')).ok_or(USAGE)?;
     match create_topic(&broker, &topic, 3, &[]) {
         Ok(()) => println!("created topic {topic}"),
         Err(KafkaError::AdminOp(RDKafkaErrorCode::TopicAlreadyExists)) => {}

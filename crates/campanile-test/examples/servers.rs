@@ -11,6 +11,9 @@ use signal_hook::iterator::Signals;
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
 
+const USAGE: &str =
+    "usage: cargo xtask servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]";
+
 /// The ports that clients use by default.
 const KAFKA: u16 = 9092;
 const REDIS: u16 = 6379;
@@ -47,7 +50,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("export CAMPANILE_BROKER={}", kafka.bootstrap());
     println!("export CAMPANILE_REDIS={}", redis.url());
     println!("export CAMPANILE_POSTGRES={}", postgres.url());
-    eprintln!("to send a record: cargo run -p campanile-test --example produce -- TOPIC PAYLOAD");
+    eprintln!(
+        "to create a topic, and to send a record to it: \
+         cargo run -p campanile-test --example produce -- TOPIC [PAYLOAD]"
+    );
     eprintln!("press Ctrl-C to stop the servers");
     signals.forever().next();
     eprintln!("stopping");
@@ -63,7 +69,7 @@ struct Ports {
 }
 
 impl Ports {
-    fn from_args() -> Result<Self, lexopt::Error> {
+    fn from_args() -> Result<Self, Box<dyn Error>> {
         use lexopt::{Arg, ValueExt};
         let mut ports = Self::default();
         let mut args = lexopt::Parser::from_env();
@@ -72,7 +78,7 @@ impl Ports {
                 Arg::Long("kafka-port") => ports.kafka = Some(args.value()?.parse()?),
                 Arg::Long("redis-port") => ports.redis = Some(args.value()?.parse()?),
                 Arg::Long("postgres-port") => ports.postgres = Some(args.value()?.parse()?),
-                _ => return Err(arg.unexpected()),
+                _ => return Err(format!("{}; {USAGE}", arg.unexpected()).into()),
             }
         }
         Ok(ports)
