@@ -4,7 +4,8 @@
 //! writes only to Postgres can commit its entry with its writes instead, and needs no Redis: see
 //! the example `ledger`.
 //!
-//! * `settings.rs` reads the settings from environment variables.
+//! * `settings.rs` reads the settings from environment variables, except those of the consumer, which
+//!   `ConsumerConfig::from_env` reads.
 //! * `ledger.rs` is the state that handlers share.
 //! * `schema.sql` creates the table.
 //! * `Dockerfile` builds the image, and `kubernetes.yaml` deploys it.
@@ -19,7 +20,7 @@ use std::time::Duration;
 use axum::Router;
 use campanile::health::HealthService;
 use campanile::prelude::*;
-use campanile::{Consumer, DeadLetter, Request, error};
+use campanile::{Consumer, DeadLetter, Request, error, handler};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
@@ -28,7 +29,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 use crate::ledger::Ledger;
-use crate::settings::Settings;
+use crate::settings::{KAFKA_PREFIX, Settings};
 
 #[derive(Deserialize)]
 struct Payment {
@@ -52,9 +53,19 @@ fn log_duplicate(outcome: Outcome<()>) {
 
 async fn run() -> Result<(), BoxError> {
     let settings = Settings::from_env()?;
+    let kafka = ConsumerConfig::from_env(KAFKA_PREFIX)?;
+    // `Consumer::new` fails without a group
+    let namespace = format!("{}.{}", kafka.get("group.id").unwrap_or_default(), settings.topic);
+    // created before anything is connected, so that invalid settings are reported first
+    let consumer = Consumer::new(kafka)?
+        .subscribe([settings.topic])
+        // records that no attempt can process; too many of them pause the consumer
+        .on_give_up(DeadLetter::topic(settings.dead_letter_topic))
+        // events of a record name its topic, partition and offset
+        .with_span_level(Level::INFO);
+
     let ledger = Ledger::connect(&settings.database_url).await?;
     let store = RedisStore::connect(settings.redis_url.as_str()).await?;
-    let namespace = format!("{}.{}", settings.group, settings.topic);
     let config = IdempotencyConfig::new(namespace).with_lock_ttl(settings.lock_ttl);
 
     let service = ServiceBuilder::new()
@@ -68,16 +79,8 @@ async fn run() -> Result<(), BoxError> {
         .concurrency_limit(Ledger::CONNECTIONS)
         // a handler that takes longer counts as a failed attempt
         .timeout(Duration::from_secs(5))
-        .service_fn(move |request| book(ledger.clone(), request));
-
-    let serve = Consumer::new(ConsumerConfig::new(settings.brokers, settings.group))?
-        .subscribe([settings.topic])
-        // records that no attempt can process; too many of them pause the consumer
-        .on_give_up(DeadLetter::topic(settings.dead_letter_topic))
-        // events of a record name its topic, partition and offset
-        .with_span_level(Level::INFO)
-        .serve(service)
-        .with_shutdown_signals();
+        .service(handler(ledger, book));
+    let serve = consumer.serve(service).with_shutdown_signals();
 
     // `/health/live` and `/health/ready`. Until Redis and Postgres are connected, nothing listens.
     let probes = Router::new().nest_service("/health", HealthService::new(serve.handle()));

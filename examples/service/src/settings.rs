@@ -1,19 +1,21 @@
-//! The settings, from environment variables.
+//! The settings, from environment variables, except those of the consumer.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// The prefix of the variables for librdkafka's settings, which `ConsumerConfig::from_env` reads:
+/// `BILLING_KAFKA_BOOTSTRAP_SERVERS` and `BILLING_KAFKA_GROUP_ID` are required. No other setting may
+/// have this prefix. In Kubernetes, a service with the name `kafka` sets variables that begin with
+/// `KAFKA_`.
+pub(crate) const KAFKA_PREFIX: &str = "BILLING_KAFKA_";
+
 /// The settings of the service. An empty variable is one that is not set.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// `KAFKA_BROKERS`, required: `host:port`, separated by commas.
-    pub(crate) brokers: String,
-    /// `KAFKA_GROUP`. Default: `billing`.
-    pub(crate) group: String,
-    /// `KAFKA_TOPIC`. Default: `payments`.
+    /// `BILLING_TOPIC`. Default: `payments`.
     pub(crate) topic: String,
-    /// `KAFKA_DEAD_LETTER_TOPIC`. Default: the topic's name and `.dead`.
+    /// `BILLING_DEAD_LETTER_TOPIC`. Default: the topic's name and `.dead`.
     pub(crate) dead_letter_topic: String,
     /// `REDIS_URL`, required.
     pub(crate) redis_url: String,
@@ -45,16 +47,14 @@ impl Settings {
             |name| optional(name).ok_or(InvalidSetting { name, problem: "must be set".into() });
         let or = |name, default: &str| optional(name).unwrap_or_else(|| default.to_owned());
 
-        let topic = or("KAFKA_TOPIC", "payments");
+        let topic = or("BILLING_TOPIC", "payments");
         let lock_ttl =
             parse("LOCK_TTL_SECONDS", &or("LOCK_TTL_SECONDS", "30"), SECONDS, |value| {
                 value.parse().ok().filter(|seconds| (1..=3600).contains(seconds))
             })?;
         let address = or("HEALTH_ADDRESS", "0.0.0.0:8080");
         Ok(Self {
-            brokers: required("KAFKA_BROKERS")?,
-            group: or("KAFKA_GROUP", "billing"),
-            dead_letter_topic: or("KAFKA_DEAD_LETTER_TOPIC", &format!("{topic}.dead")),
+            dead_letter_topic: or("BILLING_DEAD_LETTER_TOPIC", &format!("{topic}.dead")),
             topic,
             redis_url: required("REDIS_URL")?,
             database_url: required("DATABASE_URL")?,
@@ -99,11 +99,9 @@ mod tests {
 
     use super::*;
 
-    const REQUIRED: [(&str, &str); 3] = [
-        ("KAFKA_BROKERS", "kafka:9092"),
-        ("REDIS_URL", "redis://redis"),
-        ("DATABASE_URL", "postgres://db/billing"),
-    ];
+    const REQUIRED: [(&str, &str); 2] =
+        [("REDIS_URL", "redis://redis"), ("DATABASE_URL", "postgres://db/billing")];
+    const REQUIRED_BY_KAFKA: [&str; 2] = ["BOOTSTRAP_SERVERS", "GROUP_ID"];
 
     /// Reads the required settings and this one.
     fn read(name: &str, value: &str) -> Result<Settings, String> {
@@ -117,12 +115,11 @@ mod tests {
 
     #[test]
     fn settings_without_a_value_have_their_defaults() {
-        let settings = read("KAFKA_TOPIC", "refunds").unwrap();
-        assert_eq!((&*settings.group, &*settings.topic), ("billing", "refunds"));
-        assert_eq!(settings.dead_letter_topic, "refunds.dead");
+        let settings = read("BILLING_TOPIC", "refunds").unwrap();
+        assert_eq!((&*settings.topic, &*settings.dead_letter_topic), ("refunds", "refunds.dead"));
         assert_eq!(settings.lock_ttl, Duration::from_secs(30));
         assert_eq!(settings.health_address.port(), 8080);
-        assert_eq!(read("KAFKA_GROUP", ""), read("OTHER", ""), "an empty value counts as none");
+        assert_eq!(read("BILLING_TOPIC", ""), read("OTHER", ""), "an empty value counts as none");
     }
 
     #[test]
@@ -159,11 +156,16 @@ mod tests {
         let names = names.into_inner();
         let deployment = include_str!("../kubernetes.yaml");
         let is_variable = |name: &&str| name.contains('_') && !name.contains(char::is_lowercase);
-        let set: BTreeSet<&str> = deployment
+        let (kafka, set): (BTreeSet<&str>, BTreeSet<&str>) = deployment
             .lines()
             .filter_map(|line| line.trim().strip_prefix("- name: "))
+            // without the comment
+            .filter_map(|name| name.split_whitespace().next())
             .filter(is_variable)
-            .collect();
+            .partition(|name| name.starts_with(KAFKA_PREFIX));
+        let kafka: Vec<&str> =
+            kafka.iter().filter_map(|name| name.strip_prefix(KAFKA_PREFIX)).collect();
+        assert_eq!(kafka, REQUIRED_BY_KAFKA);
         assert!(set.is_subset(&names), "{set:?}");
         assert!(REQUIRED.iter().all(|(name, _)| set.contains(name)), "{set:?}");
     }

@@ -24,7 +24,8 @@ fn payments_are_booked_once_until_sigterm() {
     let (redis, postgres) = (RedisServer::start().unwrap(), PgServer::start().unwrap());
     postgres.psql(include_str!("../schema.sql")).unwrap();
     let mut service = Service::start(&[
-        ("KAFKA_BROKERS", &kafka.bootstrap()),
+        ("BILLING_KAFKA_BOOTSTRAP_SERVERS", &kafka.bootstrap()),
+        ("BILLING_KAFKA_GROUP_ID", "billing"),
         ("REDIS_URL", &redis.url()),
         ("DATABASE_URL", &postgres.url()),
     ]);
@@ -69,12 +70,28 @@ fn payments_are_booked_once_until_sigterm() {
 
 #[test]
 fn invalid_setting_ends_the_program_with_an_error() {
-    let mut service = Service::start(&[("LOCK_TTL_SECONDS", "soon")]);
+    let text = start_error(&[("LOCK_TTL_SECONDS", "soon")]);
+    assert!(text.contains("LOCK_TTL_SECONDS must be a whole number of seconds"), "{text}");
+}
+
+#[test]
+fn missing_kafka_setting_is_reported_before_connecting() {
+    // Nothing listens on port 1.
+    let text = start_error(&[
+        ("BILLING_KAFKA_GROUP_ID", "billing"),
+        ("REDIS_URL", "redis://127.0.0.1:1"),
+        ("DATABASE_URL", "postgres://127.0.0.1:1/billing"),
+    ]);
+    assert_eq!(text, "`BILLING_KAFKA_BOOTSTRAP_SERVERS` (`bootstrap.servers`) must be set");
+}
+
+/// Starts the program with these variables, and returns the error with which it ends.
+fn start_error(variables: &[(&str, &str)]) -> String {
+    let mut service = Service::start(variables);
     let status = service.process.wait(TIMEOUT).unwrap().expect("the program ends");
     assert_eq!(status.code(), Some(1));
     let error = service.events("the service ends").pop().unwrap();
-    let text = error["fields"]["error"].as_str().unwrap();
-    assert!(text.contains("LOCK_TTL_SECONDS must be a whole number of seconds"), "{text}");
+    error["fields"]["error"].as_str().unwrap().to_owned()
 }
 
 /// The running program.
