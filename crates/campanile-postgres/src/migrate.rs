@@ -28,6 +28,7 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
     // Identifies this project's migration among all advisory locks.
     const LOCK: i64 = 0x6361_6d70_616e_6900;
     let config = config.into();
+    config.check().map_err(ConnectError::Config)?;
     let pool = config.admin_pool()?;
     let mut client = wait_for_connection(&pool, config.connect_timeout).await?;
     let address = pool.address();

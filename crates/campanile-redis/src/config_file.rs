@@ -34,6 +34,7 @@ struct Sentinel {
 #[serde(deny_unknown_fields)]
 struct Credentials {
     user: String,
+    #[serde(deserialize_with = "password")]
     password: String,
 }
 
@@ -42,6 +43,11 @@ struct Credentials {
 struct Wait {
     replicas: u32,
     timeout: HumanDuration,
+}
+
+/// Reads a password. The error for a value of another type does not show the value.
+fn password<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map_err(|_| Error::custom("`password` must be a string"))
 }
 
 impl<'de> Deserialize<'de> for RedisConfig {
@@ -124,6 +130,16 @@ mod tests {
             panic!("no wait");
         };
         assert_eq!(timeout, Duration::from_millis(100));
+    }
+
+    #[test]
+    fn error_for_unquoted_password_hides_it() {
+        let json = r#"{ "url": "redis://r1", "credentials": { "user": "a", "password": 12345 } }"#;
+        let error = parse(json).unwrap_err();
+        assert!(
+            error.contains("`password` must be a string") && !error.contains("12345"),
+            "{error}"
+        );
     }
 
     #[test]

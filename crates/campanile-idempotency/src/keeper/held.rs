@@ -135,7 +135,7 @@ impl Future for Settling {
         Poll::Ready(match ready!(Pin::new(&mut self.0).poll(cx)) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(SettleError::Lost(lost))) => Err(IdempotencyError::LockLost(lost)),
-            Ok(Err(SettleError::Unreadable(error))) => Err(IdempotencyError::Store(error)),
+            Ok(Err(SettleError::Store(error))) => Err(IdempotencyError::Store(error)),
             Err(_) => Err(IdempotencyError::Store(stopped_error())),
         })
     }

@@ -77,6 +77,6 @@ pub(crate) type SettleResult = Result<(), SettleError>;
 pub(crate) enum SettleError {
     /// The entry belongs to another grant, or this grant had already ended differently.
     Lost(LockLost),
-    /// The entry cannot be read, and therefore cannot be written.
-    Unreadable(StoreError),
+    /// The store will not change the entry, because the entry cannot be read or found.
+    Store(StoreError),
 }

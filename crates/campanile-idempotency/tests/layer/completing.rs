@@ -319,10 +319,16 @@ async fn grant_without_receiver_is_released() {
 /// For example, the entry has another version: a repeat would not change that.
 #[tokio::test(start_paused = true)]
 async fn completion_of_unreadable_entry_is_not_repeated() {
-    for reply in [false, true] {
+    let unreadable = StoreError::unreadable("another version");
+    let misconfigured = StoreError::misconfigured("another number of buckets");
+    for (answer, kind) in [
+        (None, StoreErrorKind::Unreadable),
+        (Some(unreadable), StoreErrorKind::Unreadable),
+        (Some(misconfigured), StoreErrorKind::Misconfigured),
+    ] {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
-        let store = UnreadableStore { memory, reply };
+        let store = UnreadableStore { memory, answer };
         let (keeper, task) = LockKeeper::pair(store, clock.keeper_clock());
         tokio::spawn(task);
         let runner = Runner::new(&keeper, "payments").unwrap();
@@ -331,26 +337,26 @@ async fn completion_of_unreadable_entry_is_not_repeated() {
         let IdempotencyError::Store(error) = layer_error(&result) else {
             panic!("expected a store error");
         };
-        assert_eq!(error.kind(), StoreErrorKind::Unreadable);
+        assert_eq!(error.kind(), kind);
         assert!(keeper.shutdown(Duration::from_secs(1)).await.settled);
     }
 }
 
-/// Grants the lock, and then finds an unreadable entry, which it reports as a reply or an error.
+/// Grants the lock, and then fails with this error, or replies that the entry is corrupt.
 #[derive(Clone)]
 struct UnreadableStore {
     memory: MemoryStore,
-    reply: bool,
+    answer: Option<StoreError>,
 }
 
 impl Store for UnreadableStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
         let is_acquire = matches!(command.operation, Operation::Acquire { .. });
         let answer = self.memory.apply(command).await?;
-        match self.reply {
+        match &self.answer {
             _ if is_acquire => Ok(answer),
-            true => Ok(Answer::new(answer.now, Reply::Corrupt)),
-            false => Err(StoreError::unreadable("another version")),
+            None => Ok(Answer::new(answer.now, Reply::Corrupt)),
+            Some(error) => Err(error.clone()),
         }
     }
 }

@@ -121,8 +121,9 @@ impl Intake {
         let count = self.partitions.len();
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
         for partition in &mut self.partitions {
-            let stop = stop || partition.assignment.is_paused();
             let level = partition.assignment.usage.total().level(self.budget);
+            // A partition that waits for its start position would be resumed there.
+            let stop = stop || (partition.assignment.is_paused() && level > 0.0);
             let limit = backpressure::share_limit(
                 partition.assignment.retry_topic.as_ref().map(|_| self.retry_partitions),
             );

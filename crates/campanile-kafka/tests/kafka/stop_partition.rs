@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use campanile_core::{BoxError, Record, error};
-use campanile_kafka::{Consumer, Handle, OnGiveUp, ProcessingOrder, StoppedPartition};
+use campanile_kafka::{
+    Consumer, Handle, OnGiveUp, Output, Outputs, ProcessingOrder, StoppedPartition, Transactions,
+};
 use campanile_test::{Message, MockKafka};
 use rdkafka::ClientConfig;
 use tokio::sync::Semaphore;
 use tower::{Service, service_fn};
 
 use crate::give_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
-use crate::support::{Log, committed, consumer, fill, mock, serve, until, until_committed};
+use crate::support::{Log, committed, consumer, fill, mock, serve, start, until, until_committed};
 
 fn stopping(config: &ClientConfig) -> Consumer {
     consumer(config.clone(), "orders").on_give_up(OnGiveUp::StopPartition)
@@ -132,4 +134,43 @@ async fn stopped_partition_is_given_to_another_consumer() {
     serving.stop().await.unwrap();
     until_committed(&config, "orders", &[3]).await;
     assert_eq!(next.stop().await.unwrap().processed, 2);
+}
+
+/// The outputs of records behind the stopped one are dropped, or they would fill the budget.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outputs_of_stopped_partition_hold_up_no_other_partition() {
+    const RECORDS: usize = 50;
+    let kafka = mock("orders", 2, 0);
+    kafka.create_topic("bills", 1).unwrap();
+    let config = kafka.consumer_config("g");
+    fill(&kafka, "orders", 1, RECORDS);
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = gate.clone();
+    let service = service_fn(move |record: Record| {
+        let gate = gate.clone();
+        async move {
+            if (record.partition(), record.offset()) == (0, 0) {
+                let _open = gate.acquire().await;
+                return Err(BoxError::from(error::permanent("no")));
+            }
+            Ok(Outputs::of(&record).with(Output::to("bills").payload(vec![0; 50_000])))
+        }
+    });
+    let serving = start(
+        stopping(&config)
+            .with_order(ProcessingOrder::none())
+            .with_budget(20_000, 1 << 20)
+            .serve_transactional(service, Transactions::new("t")),
+    );
+    let handle = serving.handle();
+    // The outputs that are held back fill the budget.
+    let buffered = || handle.status().partitions.first().map_or(0, |status| status.buffered);
+    until("outputs are held", || buffered() >= 20).await;
+    opened.add_permits(1);
+    until_stopped(&handle, 0, 0).await;
+    until("held outputs are dropped", || buffered() == 0).await;
+    fill(&kafka, "orders", 2, RECORDS);
+    let watermark = || handle.status().partitions[1].watermark;
+    until("the other partition is processed", || watermark() == Some(RECORDS as i64)).await;
+    serving.stop().await.unwrap();
 }

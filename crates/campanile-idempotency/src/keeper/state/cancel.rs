@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use campanile_core::Answer;
 
-use super::{KeeperState, is_unreadable, retry_delay};
+use super::{KeeperState, is_final, retry_delay};
 use crate::keeper::deferred::Deferred;
 use crate::keeper::request::Acquisition;
 use crate::keeper::slot::Phase;
@@ -33,7 +33,7 @@ impl KeeperState {
         };
         let next = next.take();
         match answer {
-            Err(error) if !is_unreadable(&error) => {
+            Err(error) if !is_final(&error) => {
                 let should_retry = now < *until;
                 *tries += 1;
                 let at = now + retry_delay(*tries);
@@ -46,8 +46,8 @@ impl KeeperState {
                     self.finish_cancel(index);
                 }
             }
-            // The cancel was answered. If the entry cannot be read, the next request fails for the
-            // same reason.
+            // The cancel was answered. If the entry cannot be read or found, the next request
+            // fails for the same reason.
             Ok(_) | Err(_) => {
                 self.finish_cancel(index);
                 match next {

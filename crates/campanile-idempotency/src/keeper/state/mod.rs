@@ -25,7 +25,7 @@ use super::results::RecentResults;
 use super::shared::Effects;
 use super::slot::{CommandKind, CommandState, Phase, Slot};
 use super::timers::Timers;
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::StoreError;
 
 /// The complete state of a keeper.
 #[derive(Debug)]
@@ -212,8 +212,9 @@ fn corrupt_error() -> StoreError {
     )
 }
 
-fn is_unreadable(error: &StoreError) -> bool {
-    error.kind() == StoreErrorKind::Unreadable
+/// Checks whether the error is an answer as well: a repetition would not change it.
+fn is_final(error: &StoreError) -> bool {
+    !error.kind().is_outage()
 }
 
 /// The delay doubles from 50 ms to about 1.5 s, so that a store that is available again is soon

@@ -6,7 +6,7 @@ use campanile_core::limits::MAX_ERROR_BYTES;
 use campanile_core::{Answer, Completion, Reply};
 use tokio::sync::oneshot;
 
-use super::{KeeperState, corrupt_error, is_unreadable, retry_delay};
+use super::{KeeperState, corrupt_error, is_final, retry_delay};
 use crate::keeper::deferred::Deferred;
 use crate::keeper::request::{SettleError, SettleResult, Settlement};
 use crate::keeper::results::CachedAnswer;
@@ -67,9 +67,8 @@ impl KeeperState {
             Ok((Reply::Lost | Reply::Settled(_), _)) => {
                 Err(SettleError::Lost(settling.lost_error(&slot.key)))
             }
-            Ok((Reply::Corrupt, _)) => Err(SettleError::Unreadable(corrupt_error())),
-            // This is an answer as well: a repetition would not change it.
-            Err(error) if is_unreadable(&error) => Err(SettleError::Unreadable(error)),
+            Ok((Reply::Corrupt, _)) => Err(SettleError::Store(corrupt_error())),
+            Err(error) if is_final(&error) => Err(SettleError::Store(error)),
             Ok(_) | Err(_) => {
                 // Only an answer decides. The command is unchanged and can be repeated, which keeps
                 // the lock as well as a renewal would.

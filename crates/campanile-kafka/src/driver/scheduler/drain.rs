@@ -153,6 +153,7 @@ impl Scheduler {
             dropped += amount;
         }
         ended.into_iter().for_each(|id| drop(self.remove(id)));
+        self.waiting_for_resume.retain(|id| self.queues.get_mut(*id).is_some());
         self.count_dropped(dropped);
     }
 

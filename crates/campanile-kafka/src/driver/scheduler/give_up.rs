@@ -167,7 +167,9 @@ impl Scheduler {
         let (at, lock) = (record.coordinates(), giving_up.lock_handle());
         log_stop("partition", at, record.origin(), lock, help, error);
         self.release_lock(id, settle_for_stop(giving_up), RecordOutcome::StoppedAt);
+        let delivery = self.queue(id).first().delivery;
         let partition = self.partition(id);
+        partition.stop_at(delivery);
         // The partition may be draining already, because of a revoke or another record.
         if !std::mem::replace(&mut partition.draining, true) {
             partition.assignment.stop_at(at.offset);

@@ -32,6 +32,8 @@ pub(super) struct Partition {
     ahead: BTreeMap<Delivery, QueueId>,
     /// Outputs of finished records that the watermark has not passed yet.
     held_outputs: BTreeMap<Delivery, RecordOutputs>,
+    /// The first record at which the partition was stopped. The watermark never passes it.
+    stopped_at: Option<Delivery>,
     /// Whether the first offset is committed before any record is finished.
     commits_start_offset: bool,
     /// Whether no further records are started, because of a revoke or a shutdown, or because the
@@ -60,6 +62,7 @@ impl Partition {
             limited: VecDeque::new(),
             ahead: BTreeMap::new(),
             held_outputs: BTreeMap::new(),
+            stopped_at: None,
             commits_start_offset,
             draining: false,
             retention_checked: false,
@@ -116,8 +119,11 @@ impl Partition {
         outputs: Option<RecordOutputs>,
         max_ahead: u64,
     ) -> Vec<QueueId> {
-        // A record from before a reset is delivered again, so its outputs are dropped.
-        if let Some(outputs) = outputs.filter(|_| !self.watermark.is_superseded(delivery)) {
+        // A record from before a reset, or behind one that stopped the partition, is delivered
+        // again, so its outputs are dropped.
+        let is_repeated = self.watermark.is_superseded(delivery)
+            || self.stopped_at.is_some_and(|stopped_at| delivery >= stopped_at);
+        if let Some(outputs) = outputs.filter(|_| !is_repeated) {
             self.held_outputs.insert(delivery, outputs);
         }
         let Some(watermark) = self.watermark.finish(delivery) else {
@@ -132,6 +138,14 @@ impl Partition {
         };
         self.assignment.advance(watermark, passed.into_values());
         self.take_unblocked(max_ahead)
+    }
+
+    /// Drops the outputs of the records behind this one, at which the partition is stopped. They would
+    /// use the budget until a rebalance.
+    pub(super) fn stop_at(&mut self, delivery: Delivery) {
+        let first = self.stopped_at.map_or(delivery, |stopped_at| stopped_at.min(delivery));
+        self.stopped_at = Some(first);
+        self.held_outputs.split_off(&first);
     }
 
     /// Takes the queues that are no longer too far ahead.
