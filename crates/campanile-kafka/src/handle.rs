@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::driver::{Control, PauseTarget, Shutdown};
 use crate::health::Health;
 use crate::rebalance::Rebalances;
+use crate::seek::{SeekError, SeekTo};
 use crate::status::Status;
 
-/// A handle to a running consumer: pauses, resumes and shuts it down, and reports its state. Returned by
-/// [`Serve::handle`](crate::Serve::handle); all clones refer to the same consumer.
+/// A handle to a running consumer: pauses, resumes and shuts it down, moves its positions, and reports
+/// its state. Returned by [`Serve::handle`](crate::Serve::handle); all clones refer to the same consumer.
 ///
 /// While paused, the consumer dispatches no records. Records in flight finish and are committed, except
 /// for records that would become dead letters: these wait, and their last attempt is not
@@ -147,6 +148,54 @@ impl Handle {
     pub fn resume_partition(&self, topic: &str, partition: i32) {
         let partition = Some(partition);
         self.control.resume_target(&PauseTarget { topic: topic.into(), partition });
+    }
+
+    /// Moves a partition to another position, from which its records are processed next. Returns the
+    /// offset of the position once the partition is there.
+    ///
+    /// No record of the partition is started in the meantime. Records in flight may finish within
+    /// the [drain timeout](crate::Consumer::with_drain_timeout), and are then dropped, which counts no
+    /// attempt, and their locks are released. Finished records are committed. Other partitions are
+    /// not affected. Pauses of the partition stay, and a partition that was
+    /// [stopped](crate::OnGiveUp::StopPartition) is processed again.
+    ///
+    /// * **Backward**: the records are delivered again. The idempotency layer answers those whose entries
+    ///   are still kept as duplicates, so their handlers do not run again. The group's committed offset
+    ///   goes back once a record from the position on is finished; with an `auto.offset.reset` other than
+    ///   `earliest`, once one is received.
+    /// * **Forward**: the records before the position are skipped, and the position is committed before
+    ///   the partition is read from there, unless the brokers do not answer the commit. A restart then
+    ///   does not process them either. This is logged at WARN, with the fields `topic`, `partition`,
+    ///   `from` and `to`.
+    ///
+    /// Any assigned partition can be sought, including those of retry topics. Another process of the group
+    /// needs a seek of its own for its partitions. If the partition is revoked later, its next owner
+    /// continues from the committed offset, as usual.
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// use campanile_kafka::{Handle, SeekError, SeekTo};
+    ///
+    /// /// Processes the last hour of a partition again.
+    /// async fn replay(handle: Handle, topic: &str, partition: i32) -> Result<i64, SeekError> {
+    ///     let time = SystemTime::now() - Duration::from_secs(3600);
+    ///     handle.seek(topic, partition, SeekTo::Time(time)).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails without an effect if the partition is not assigned, or has another seek in progress; if
+    /// the offset is not in the partition; if the consumer commits in
+    /// [transactions](crate::Consumer::serve_transactional), where a seek would repeat or lose outputs;
+    /// or if the brokers do not answer within 5 s. If the partition is revoked or the consumer shuts down
+    /// during the seek, the position may have been committed already.
+    ///
+    /// # Cancellation
+    /// A seek that was started is completed even if the future is dropped.
+    pub async fn seek(&self, topic: &str, partition: i32, to: SeekTo) -> Result<i64, SeekError> {
+        let result = self.control.seek(topic, partition, to).await;
+        result.unwrap_or(Err(SeekError::ShuttingDown))
     }
 
     /// Starts a graceful shutdown, as the signal of

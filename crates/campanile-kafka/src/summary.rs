@@ -21,8 +21,9 @@ pub struct Summary {
     /// Records that were published to a [retry topic](crate::RetryTopics), and committed. The copy
     /// counts as another record when it is received from there.
     pub deferred: u64,
-    /// Records that were dropped unfinished because their partition was revoked, or
-    /// [stopped](crate::OnGiveUp::StopPartition). Its next owner receives them.
+    /// Records that were dropped unfinished because their partition was revoked,
+    /// [stopped](crate::OnGiveUp::StopPartition) or [sought](crate::Handle::seek). Its next owner
+    /// receives them, unless a seek skipped them.
     pub revoked: u64,
     /// Records that were dropped unfinished at the end. They are received again.
     pub unfinished: u64,

@@ -119,7 +119,7 @@ pub mod consumer {
     pub use campanile_kafka::{
         Consumer, ConsumerConfig, ConsumerError, ConsumerStage, Handle, NoRoute, OauthToken,
         OnGiveUp, PartitionStatus, Paused, ProcessingOrder, Rebalance, Rebalances, RetryTopics,
-        Routes, Serve, Status, StoppedPartition, Summary, TopicPartition,
+        Routes, SeekError, SeekTo, Serve, Status, StoppedPartition, Summary, TopicPartition,
     };
 }
 

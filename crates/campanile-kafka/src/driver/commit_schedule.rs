@@ -117,7 +117,10 @@ mod tests {
     use std::future::poll_fn;
 
     use super::*;
+    use futures_util::future::BoxFuture;
+
     use crate::driver::{Amount, AssignmentId, Event, Usage};
+    use crate::seek::{SeekError, SeekTarget, SeekTo};
 
     /// A source that cannot commit.
     struct FailedSource(CommitStart);
@@ -131,6 +134,15 @@ mod tests {
             unreachable!("only commits are made")
         }
 
+        fn look_up(
+            &mut self,
+            _: &Arc<Assignment>,
+            _: SeekTo,
+        ) -> BoxFuture<'static, Result<SeekTarget, SeekError>> {
+            unreachable!("only commits are made")
+        }
+
+        fn seek(&mut self, _: &Arc<Assignment>, _: i64) {}
         fn pause(&mut self, _: &[Arc<Assignment>]) {}
         fn resume(&mut self, _: &[Arc<Assignment>]) {}
         fn release(&mut self) {}

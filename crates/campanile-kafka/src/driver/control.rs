@@ -1,4 +1,4 @@
-//! The state that handles and the driver share: pauses, resumes and shutdowns.
+//! The state that handles and the driver share: pauses, resumes, seeks and shutdowns.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Context;
 
 use futures_util::task::AtomicWaker;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::assignment::Assignment;
 use super::status::DriverStatus;
 use crate::handle::Paused;
 use crate::rebalance::RebalanceSender;
+use crate::seek::{SeekError, SeekRequest, SeekTo};
+use crate::status::ConsumerStage;
 
 pub(crate) struct Control {
     state: watch::Sender<ControlState>,
@@ -30,6 +32,8 @@ pub(crate) struct ControlState {
     paused_targets: HashSet<PauseTarget>,
     /// The number of resumes of a topic or a partition.
     targets_resumed: u64,
+    /// Seeks that the driver has not started yet.
+    seeks: Vec<SeekRequest>,
     shutdown: Option<Shutdown>,
     pub(crate) ended: bool,
 }
@@ -150,14 +154,34 @@ impl Control {
         })
     }
 
-    /// Adds partitions that the group has assigned.
+    /// Requests a seek. If the reply is dropped, the consumer is shutting down.
+    pub(crate) fn seek(
+        &self,
+        topic: &str,
+        partition: i32,
+        to: SeekTo,
+    ) -> oneshot::Receiver<Result<i64, SeekError>> {
+        let (reply, result) = oneshot::channel();
+        let topic = topic.into();
+        self.change(|state| {
+            match self.status.stage() {
+                _ if state.ended => return false,
+                // Serving may never start, and the request would not be answered.
+                ConsumerStage::Starting => drop(reply.send(Err(SeekError::NotAssigned))),
+                _ => state.seeks.push(SeekRequest { topic, partition, to, reply }),
+            }
+            true
+        });
+        result
+    }
+
+    /// Adds assignments, and pauses those that are to be paused.
     fn assign(&self, assignments: &[Arc<Assignment>]) {
         self.state.send_if_modified(|state| {
             assignments.iter().for_each(|assignment| state.apply_to(assignment));
             self.status.assign(assignments);
             false
         });
-        self.rebalances.send_assigned(assignments);
     }
 
     /// Shuts the consumer down. A later call can only speed up the shutdown.
@@ -235,6 +259,24 @@ impl DriverControl {
     /// Adds partitions that the group has assigned, and pauses those that are to be paused.
     pub(super) fn assign(&self, assignments: &[Arc<Assignment>]) {
         self.control.assign(assignments);
+        self.control.rebalances.send_assigned(assignments);
+    }
+
+    /// Replaces the assignment of a partition that was sought, which is no rebalance.
+    pub(super) fn reassign(&self, new: &Arc<Assignment>) {
+        self.control.assign(std::slice::from_ref(new));
+    }
+
+    /// Takes the seeks that were requested since the last call.
+    pub(super) fn take_seeks(&self) -> Vec<SeekRequest> {
+        let mut seeks = Vec::new();
+        if !self.control.state.borrow().seeks.is_empty() {
+            self.control.state.send_if_modified(|state| {
+                seeks.append(&mut state.seeks);
+                false
+            });
+        }
+        seeks
     }
 
     /// Reports partitions that are drained and committed, or lost, and are released now.
@@ -300,6 +342,7 @@ impl Drop for DriverControl {
         self.control.rebalances.end();
         self.control.change(|state| {
             state.paused = None;
+            state.seeks.clear();
             state.ended = true;
             true
         });

@@ -18,6 +18,7 @@ use super::intake::Intake;
 use super::reports::{Report, Reports};
 use super::revocation::Revocation;
 use super::scheduler::{Scheduler, Services};
+use super::seek::Seek;
 use super::shutdown::Phase;
 use super::source::{Event, Source};
 use crate::error::ConsumerError;
@@ -64,6 +65,7 @@ pub(crate) struct Driver<S> {
     /// The assigned partitions, including revoked ones that are not released yet.
     pub(super) assigned: Vec<Arc<Assignment>>,
     pub(super) revoke: Option<Revocation>,
+    pub(super) seeks: Vec<Seek>,
     pub(super) error: Option<ConsumerError>,
     event_buffer: Vec<Event>,
     report_buffer: Vec<Report>,
@@ -92,6 +94,7 @@ impl<S: Source> Driver<S> {
             phase: Phase::Serving,
             assigned: Vec::new(),
             revoke: None,
+            seeks: Vec::new(),
             error: None,
             event_buffer: Vec::new(),
             report_buffer: Vec::new(),
@@ -125,6 +128,7 @@ impl<S: Source> Driver<S> {
                 self.scheduler.dispatch();
             }
             any |= self.poll_revoke(cx);
+            any |= self.poll_seeks(cx);
             self.poll_commits(cx);
             any |= self.poll_phase(cx);
             if matches!(self.phase, Phase::Closed) {
@@ -178,8 +182,11 @@ impl<S: Source> Driver<S> {
                 }
                 let timeout = if lost { Duration::ZERO } else { self.settings.revoke_timeout };
                 let drain = self.scheduler.on_revoked(&partitions, timeout);
-                self.revoke = Some(Revocation { partitions, lost, drain, commit: None });
+                let mut drains = self.abandon_seeks(&partitions);
+                drains.push(drain);
+                self.revoke = Some(Revocation { partitions, lost, drains, commit: None });
             }
+            Event::Sought { old, new } => self.on_sought(&old, new),
             Event::Committed(result) => self.commits.on_result(result),
             Event::Failed(error) => self.stop(Some(error)),
             Event::Closed => self.phase = Phase::Closed,

@@ -15,7 +15,7 @@
 //! * `run`: the task that runs records, each in an `attempt`; `waker` and `reports`: the connection
 //!   between this task and the scheduler.
 //! * `event_loop`: the loop of the driver's thread; `revocation`, `shutdown`: what it does before it gives
-//!   partitions up.
+//!   partitions up; `seek`: how a partition is moved to another position.
 //! * `intake`, `backpressure`, `budget`: how much is read, and from which partitions.
 //! * `watermark`, `commit_schedule`: which offsets are committed, and when; `lag`: what is left.
 //! * `control`, `status`: the state that a [`Handle`](crate::Handle) sets and reads.
@@ -34,6 +34,7 @@ mod reports;
 mod revocation;
 mod run;
 mod scheduler;
+mod seek;
 mod shutdown;
 #[cfg(test)]
 mod simulation;

@@ -15,7 +15,8 @@ use super::source::Source;
 pub(super) struct Revocation {
     pub(super) partitions: Vec<Arc<Assignment>>,
     pub(super) lost: bool,
-    pub(super) drain: DrainId,
+    /// The drain of the partitions, and those of their seeks.
+    pub(super) drains: Vec<DrainId>,
     /// Set once the partitions are drained.
     pub(super) commit: Option<FinalCommit>,
 }
@@ -27,7 +28,7 @@ impl<S: Source> Driver<S> {
         let Some(revoke) = &mut self.revoke else {
             return false;
         };
-        let drained = self.scheduler.is_drain_finished(revoke.drain);
+        let drained = revoke.drains.iter().all(|drain| self.scheduler.is_drain_finished(*drain));
         #[cfg(test)]
         let drained = drained || is_planted(Bug::RevokeNotDrained);
         if !drained {

@@ -45,6 +45,7 @@ impl<S: Source> Driver<S> {
         }
         if matches!(self.phase, Phase::Serving) {
             self.phase = Phase::Draining;
+            self.seeks.clear();
             // The stage changes only after the scheduler has stopped, so no record is started in it.
             self.scheduler.stop(self.settings.drain_timeout);
             self.scheduler.status().enter_stage(ConsumerStage::Draining);

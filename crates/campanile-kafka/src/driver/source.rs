@@ -5,10 +5,12 @@ use std::task::Context;
 use std::time::SystemTime;
 
 use campanile_core::Record;
+use futures_util::future::BoxFuture;
 
 use super::assignment::{Assignment, AssignmentId};
 use super::budget::Amount;
 use crate::error::ConsumerError;
+use crate::seek::{SeekError, SeekTarget, SeekTo};
 
 /// A member of a consumer group: librdkafka's consumer, or a simulated one.
 ///
@@ -26,6 +28,17 @@ pub(crate) trait Source {
 
     /// Resumes fetching from these partitions.
     fn resume(&mut self, partitions: &[Arc<Assignment>]);
+
+    /// Looks up the offset that a seek of this partition goes to.
+    fn look_up(
+        &mut self,
+        partition: &Arc<Assignment>,
+        to: SeekTo,
+    ) -> BoxFuture<'static, Result<SeekTarget, SeekError>>;
+
+    /// Moves the position of this partition, which is paused, and resumes it. This ends with
+    /// [`Event::Sought`], or with [`Event::Revoked`] if the partition is revoked before.
+    fn seek(&mut self, partition: &Arc<Assignment>, offset: i64);
 
     /// Starts to commit the watermarks of these partitions.
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart;
@@ -50,6 +63,8 @@ pub(crate) enum Event {
     /// These partitions are revoked, or already lost. The source keeps them until
     /// [`Source::release`] is called.
     Revoked { partitions: Vec<Arc<Assignment>>, lost: bool },
+    /// The position of a partition was moved. Its records now arrive in the new assignment.
+    Sought { old: Arc<Assignment>, new: Arc<Assignment> },
     /// The commit in flight has ended.
     Committed(CommitResult),
     /// The source has failed, and the consumer stops.

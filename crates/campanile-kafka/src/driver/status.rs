@@ -105,9 +105,12 @@ impl DriverStatus {
         self.store_down.load(Ordering::Relaxed)
     }
 
-    /// Adds partitions that the group has assigned.
+    /// Adds partitions that the group has assigned, or the new assignment of a partition whose old one
+    /// is revoked.
     pub(crate) fn assign(&self, assignments: &[Arc<Assignment>]) {
-        self.assignments().extend(assignments.iter().cloned());
+        let mut all = self.assignments();
+        all.retain(|assignment| !assignment.is_revoked());
+        all.extend(assignments.iter().cloned());
         self.assigned.store(true, Ordering::Relaxed);
     }
 

@@ -135,6 +135,50 @@ impl Context {
         resets.retain(|assignment| !is_sought(assignment));
     }
 
+    /// Seeks to these positions of paused partitions, resumes the partitions, and replaces their
+    /// assignments. Returns the old and the new assignments. Partitions for which the seek fails stay in
+    /// the list.
+    pub(super) fn seek_and_reassign(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        positions: &mut Vec<Position>,
+    ) -> Vec<(Arc<Assignment>, Arc<Assignment>)> {
+        positions.retain(|(assignment, _)| !assignment.is_revoked());
+        if positions.is_empty() {
+            return Vec::new();
+        }
+        let is_sought = seek(consumer, position_list(positions));
+        let sought: Vec<_> =
+            positions.extract_if(.., |(assignment, _)| is_sought(assignment)).collect();
+        // Resume last: until then, nothing is fetched from the old position.
+        if !sought.is_empty()
+            && let Err(error) = consumer.resume(&position_list(&sought))
+        {
+            tracing::warn!(%error, "failed to resume partitions after a seek");
+        }
+        let mut state = self.state();
+        let replace = |(old, _): Position| {
+            let new = self.new_assignment(&mut state, old.topic.clone(), old.partition);
+            old.revoke();
+            state.queues.replace(old.id, &new);
+            state.add_assignment(new.clone());
+            (old, new)
+        };
+        sought.into_iter().map(replace).collect()
+    }
+
+    fn new_assignment(
+        &self,
+        state: &mut State,
+        topic: Arc<str>,
+        partition: i32,
+    ) -> Arc<Assignment> {
+        let retry_topic = self.retry_topics.find(&topic).cloned();
+        let id = AssignmentId(state.next);
+        state.next += 1;
+        Arc::new(Assignment::new(id, topic, partition, retry_topic, self.total.clone()))
+    }
+
     pub(super) fn assignment(&self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {
         self.state().topics.get(topic)?.get(&partition).cloned()
     }
@@ -164,12 +208,7 @@ impl Context {
         state.started = true;
         let mut assignments = Vec::new();
         for (topic, partition) in topic_partitions(list) {
-            let topic: Arc<str> = topic.into();
-            let retry_topic = self.retry_topics.find(&topic).cloned();
-            let id = AssignmentId(state.next);
-            state.next += 1;
-            let total = self.total.clone();
-            let new = Arc::new(Assignment::new(id, topic, partition, retry_topic, total));
+            let new = self.new_assignment(&mut state, topic.into(), partition);
             match self.seeks_to_start {
                 true => state.awaiting_start.push(new.clone()),
                 false => state.add_assignment(new.clone()),

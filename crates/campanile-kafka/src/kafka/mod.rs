@@ -7,6 +7,7 @@
 //! * `start` waits for brokers and topics before the consumer joins its group; `leave` leaves the group.
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
+//! * `look_up` finds the offset that a seek goes to.
 //! * `commit_result` interprets the failures of commits.
 //! * `native` has functions that rdkafka's safe interface lacks.
 
@@ -15,6 +16,7 @@ mod context;
 mod errors;
 mod fetch_batch;
 mod leave;
+mod look_up;
 mod message;
 mod native;
 mod queues;

@@ -23,6 +23,12 @@ impl PartitionQueues {
         index
     }
 
+    /// Replaces the assignment of a partition, which stays in its queue.
+    pub(super) fn replace(&mut self, id: AssignmentId, new: &Arc<Assignment>) {
+        let all = self.0.iter_mut().flatten();
+        all.filter(|assignment| assignment.id == id).for_each(|old| *old = new.clone());
+    }
+
     /// Removes a partition.
     pub(super) fn remove(&mut self, id: AssignmentId) {
         self.0.iter_mut().for_each(|queue| queue.retain(|assignment| assignment.id != id));

@@ -4,20 +4,24 @@ use std::sync::Arc;
 use std::task;
 use std::time::Duration;
 
-use rdkafka::TopicPartitionList;
+use futures_util::future::BoxFuture;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
+use rdkafka::{Offset, TopicPartitionList};
 
 use super::commit_result::{self, OffsetCommits};
 use super::context::{Context, Rebalance, SourceWaker};
 use super::errors::handle_error;
 use super::fetch_batch::{FetchBatch, LastPartition};
 use super::leave::Leave;
+use super::look_up::look_up;
 use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
 use super::{Settings, native, start};
+use crate::client::ClientSettings;
 use crate::config::config_error;
 use crate::driver::{Amount, Assignment, CommitResult, CommitStart, Event, Source, Usage};
 use crate::error::ConsumerError;
+use crate::seek::{SeekError, SeekTarget, SeekTo};
 use crate::transaction::{Committer, Position, TransactionResult};
 
 /// The maximum number of records that are taken from librdkafka at once.
@@ -30,6 +34,7 @@ const MIN_QUEUE_SHARE: usize = 32;
 const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
 
 pub(crate) struct KafkaSource {
+    client: ClientSettings,
     consumer: BaseConsumer<Context>,
     fetch_queues: Arc<FetchQueues>,
     waker: SourceWaker,
@@ -46,6 +51,8 @@ pub(crate) struct KafkaSource {
     positions: Vec<Position>,
     /// Partitions whose position was reset, and that librdkafka has to seek.
     resets: Vec<Arc<Assignment>>,
+    /// The positions that drained partitions are moved to.
+    seeks: Vec<Position>,
     /// The revoked partitions that are not released yet.
     revoked: Option<TopicPartitionList>,
     newer_protocol: bool,
@@ -102,6 +109,7 @@ impl KafkaSource {
         fetch_queues.open(&consumer);
         let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
         Ok(Self {
+            client: settings.client.clone(),
             consumer,
             fetch_queues,
             waker,
@@ -113,6 +121,7 @@ impl KafkaSource {
             commits,
             positions: Vec::new(),
             resets: Vec::new(),
+            seeks: Vec::new(),
             revoked: None,
             newer_protocol,
             joined: false,
@@ -256,6 +265,8 @@ impl Source for KafkaSource {
         // record.
         self.take_callbacks(events);
         self.seek_to_start(events);
+        let sought = self.consumer.context().seek_and_reassign(&self.consumer, &mut self.seeks);
+        events.extend(sought.into_iter().map(|(old, new)| Event::Sought { old, new }));
         if let Some(room) = room {
             any |= self.take_records(room, &mut batch, events);
         }
@@ -281,6 +292,18 @@ impl Source for KafkaSource {
 
     fn resume(&mut self, partitions: &[Arc<Assignment>]) {
         log_error(self.consumer.resume(&list(partitions)));
+    }
+
+    fn look_up(
+        &mut self,
+        partition: &Arc<Assignment>,
+        to: SeekTo,
+    ) -> BoxFuture<'static, Result<SeekTarget, SeekError>> {
+        look_up(self.client.clone(), partition.clone(), to)
+    }
+
+    fn seek(&mut self, partition: &Arc<Assignment>, offset: i64) {
+        self.seeks.push((partition.clone(), Offset::Offset(offset)));
     }
 
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart {

@@ -12,14 +12,19 @@ use crate::kafka::set_oauth_token;
 use crate::oauth::{OauthTokens, TOKEN_TIMEOUT};
 
 /// A client that reads the group's offsets without being a member of the group.
-pub(super) struct GroupOffsets {
+pub(crate) struct GroupOffsets {
     consumer: BaseConsumer,
     tokens: Option<Arc<OauthTokens>>,
 }
 
 impl GroupOffsets {
-    pub(super) fn connect(consumer: &ClientSettings) -> Result<Self, KafkaError> {
+    pub(crate) fn connect(consumer: &ClientSettings) -> Result<Self, KafkaError> {
         Ok(Self { consumer: consumer.create()?, tokens: consumer.tokens.clone() })
+    }
+
+    /// Returns the client, for further requests after [`committed`](Self::committed).
+    pub(crate) fn consumer(&self) -> &BaseConsumer {
+        &self.consumer
     }
 
     /// Fetches the committed offset of each of these partitions. Waits at most `timeout`, and for
@@ -27,7 +32,7 @@ impl GroupOffsets {
     ///
     /// # Errors
     /// Also fails while a transaction that contains offsets of these partitions is open.
-    pub(super) fn committed(
+    pub(crate) fn committed(
         &self,
         partitions: &TopicPartitionList,
         timeout: Duration,

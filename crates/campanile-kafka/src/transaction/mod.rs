@@ -30,6 +30,7 @@ mod settings;
 mod worker;
 
 pub(crate) use self::committer::{Committer, TransactionResult};
+pub(crate) use self::group::GroupOffsets;
 pub use self::into_outputs::IntoOutputs;
 pub(crate) use self::into_outputs::OutputsResult;
 pub use self::output::Outputs;

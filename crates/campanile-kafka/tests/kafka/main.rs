@@ -25,6 +25,7 @@ mod refusals;
 mod retries;
 mod retry_topics;
 mod routes;
+mod seeks;
 mod shutdown;
 mod skip_at;
 mod status;

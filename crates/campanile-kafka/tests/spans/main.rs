@@ -24,6 +24,7 @@ use support::{consumer, serve, until, until_committed, within};
 
 mod events;
 mod retention;
+mod seeks;
 mod stalls;
 mod stops;
 

@@ -1,4 +1,4 @@
-//! A consumer group with one member. Its partitions are revoked, lost and reset at random.
+//! A consumer group with one member. Its partitions are revoked, lost, reset and sought at random.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use campanile_core::Record;
 use fastrand::Rng;
+use futures_util::future::BoxFuture;
 use tokio::time::sleep;
 
 use super::history::History;
 use crate::driver::{
     Amount, Assignment, AssignmentId, CommitResult, CommitStart, Event, Received, Source, Usage,
 };
+use crate::seek::{SeekError, SeekTarget, SeekTo};
 
 pub(super) const TOPIC: &str = "orders";
 
@@ -139,16 +141,22 @@ impl State {
     }
 
     fn assign(&mut self, partition: i32) {
+        let committed = self.committed.get(&partition).copied().unwrap_or_default();
+        let assignment = self.fetch_from(partition, committed);
+        self.push_event(Event::Assigned(vec![assignment]));
+    }
+
+    /// Fetches a partition from this offset on, under a new assignment.
+    fn fetch_from(&mut self, partition: i32, offset: i64) -> Arc<Assignment> {
         let id = AssignmentId(self.next);
         self.next += 1;
         let total = self.member.total.clone();
         let assignment = Arc::new(Assignment::new(id, TOPIC.into(), partition, None, total));
-        let committed = self.committed.get(&partition).copied().unwrap_or_default();
-        let position = self.logs[&partition].partition_point(|offset| *offset < committed);
+        let position = self.logs[&partition].partition_point(|other| *other < offset);
         self.history.assigned(partition);
         let fetched = FetchedPartition { assignment: assignment.clone(), position, paused: false };
         self.member.assigned.insert(partition, fetched);
-        self.push_event(Event::Assigned(vec![assignment]));
+        assignment
     }
 
     fn revoke(&mut self, partition: i32, lost: bool) {
@@ -257,6 +265,35 @@ impl Source for SimulatedSource {
 
     fn resume(&mut self, partitions: &[Arc<Assignment>]) {
         self.0.state().set_paused(partitions, false);
+    }
+
+    /// Looks up an offset that is not above the committed one, since the records below it must be
+    /// processed.
+    fn look_up(
+        &mut self,
+        partition: &Arc<Assignment>,
+        _: SeekTo,
+    ) -> BoxFuture<'static, Result<SeekTarget, SeekError>> {
+        let mut state = self.0.state();
+        let committed = state.committed.get(&partition.partition).copied().unwrap_or_default();
+        let offset = state.random.i64(0..=committed);
+        let delay = state.random.u64(0..50);
+        Box::pin(async move {
+            sleep(Duration::from_millis(delay)).await;
+            Ok(SeekTarget { offset, committed })
+        })
+    }
+
+    fn seek(&mut self, partition: &Arc<Assignment>, offset: i64) {
+        let mut state = self.0.state();
+        let fetched = state.member.assigned.get(&partition.partition);
+        // A partition that was revoked is not sought.
+        if fetched.is_some_and(|fetched| fetched.assignment.id == partition.id) {
+            partition.revoke();
+            state.history.sought(partition.partition);
+            let new = state.fetch_from(partition.partition, offset);
+            state.push_event(Event::Sought { old: partition.clone(), new });
+        }
     }
 
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart {

@@ -31,6 +31,7 @@ pub(super) struct History {
     pub(super) attempts: u64,
     pub(super) revokes: u64,
     pub(super) resets: u64,
+    pub(super) seeks: u64,
 }
 
 impl History {
@@ -49,6 +50,7 @@ impl History {
             attempts: 0,
             revokes: 0,
             resets: 0,
+            seeks: 0,
         }
     }
 
@@ -78,6 +80,14 @@ impl History {
     pub(super) fn reset(&mut self, partition: i32) {
         self.log_event("reset", partition);
         self.resets += 1;
+    }
+
+    /// Notes that the partition was moved to another position by a seek.
+    pub(super) fn sought(&mut self, partition: i32) {
+        self.log_event("sought", partition);
+        self.seeks += 1;
+        let busy = self.running.keys().find(|(of, _)| *of == partition);
+        assert!(busy.is_none(), "{busy:?} is running although its partition was sought");
     }
 
     /// Notes that the consumer has fetched a record.

@@ -2,7 +2,7 @@
 //! in one thread in virtual time, on a simulated consumer group.
 //!
 //! A seed determines everything that happens: how long handlers take, what fails, when partitions
-//! are revoked or lost, when positions are reset, when commits fail, and when the store is
+//! are revoked or lost, when positions are reset or sought, when commits fail, and when the store is
 //! unavailable. The history of each seed is checked while it is recorded, so that a violation is
 //! reported where it happens.
 
@@ -30,7 +30,7 @@ fn seeds() -> u64 {
 
 #[test]
 fn every_seed_upholds_the_guarantees() {
-    let (mut records, mut attempts, mut revokes, mut resets) = (0, 0, 0, 0);
+    let (mut records, mut attempts, mut revokes, mut resets, mut seeks_made) = (0, 0, 0, 0, 0);
     for seed in 0..seeds() {
         let run = catch_unwind(|| simulate(seed, None));
         let Ok(history) = run else { panic!("seed {seed} violates a guarantee") };
@@ -38,13 +38,16 @@ fn every_seed_upholds_the_guarantees() {
         attempts += history.attempts;
         revokes += history.revokes;
         resets += history.resets;
+        seeks_made += history.seeks;
     }
     println!(
-        "{} seeds: {records} records, {attempts} attempts, {revokes} revokes, {resets} resets",
+        "{} seeds: {records} records, {attempts} attempts, {revokes} revokes, {resets} resets, {seeks_made} \
+         seeks",
         seeds()
     );
     // Events that do not occur are not checked.
     assert!(attempts > records && revokes > seeds() && resets > seeds() / 10);
+    assert!(seeks_made > seeds() / 2, "{seeks_made} seeks");
 }
 
 #[test]

@@ -12,12 +12,12 @@ use campanile_idempotency::{
 };
 use campanile_test::faults::{Fault, FaultyStore};
 use futures_util::TryFutureExt;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, TOPIC};
 use super::history::{History, RecordId};
 use super::planted::{Bug, plant};
 use crate::dead_letter::DeadLetterTargets;
@@ -31,6 +31,7 @@ use crate::policies::{Classifiers, Policies};
 use crate::retention::RetentionCheck;
 use crate::retry_topics::SourceTopics;
 use crate::routes::{Router, ServiceRoute};
+use crate::seek::SeekTo;
 
 /// How long faults are injected.
 const FAULT_PERIOD: Duration = Duration::from_secs(6);
@@ -162,7 +163,22 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
         control.shutdown(Shutdown::Graceful);
         std::future::pending::<()>().await
     };
-    match select(std::pin::pin!(driver.run()), std::pin::pin!(stop)).await {
+    let seeks = async {
+        loop {
+            let (after, partition) = {
+                let random = &mut cluster.state().random;
+                (random.u64(100..3_000), random.i32(0..3))
+            };
+            sleep(Duration::from_millis(after)).await;
+            if cluster.state().faults_stopped {
+                return std::future::pending().await;
+            }
+            // Whether it succeeds depends on the other faults.
+            drop(control.seek(TOPIC, partition, SeekTo::Beginning));
+        }
+    };
+    let faults = async { join(stop, seeks).await.0 };
+    match select(std::pin::pin!(driver.run()), std::pin::pin!(faults)).await {
         Either::Left(((result, _), _)) => {
             let summary = result.expect("nothing stops the consumer");
             let ended = summary.processed + summary.revoked + summary.unfinished;

@@ -1,0 +1,36 @@
+//! The events about seeks.
+
+use campanile_core::{BoxError, Record};
+use campanile_kafka::SeekTo;
+use tower::service_fn;
+
+use crate::CapturedLog;
+use crate::support::{consumer, mock, serve, until_committed};
+
+#[tokio::test(flavor = "current_thread")]
+async fn forward_seek_is_logged_once_at_warn() {
+    let (log, _guard) = CapturedLog::start();
+    let kafka = mock("orders", 1, 3);
+    let config = kafka.consumer_config("g");
+    let stops_at_1 = service_fn(async |record: Record| {
+        if record.offset() == 1 {
+            std::future::pending::<()>().await;
+        }
+        Ok::<_, BoxError>(())
+    });
+    let at_once = consumer(config.clone(), "orders").with_drain_timeout(std::time::Duration::ZERO);
+    let serving = serve(at_once, stops_at_1);
+    until_committed(&config, "orders", &[1]).await;
+    let handle = serving.handle();
+    assert_eq!(handle.seek("orders", 0, SeekTo::End).await.unwrap(), 3);
+    assert_eq!(handle.seek("orders", 0, SeekTo::Offset(2)).await.unwrap(), 2);
+    until_committed(&config, "orders", &[3]).await;
+    serving.stop().await.unwrap();
+    let logged = log.lines("WARN", "partition sought");
+    let [line] = &logged[..] else { panic!("{}", log.text()) };
+    for field in ["topic=\"orders\"", "partition=0", "from=1", "to=3"] {
+        assert!(line.contains(field), "{field} is not in {line}");
+    }
+    let backward = log.lines("INFO", "partition sought");
+    assert!(backward.len() == 1 && backward[0].contains("from=3 to=2"), "{backward:?}");
+}
