@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use campanile_core::BoxError;
+use campanile_core::{BoxError, millis};
 use rdkafka::client::OAuthToken as ClientToken;
 
 use crate::retry_topics::now;
@@ -37,15 +37,10 @@ impl OauthToken {
 
     /// Converts into the token that librdkafka takes.
     pub(crate) fn into_client_token(self) -> ClientToken {
-        let expires_at = self.expires_at.duration_since(SystemTime::UNIX_EPOCH);
-        let lifetime_ms = i64::try_from(expires_at.unwrap_or_default().as_millis());
         // librdkafka keeps the name, but sends it nowhere: the brokers take it from the token.
         let principal_name = String::new();
-        ClientToken {
-            token: self.token,
-            principal_name,
-            lifetime_ms: lifetime_ms.unwrap_or(i64::MAX),
-        }
+        let lifetime_ms = millis::of(self.expires_at).max(0);
+        ClientToken { token: self.token, principal_name, lifetime_ms }
     }
 }
 

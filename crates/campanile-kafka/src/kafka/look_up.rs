@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use campanile_core::BoxError;
+use campanile_core::{BoxError, millis};
 use futures_util::future::BoxFuture;
 use rdkafka::consumer::Consumer;
 use rdkafka::{Offset, TopicPartitionList};
@@ -63,8 +63,8 @@ fn request(
         SeekTo::Offset(offset) if (first..=end).contains(&offset) => offset,
         SeekTo::Offset(_) => return Err(SeekError::OutOfRange { first, end }),
         SeekTo::Time(time) => {
-            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            let millis = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
+            // A negative number would stand for the beginning or the end.
+            let millis = millis::of(time).max(0);
             list_offset(Offset::Offset(millis))?.unwrap_or(end)
         }
     };
