@@ -95,13 +95,6 @@ impl fmt::Display for ConfigError {
 
 impl Error for ConfigError {}
 
-/// For constructors that also accept a value of the target type.
-impl From<std::convert::Infallible> for ConfigError {
-    fn from(never: std::convert::Infallible) -> Self {
-        match never {}
-    }
-}
-
 /// The lock is no longer held.
 ///
 /// The handler now runs without a lock. Its result is kept only if the store reports that no other

@@ -237,8 +237,8 @@ impl RedisConfig {
         Buckets::new(self.buckets)
     }
 
-    /// Checks the settings that have bounds.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    /// Checks the settings that have bounds. Returns the number of buckets.
+    pub(crate) fn check(&self) -> Result<Buckets, ConfigError> {
         non_zero("connect_timeout", self.connect_timeout)?;
         non_zero("command_timeout", self.command_timeout)?;
         if let Some(Durability { level, replicas, timeout }) = self.durability {
@@ -249,7 +249,7 @@ impl RedisConfig {
             }
             non_zero("timeout` of `with_wait", timeout)?;
         }
-        self.buckets().map(drop)
+        self.buckets()
     }
 
     /// Creates the topology of the servers, without connecting to them.

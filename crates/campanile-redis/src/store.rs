@@ -88,11 +88,11 @@ impl RedisStore {
     /// Fails if the server is not available within the connect timeout, see
     /// [`RedisConfig::with_connect_timeout`]. Fails at once if the server rejects the credentials,
     /// is not Redis, is one on which the protocol does not hold, see
-    /// [`RedisConfig::with_safety`], or if a setting is out of its bounds. The error shows the address that was tried.
+    /// [`RedisConfig::with_safety`], or if a setting is out of its bounds. The error shows the
+    /// address that was tried.
     pub async fn connect(config: impl Into<RedisConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
-        config.check().map_err(ConnectError::Config)?;
-        let buckets = config.buckets().map_err(ConnectError::Config)?;
+        let buckets = config.check().map_err(ConnectError::Config)?;
         let topology = config.topology()?;
         let findings = check_when_up(&topology, &config).await?;
         let wait_state = config
