@@ -8,16 +8,14 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use campanile_core::{Answer, BoxError, Command, Outcome, Request, State, key};
-use campanile_idempotency::{
-    IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore, Store, StoreError,
-};
+use campanile_core::{Answer, BoxError, Command, Outcome, Request, State};
+use campanile_idempotency::{IdempotencyConfig, LockKeeper, MemoryStore, Store, StoreError};
 use campanile_test::eventually;
 use campanile_test::faults::{Fault, FaultyStore};
 use futures_util::FutureExt;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::harness::{TestLayer, TestService, failed, layer_error, request, store_key};
+use crate::harness::{TestLayer, TestService, failed, layer_error, layer_of, request, store_key};
 
 /// The shortest allowed TTL.
 const TTL: Duration = Duration::from_millis(500);
@@ -27,11 +25,7 @@ fn config() -> IdempotencyConfig {
 }
 
 fn layer(keeper: &LockKeeper) -> TestLayer {
-    layer_with(keeper, config())
-}
-
-fn layer_with(keeper: &LockKeeper, config: IdempotencyConfig) -> TestLayer {
-    IdempotencyLayer::new(keeper, config, key::header("id")).unwrap()
+    layer_of(keeper, config())
 }
 
 /// The runtime has only this thread, and the handler blocks it for twice the TTL of its lock.
@@ -248,7 +242,7 @@ async fn lock_dropped_outside_of_runtime_is_settled() {
             true => LockKeeper::new(FaultyStore::new(memory.clone())).unwrap(),
             false => LockKeeper::new(memory.clone()).unwrap(),
         };
-        let layer = layer_with(&keeper, config().with_max_attempts(1));
+        let layer = layer_of(&keeper, config().with_max_attempts(1));
         let service =
             layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("declined".into())));
         let result = service.run("p-1").await;
@@ -265,7 +259,7 @@ fn background_makes_call_of_runtime_that_was_shut_down() {
         let memory = MemoryStore::new();
         let store = FaultyStore::new(memory.clone());
         let keeper = LockKeeper::new(store.clone()).unwrap();
-        let layer = layer_with(&keeper, config().with_lock_ttl(Duration::from_secs(60)));
+        let layer = layer_of(&keeper, config().with_lock_ttl(Duration::from_secs(60)));
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
         store.inject_next_of(operation, Fault::HangReply);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -317,7 +311,7 @@ fn repeated_acquire_that_is_not_sent_is_cancelled() {
     let memory = MemoryStore::new();
     let store = UnreachableStore { memory: memory.clone(), calls: Arc::default() };
     let keeper = LockKeeper::new(store.clone()).unwrap();
-    let layer = layer_with(&keeper, config().with_lock_ttl(Duration::from_secs(3600)));
+    let layer = layer_of(&keeper, config().with_lock_ttl(Duration::from_secs(3600)));
     let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -16,7 +16,7 @@ use campanile_test::faults::{Fault, FaultyStore};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
-use crate::harness::{CallResult, TestLayer, TestService, layer_error, store_key};
+use crate::harness::{CallResult, TestLayer, TestService, layer_error, layer_of, store_key};
 
 const MEGABYTE: usize = 1024 * 1024;
 
@@ -48,8 +48,7 @@ impl Harness {
         &self,
         settings: impl FnOnce(IdempotencyConfig) -> IdempotencyConfig,
     ) -> TestLayer {
-        let config = settings(IdempotencyConfig::new("payments"));
-        IdempotencyLayer::new(&self.keeper, config, key::header("id")).unwrap()
+        layer_of(&self.keeper, settings(IdempotencyConfig::new("payments")))
     }
 
     fn service(&self) -> impl TestService<Bytes> + use<> {
@@ -105,7 +104,7 @@ async fn completion_of_other_process_is_cached_from_first_duplicate() {
     let harness = Harness::new(MEGABYTE);
     let (keeper, task) = LockKeeper::pair(harness.memory.clone(), harness.clock.keeper_clock());
     tokio::spawn(task);
-    let other_process = IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap();
+    let other_process = layer_of(&keeper, IdempotencyConfig::new("payments"));
     let other_process = other_process.with_reply(reply::bytes()).layer(service_fn(receipt));
     other_process.run("p-1").await.unwrap();
     let service = harness.service();
@@ -263,7 +262,7 @@ async fn key_cached_late_expires_with_its_entry() {
     let other_process = LockKeeper::pair(harness.memory.clone(), harness.clock.keeper_clock());
     tokio::spawn(other_process.1);
     let config = IdempotencyConfig::new("payments").with_retention(kept);
-    let other = IdempotencyLayer::new(&other_process.0, config, key::header("id")).unwrap();
+    let other = layer_of(&other_process.0, config);
     let other = other.with_reply(reply::bytes());
     other.layer(service_fn(receipt)).run("p-1").await.unwrap();
     sleep(Duration::from_secs(29)).await;

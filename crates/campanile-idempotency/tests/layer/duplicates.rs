@@ -19,7 +19,11 @@ use crate::harness::{
 const HANDLER_TIME: Duration = Duration::from_secs(5);
 
 fn waiting_layer(harness: &Harness) -> TestLayer {
-    harness.layer().on_locked(OnLocked::Wait { at_most: Duration::from_secs(3600) })
+    waiting(harness.layer())
+}
+
+fn waiting(layer: TestLayer) -> TestLayer {
+    layer.on_locked(OnLocked::Wait { at_most: Duration::from_secs(3600) })
 }
 
 /// The operations of the commands that reached the store.
@@ -319,9 +323,7 @@ async fn holder_without_fingerprint_does_not_answer_waiter_with_one() {
 #[tokio::test(start_paused = true)]
 async fn rejection_that_keeps_last_error_is_answered_by_store() {
     let harness = Harness::new();
-    let layer = harness
-        .layer_with(|config| config.with_max_attempts(1))
-        .on_locked(OnLocked::Wait { at_most: Duration::from_secs(3600) });
+    let layer = waiting(harness.layer_with(|config| config.with_max_attempts(1)));
     let service = failing_service(&layer, || "declined".into());
     drop(service.run("p-1").await);
     sleep(Duration::from_secs(3600)).await;

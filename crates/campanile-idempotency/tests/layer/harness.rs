@@ -68,8 +68,7 @@ impl Harness {
         &self,
         settings: impl FnOnce(IdempotencyConfig) -> IdempotencyConfig,
     ) -> TestLayer {
-        let config = settings(IdempotencyConfig::new("payments"));
-        IdempotencyLayer::new(&self.keeper, config, key::header("id")).unwrap()
+        layer_of(&self.keeper, settings(IdempotencyConfig::new("payments")))
     }
 
     /// Wraps a mock of the handler in the layer's service.
@@ -178,6 +177,11 @@ pub(crate) fn request_with_payload(id: &str, cents: &'static str) -> Request<()>
 pub(crate) fn store_key(id: &str) -> StoreKey {
     let key = IdempotencyKey::new(id.to_owned()).unwrap();
     StoreKey::new("payments".try_into().unwrap(), key)
+}
+
+/// A layer over this keeper, with keys from the header `id`.
+pub(crate) fn layer_of(keeper: &LockKeeper, config: IdempotencyConfig) -> TestLayer {
+    IdempotencyLayer::new(keeper, config, key::header("id")).unwrap()
 }
 
 /// The layer's error in the result of a call.
