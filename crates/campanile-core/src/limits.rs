@@ -22,5 +22,8 @@ pub const MAX_ATTEMPTS: u16 = u16::MAX;
 /// interruption counts, so that a poison record runs out of attempts.
 pub const MAX_INTERRUPTS: u8 = 8;
 
+/// The maximum size of one part of an entry's details, in bytes.
+pub const MAX_DETAIL_BYTES: usize = 255;
+
 /// The maximum size of a stored error text, in bytes.
 pub const MAX_ERROR_BYTES: usize = 512;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{FencingToken, Fingerprint, Grant, Owner, State, StoreKey};
+use crate::{Details, FencingToken, Fingerprint, Grant, Owner, State, StoreKey};
 
 /// One operation on the entry of a key, as in the table of the protocol.
 ///
@@ -27,6 +27,8 @@ pub enum Operation {
         fingerprint: Option<Fingerprint>,
         /// The largest token that this client has seen from any key.
         floor: FencingToken,
+        /// What the entry says about the grant. `None` keeps the details of an earlier grant.
+        details: Option<Details>,
     },
     /// Extends the lock to `ttl` from now.
     Renew {
@@ -45,6 +47,8 @@ pub enum Operation {
         fingerprint: Option<Fingerprint>,
         /// The reply to later duplicates.
         reply: Option<Bytes>,
+        /// The details of the grant, if they are kept. `None` drops them.
+        details: Option<Details>,
     },
     /// Records a failed attempt.
     Fail {

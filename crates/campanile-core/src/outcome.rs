@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use crate::Details;
+
 /// The outcome of a request under its idempotency lock. With every variant, the record's offset can
 /// be committed.
 ///
@@ -46,12 +48,14 @@ pub struct Duplicate<T> {
     pub attempts: u32,
     /// When the key was completed, by the store's clock.
     pub completed_at: SystemTime,
+    /// Which process ran it, for which record and in which trace, if the layer keeps this.
+    pub details: Option<Details>,
 }
 
 impl<T> Duplicate<T> {
-    /// Creates a `Duplicate`. For the layer, and for tests of code that inspects outcomes.
+    /// Creates a `Duplicate` without details. For the layer, and for tests of code that inspects outcomes.
     pub fn new(reply: Option<T>, attempts: u32, completed_at: SystemTime) -> Self {
-        Self { reply, attempts, completed_at }
+        Self { reply, attempts, completed_at, details: None }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use crate::entry::Micros;
-use crate::{FencingToken, State};
+use crate::{Details, FencingToken, State};
 
 /// The reply to an operation, with the time at which it was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +66,8 @@ pub enum Reply {
         attempt: u16,
         /// When the key was completed.
         completed_at: SystemTime,
+        /// The details of the grant that completed it, if they were kept.
+        details: Option<Details>,
     },
     /// The key is FAILED.
     AlreadyGivenUp {

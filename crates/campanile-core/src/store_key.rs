@@ -1,34 +1,35 @@
-//! A key in the form in which stores use it.
+//! The key of an entry.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use crate::{IdempotencyKey, Namespace};
 
-/// A namespace and a key, with the hash under which stores keep the entry.
+/// The key of an entry: a namespace and the hash of an idempotency key.
+///
+/// The idempotency key itself is in the entry's [details](crate::Details), if it is stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreKey {
     digest: [u8; 16],
     namespace: Namespace,
-    key: IdempotencyKey,
 }
 
 impl StoreKey {
-    /// Creates a store key and computes its hash.
-    pub fn new(namespace: Namespace, key: IdempotencyKey) -> Self {
+    /// Computes the store key of an idempotency key.
+    pub fn new(namespace: Namespace, key: &IdempotencyKey) -> Self {
         let mut digest = [0; 16];
         digest.copy_from_slice(&blake3::hash(key.as_bytes()).as_bytes()[..16]);
-        Self { digest, namespace, key }
+        Self { digest, namespace }
+    }
+
+    /// Creates the store key of an entry that was found by its [digest](Self::digest).
+    pub const fn from_digest(namespace: Namespace, digest: [u8; 16]) -> Self {
+        Self { digest, namespace }
     }
 
     /// Returns the namespace of the key.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
-    }
-
-    /// Returns the idempotency key.
-    pub fn key(&self) -> &IdempotencyKey {
-        &self.key
     }
 
     /// Returns the first 16 bytes of BLAKE3 over the idempotency key, without the namespace.
@@ -43,8 +44,7 @@ impl StoreKey {
 
 impl Hash for StoreKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // The digest represents the key, and few namespaces share a key. Equality compares all
-        // fields.
+        // Few namespaces share a key.
         state.write(&self.digest);
     }
 }

@@ -38,8 +38,8 @@ const MIN_ATTEMPT_RETENTION: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL)
 ///
 /// With the feature `serde`, the settings implement `Deserialize`. `namespace` is required; every
 /// other field has the name and the default of its method: `lock_ttl`, `max_hold`, `max_attempts`,
-/// `backoff` with `initial` and `max`, `retention`, `attempt_retention`, `failed_retention` and
-/// `max_reply_bytes`. Durations are strings such as `"30s"`, `"500ms"` or `"7d"`. An unknown field is an
+/// `backoff` with `initial` and `max`, `retention`, `attempt_retention`, `failed_retention`,
+/// `max_reply_bytes`, `stored_keys` and `completed_details`. Durations are strings such as `"30s"`, `"500ms"` or `"7d"`. An unknown field is an
 /// error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
@@ -53,6 +53,8 @@ pub struct IdempotencyConfig {
     attempt_retention: Duration,
     failed_retention: Duration,
     max_reply_bytes: usize,
+    stored_keys: bool,
+    completed_details: bool,
 }
 
 impl IdempotencyConfig {
@@ -70,6 +72,8 @@ impl IdempotencyConfig {
             attempt_retention: attempts,
             failed_retention: failed,
             max_reply_bytes: 4 * 1024,
+            stored_keys: true,
+            completed_details: false,
         }
     }
 
@@ -138,6 +142,24 @@ impl IdempotencyConfig {
         self
     }
 
+    /// Sets whether an entry that is not COMPLETED contains the idempotency key, or its first 255
+    /// bytes. Without it, the tools that list entries show only its hash. Default: `true`; set it to
+    /// `false` if keys contain personal data that the store may not have.
+    pub fn with_stored_keys(mut self, stored: bool) -> Self {
+        self.stored_keys = stored;
+        self
+    }
+
+    /// Sets whether a COMPLETED entry keeps its details: which process ran the handler, for which
+    /// record, and in which trace. A duplicate's [`details`](campanile_core::Duplicate::details) then
+    /// name the first run.
+    ///
+    /// Default: `false`, because the details add about 150 bytes to an entry of about 180 in Redis.
+    pub fn with_completed_details(mut self, kept: bool) -> Self {
+        self.completed_details = kept;
+        self
+    }
+
     /// Checks the settings.
     pub(crate) fn checked(self) -> Result<CheckedConfig, ConfigError> {
         let Self { lock_ttl, max_hold, retention, attempt_retention, failed_retention, .. } = self;
@@ -166,6 +188,8 @@ impl IdempotencyConfig {
                     attempts: attempt_retention,
                     failed: failed_retention,
                 },
+                store_keys: self.stored_keys,
+                keep_details: self.completed_details,
             },
             backoff: self.backoff,
             max_reply_bytes: self.max_reply_bytes,
@@ -188,6 +212,8 @@ impl<'de> serde::Deserialize<'de> for IdempotencyConfig {
             attempt_retention: Option<HumanDuration>,
             failed_retention: Option<HumanDuration>,
             max_reply_bytes: Option<usize>,
+            stored_keys: Option<bool>,
+            completed_details: Option<bool>,
         }
 
         let fields = Fields::deserialize(deserializer)?;
@@ -202,6 +228,8 @@ impl<'de> serde::Deserialize<'de> for IdempotencyConfig {
             attempt_retention: or(fields.attempt_retention, defaults.attempt_retention),
             failed_retention: or(fields.failed_retention, defaults.failed_retention),
             max_reply_bytes: fields.max_reply_bytes.unwrap_or(defaults.max_reply_bytes),
+            stored_keys: fields.stored_keys.unwrap_or(defaults.stored_keys),
+            completed_details: fields.completed_details.unwrap_or(defaults.completed_details),
             namespace: defaults.namespace,
         })
     }
@@ -265,7 +293,8 @@ mod tests {
         let json = r#"{
             "namespace": "payments", "lock_ttl": "10s", "max_hold": "5m", "max_attempts": 3,
             "backoff": { "initial": "2s", "max": "1m" }, "retention": "14d",
-            "attempt_retention": "2d", "failed_retention": "60d", "max_reply_bytes": 100
+            "attempt_retention": "2d", "failed_retention": "60d", "max_reply_bytes": 100,
+            "stored_keys": false, "completed_details": true
         }"#;
         let expected = config()
             .with_lock_ttl(10 * SECOND)
@@ -275,7 +304,9 @@ mod tests {
             .with_retention(14 * DAY)
             .with_attempt_retention(2 * DAY)
             .with_failed_retention(60 * DAY)
-            .with_max_reply_bytes(100);
+            .with_max_reply_bytes(100)
+            .with_stored_keys(false)
+            .with_completed_details(true);
         assert_eq!(parse(json).unwrap(), expected);
     }
 

@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::{Answer, Clock, Command, Entry, Retention, StoreKey, step};
 
-use crate::store::{Store, StoreError};
+use crate::store::{
+    Found, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage, Store, StoreError,
+};
 
 /// A store that keeps entries in this process: for the quickstart, for tests, and for applications
 /// with a single process in which duplicates after a restart do no harm.
@@ -90,6 +92,44 @@ impl Store for MemoryStore {
     /// The store replies immediately, so waiting for more commands gains nothing.
     fn max_batch(&self) -> NonZeroUsize {
         NonZeroUsize::MIN
+    }
+}
+
+impl InspectStore for MemoryStore {
+    async fn inspect(&self, key: &StoreKey) -> Result<Inspection, StoreError> {
+        let now = (self.0.clock)();
+        let entries = self.lock();
+        let stored = entries.by_key.get(key).filter(|stored| now < stored.expires_at);
+        Ok(Inspection::new(now, stored.map_or(Found::Absent, StoredEntry::found)))
+    }
+
+    /// A page examines at most 1 000 entries.
+    async fn scan(&self, filter: &ScanFilter, cursor: &ScanCursor) -> Result<ScanPage, StoreError> {
+        const PAGE_LEN: usize = 1_000;
+        let now = (self.0.clock)();
+        let entries = self.lock();
+        let mut page: Vec<_> = entries
+            .by_key
+            .iter()
+            .filter(|(key, _)| key.namespace() == filter.namespace())
+            .filter(|(key, _)| key.digest()[..] > *cursor.as_bytes())
+            .collect();
+        page.sort_unstable_by_key(|(key, _)| key.digest());
+        let has_more = page.len() > PAGE_LEN;
+        page.truncate(PAGE_LEN);
+        let next = page.last().filter(|_| has_more);
+        let next = next.map(|(key, _)| ScanCursor::from_bytes(*key.digest()));
+        let found = page
+            .into_iter()
+            .filter(|(_, stored)| now < stored.expires_at && filter.matches(&stored.entry, now))
+            .map(|(key, stored)| (key.clone(), stored.found()));
+        Ok(ScanPage::new(now, found.collect(), next))
+    }
+}
+
+impl StoredEntry {
+    fn found(&self) -> Found {
+        Found::Entry { entry: self.entry.clone(), expires_at: self.expires_at }
     }
 }
 

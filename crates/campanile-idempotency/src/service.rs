@@ -5,12 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
 
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Fingerprint, KeyExtractor, Outcome, StoreKey, WithoutLock,
+    BoxError, BoxableError, CarryLock, Fingerprint, KeyExtractor, Outcome, WithoutLock,
 };
 use tower_service::Service;
 
 use crate::error::IdempotencyError;
 use crate::future::{Pending, ResponseFuture};
+use crate::keeper::LockKey;
 use crate::layer::IdempotencyLayer;
 use crate::policy::OnMissingKey;
 use crate::reply::ReplyCodec;
@@ -79,7 +80,7 @@ where
     }
 }
 
-type KeyAndFingerprint = (StoreKey, Option<Fingerprint>);
+type KeyAndFingerprint = (LockKey, Option<Fingerprint>);
 
 impl<S, E, C> IdempotencyService<S, E, C> {
     fn extract_key<R>(&self, request: &R) -> Result<Option<KeyAndFingerprint>, BoxError>
@@ -94,7 +95,7 @@ impl<S, E, C> IdempotencyService<S, E, C> {
             let Some(key) = extractor.extract(request)? else {
                 return Ok(None);
             };
-            let key = StoreKey::new(self.layer.policies.namespace.clone(), key);
+            let key = LockKey::new(self.layer.policies.namespace.clone(), key);
             Ok(Some((key, extractor.fingerprint(request))))
         }))
         .unwrap_or_else(|_| Err("the key extractor panicked".into()))

@@ -3,7 +3,7 @@
 //! The layer provides the command that completes the entry. If the [`LockHandle`] then reports that the
 //! entry was completed, the layer has nothing left to record.
 
-use campanile_core::{BoxError, Command, LockControl, LockHandle, Operation, Record, StoreKey};
+use campanile_core::{BoxError, Command, LockControl, LockHandle, Operation, Record};
 
 use crate::future::encode_reply;
 use crate::keeper::LockKeeper;
@@ -33,8 +33,13 @@ impl<E, C> IdempotencyLayer<E, C> {
     {
         let reply = encode_reply(&self.parts(), lock.key(), record, reply)?;
         let attempt = u16::try_from(lock.attempt()).unwrap_or(u16::MAX);
-        let operation =
-            Operation::Complete { grant: lock.grant(), attempt, fingerprint: None, reply };
+        let operation = Operation::Complete {
+            grant: lock.grant(),
+            attempt,
+            fingerprint: None,
+            reply,
+            details: self.policies.keeper.kept_details(lock),
+        };
         Ok(self.command(lock, operation))
     }
 
@@ -45,19 +50,13 @@ impl<E, C> IdempotencyLayer<E, C> {
     }
 
     fn command(&self, lock: &LockHandle, operation: Operation) -> Command {
-        Command { key: self.store_key(lock), operation, retention: self.settings.retention }
+        Command { key: lock.store_key().clone(), operation, retention: self.settings.retention }
     }
 
     /// Finds the control of this lock while the layer holds it. For stores that have completed the
     /// entry together with the handler's effect, or found that it belongs to another grant.
     #[doc(hidden)]
     pub fn control(&self, lock: &LockHandle) -> Option<LockControl> {
-        self.policies.keeper.control(&self.store_key(lock), lock)
-    }
-
-    /// Creates the key under which the store keeps the entry of this lock.
-    #[doc(hidden)]
-    pub fn store_key(&self, lock: &LockHandle) -> StoreKey {
-        StoreKey::new(self.policies.namespace.clone(), lock.key().clone())
+        self.policies.keeper.control(lock)
     }
 }

@@ -24,13 +24,14 @@
 //! let key = IdempotencyKey::new("payment-17").expect("not empty");
 //! let answer = store
 //!     .apply(Command {
-//!         key: StoreKey::new(Namespace::try_from("payments")?, key),
+//!         key: StoreKey::new(Namespace::try_from("payments")?, &key),
 //!         operation: Operation::Acquire {
 //!             owner: Owner::new(0x0dd5_eed5).expect("not zero"),
 //!             ttl: Duration::from_secs(30),
 //!             max_attempts: 5,
 //!             fingerprint: None,
 //!             floor: FencingToken::ZERO,
+//!             details: None,
 //!         },
 //!         retention: Retention::default(),
 //!     })

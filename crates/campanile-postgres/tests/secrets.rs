@@ -40,7 +40,7 @@ async fn run_command(log: &CapturedLog, store: &PgStore) {
     log.show(store);
     let namespace = Namespace::try_from("tests").unwrap();
     let command = Command {
-        key: StoreKey::new(namespace, IdempotencyKey::new("key").unwrap()),
+        key: StoreKey::new(namespace, &IdempotencyKey::new("key").unwrap()),
         operation: Operation::Cancel { owner: Owner::new(1).unwrap() },
         retention: Retention::default(),
     };

@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn entry_key_is_namespace_bucket_and_raw_hash() {
         let namespace = Namespace::try_from("payments").unwrap();
-        let key = StoreKey::new(namespace, IdempotencyKey::new("p-1").unwrap());
+        let key = StoreKey::new(namespace, &IdempotencyKey::new("p-1").unwrap());
         let mut out = Vec::new();
         write_entry_key(&mut out, &key, Buckets::DEFAULT);
 

@@ -108,7 +108,7 @@ mod tests {
         let command = Command {
             key: StoreKey::new(
                 Namespace::try_from("n").unwrap(),
-                IdempotencyKey::new("k").unwrap(),
+                &IdempotencyKey::new("k").unwrap(),
             ),
             operation: Operation::Cancel { owner: Owner::new(1).unwrap() },
             retention: Retention::default(),

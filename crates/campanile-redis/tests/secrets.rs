@@ -39,7 +39,7 @@ async fn send_commands(log: &CapturedLog, store: &RedisStore) {
     for name in ["a", "b", "c", "d", "e", "f"] {
         let namespace = Namespace::try_from("tests").unwrap();
         let command = campanile_core::Command {
-            key: StoreKey::new(namespace, IdempotencyKey::new(name).unwrap()),
+            key: StoreKey::new(namespace, &IdempotencyKey::new(name).unwrap()),
             operation: Operation::Cancel { owner: Owner::new(1).unwrap() },
             retention: Retention::default(),
         };

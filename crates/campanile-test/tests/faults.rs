@@ -18,7 +18,7 @@ fn store() -> FaultyStore<MemoryStore> {
 
 fn key(name: &str) -> StoreKey {
     let key = IdempotencyKey::new(name.to_owned()).unwrap();
-    StoreKey::new("faults".try_into().unwrap(), key)
+    StoreKey::new("faults".try_into().unwrap(), &key)
 }
 
 fn acquire(name: &str) -> Command {
@@ -30,6 +30,7 @@ fn acquire(name: &str) -> Command {
             max_attempts: 3,
             fingerprint: None,
             floor: FencingToken::ZERO,
+            details: None,
         },
         retention: Retention::default(),
     }

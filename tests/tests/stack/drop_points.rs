@@ -214,7 +214,7 @@ impl DropPoint {
 
 fn entry(store: &FaultyStore<MemoryStore>, id: &str) -> Option<Entry> {
     let key = IdempotencyKey::new(id.to_owned()).unwrap();
-    store.inner().entry(&StoreKey::new(Namespace::try_from("leaving").unwrap(), key))
+    store.inner().entry(&StoreKey::new(Namespace::try_from("leaving").unwrap(), &key))
 }
 
 fn state(entry: Option<&Entry>) -> Option<State> {

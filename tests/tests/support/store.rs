@@ -41,6 +41,6 @@ pub(crate) fn read_entries<'a>(
 impl Entries {
     pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
         let key = IdempotencyKey::new(key.to_owned()).unwrap();
-        self.by_digest.get(StoreKey::new(self.namespace.clone(), key).digest())
+        self.by_digest.get(StoreKey::new(self.namespace.clone(), &key).digest())
     }
 }

@@ -138,7 +138,7 @@ async fn time_store_calls(
     for number in numbers {
         let key = key(&WithLock::new(Message(number)));
         let key = IdempotencyKey::new(key).ok_or("the key is empty")?;
-        let key = StoreKey::new("alone".try_into()?, key);
+        let key = StoreKey::new("alone".try_into()?, &key);
         let owner = Owner::new(number + 1).ok_or("no owner")?;
         let command =
             |operation| Command { key: key.clone(), operation, retention: Retention::default() };
@@ -149,12 +149,14 @@ async fn time_store_calls(
             max_attempts: 8,
             fingerprint: None,
             floor: FencingToken::ZERO,
+            details: None,
         };
         let Reply::Acquired { token, attempt } = store.apply(command(acquire)).await?.reply else {
             return Err("a key was not acquired".into());
         };
         let grant = Grant { token, owner };
-        let complete = Operation::Complete { grant, attempt, fingerprint: None, reply: None };
+        let complete =
+            Operation::Complete { grant, attempt, fingerprint: None, reply: None, details: None };
         let Reply::Completed = store.apply(command(complete)).await?.reply else {
             return Err("a key was not completed".into());
         };

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! 0 version 0xC1 · 1 state (bits 0–2) | giving_up 8 | permanent_failure 16 | released 32 · 2–3 attempt
-//! 4 interrupts · 5 give_ups · 6 kind of tail (0 none, 1 error in UTF-8, 2 reply) · 7 spare
-//! 8–15 token · 16–23 owner · 24–31 fingerprint · 32–35 created (s) · 36–43 at (µs) · 44… tail
+//! 4 interrupts · 5 give_ups · 6 kind of tail · 7 spare · 8–15 token · 16–23 owner
+//! 24–31 fingerprint · 32–35 created (s) · 36–43 at (µs) · 44… tail
 //! ```
+//!
+//! The kinds of tail are: 0 none, 1 an error in UTF-8, 2 a reply, 3 details and an error, 4 details and
+//! a reply. The details are preceded by their length in two bytes; an empty error after them is none.
 //!
 //! 44 bytes are what Redis embeds in one allocation. Scripts read and splice the same bytes. Both
 //! sides therefore reject exactly the same values, and every value accepted here is written back
@@ -15,10 +18,11 @@ use std::fmt;
 
 use ::bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::{Entry, Micros, State, Tail};
+use super::{Details, Entry, Micros, State, Tail};
 use crate::{FencingToken, Fingerprint, Owner};
 
 const HEADER_LEN: usize = 44;
+const DETAILS_PREFIX_LEN: usize = 2;
 const VERSION: u8 = 0xC1;
 
 const STATE_MASK: u8 = 7;
@@ -31,7 +35,9 @@ impl Entry {
     /// Encodes the entry as stores keep it.
     pub fn to_bytes(&self) -> Bytes {
         let flag = |is_set, bit| if is_set { bit } else { 0 };
-        let mut bytes = BytesMut::with_capacity(HEADER_LEN + self.tail.bytes.len());
+        let details = self.details.as_ref().map(Details::as_bytes);
+        let details_len = details.map_or(0, |details| DETAILS_PREFIX_LEN + details.len());
+        let mut bytes = BytesMut::with_capacity(HEADER_LEN + details_len + self.tail.bytes.len());
         bytes.put_u8(VERSION);
         bytes.put_u8(
             self.state.to_bits()
@@ -42,13 +48,17 @@ impl Entry {
         bytes.put_u16(self.attempt);
         bytes.put_u8(self.interrupts);
         bytes.put_u8(self.give_ups);
-        bytes.put_u8(self.tail.kind);
+        bytes.put_u8(self.tail.stored_kind(details.is_some()));
         bytes.put_u8(self.spare);
         bytes.put_u64(self.token.get());
         bytes.put_u64(self.owner.map_or(0, Owner::get));
         bytes.put_u64(self.fingerprint.map_or(0, Fingerprint::to_bits));
         bytes.put_u32(self.created);
         bytes.put_u64(self.at.0);
+        if let Some(details) = details {
+            bytes.put_u16(details.len() as u16);
+            bytes.put_slice(details);
+        }
         bytes.put_slice(&self.tail.bytes);
         bytes.freeze()
     }
@@ -78,6 +88,12 @@ impl Entry {
         let give_ups = bytes.get_u8();
         let kind = bytes.get_u8();
         let spare = bytes.get_u8();
+        let token = FencingToken::new(bytes.get_u64()).ok_or(Unreadable::Token)?;
+        let owner = Owner::new(bytes.get_u64());
+        let fingerprint = Fingerprint::from_bits(bytes.get_u64());
+        let created = bytes.get_u32();
+        let at = Micros(bytes.get_u64());
+        let (details, tail) = Tail::decode(kind, bytes);
         Ok(Self {
             state,
             giving_up: flags & GIVING_UP != 0,
@@ -87,12 +103,13 @@ impl Entry {
             interrupts,
             give_ups,
             spare,
-            token: FencingToken::new(bytes.get_u64()).ok_or(Unreadable::Token)?,
-            owner: Owner::new(bytes.get_u64()),
-            fingerprint: Fingerprint::from_bits(bytes.get_u64()),
-            created: bytes.get_u32(),
-            at: Micros(bytes.get_u64()),
-            tail: Tail { kind, bytes: Bytes::copy_from_slice(bytes) },
+            token,
+            owner,
+            fingerprint,
+            created,
+            at,
+            details,
+            tail,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The entry that a store keeps for a key.
 
 mod bytes;
+mod details;
 mod micros;
 mod tail;
 
@@ -12,6 +13,7 @@ use ::bytes::Bytes;
 use crate::{FencingToken, Fingerprint, Grant, Owner};
 
 pub use self::bytes::Unreadable;
+pub use self::details::{Details, DetailsBuilder};
 pub(crate) use self::micros::Micros;
 pub(crate) use self::tail::Tail;
 
@@ -32,7 +34,8 @@ pub enum State {
 /// The entry that a store keeps for a key. Only [`step`](crate::step()) changes it, and stores keep
 /// it in the encoding of [`to_bytes`](Self::to_bytes).
 ///
-/// `Debug` prints only the lengths of the reply and the error, because both come from the user.
+/// `Debug` prints only the lengths of the details, the reply and the error, because they come from the
+/// user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub(crate) state: State,
@@ -50,6 +53,7 @@ pub struct Entry {
     /// In seconds since 1970.
     pub(crate) created: u32,
     pub(crate) at: Micros,
+    pub(crate) details: Option<Details>,
     pub(crate) tail: Tail,
 }
 
@@ -71,6 +75,7 @@ impl Entry {
             fingerprint: None,
             created: now.whole_seconds(),
             at: now,
+            details: None,
             tail: Tail::NONE,
         }
     }
@@ -138,6 +143,12 @@ impl Entry {
         self.at.to_system_time()
     }
 
+    /// Returns the details of a grant, if they were kept. They are those of the last one if their
+    /// [owner](Details::owner) is that of the entry.
+    pub const fn details(&self) -> Option<&Details> {
+        self.details.as_ref()
+    }
+
     /// Returns the reply to later duplicates, if one was kept.
     pub fn reply(&self) -> Option<&Bytes> {
         self.tail.reply()
@@ -161,6 +172,19 @@ impl Entry {
     /// has taken still belongs to its grant.
     pub(crate) fn belongs_to(&self, grant: Grant) -> bool {
         self.token == grant.token && self.owner == Some(grant.owner)
+    }
+
+    /// Replaces the details. A grant without details keeps them, because the tail of an entry is moved
+    /// as it is.
+    pub(crate) fn set_details(&mut self, details: Option<&Details>) {
+        if let Some(details) = details
+            && self.tail.is_known()
+        {
+            self.details = Some(details.clone());
+            if self.tail.error().is_none() && self.tail.reply().is_none() {
+                self.tail = Tail::NONE;
+            }
+        }
     }
 
     /// Enters a state with this `at`. Clears the `giving_up` and `released` flags, which belong to the

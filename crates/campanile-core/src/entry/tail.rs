@@ -5,9 +5,11 @@ use std::fmt;
 
 use ::bytes::Bytes;
 
+use super::Details;
 use crate::limits::MAX_ERROR_BYTES;
 
-/// The reply to duplicates, or the last error, as bytes with a kind.
+/// The reply to duplicates, or the last error, as bytes with a kind. The details of the grant, which
+/// are stored before it, are not part of it.
 ///
 /// A tail of unknown kind is carried along unchanged, because the scripts of a store move a tail
 /// without inspecting it. It is neither a reply nor an error.
@@ -18,10 +20,52 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
+    const EMPTY: u8 = 0;
     const ERROR: u8 = 1;
     const REPLY: u8 = 2;
+    /// Details, then the error.
+    const DETAILS_AND_ERROR: u8 = 3;
+    /// Details, then the reply.
+    const DETAILS_AND_REPLY: u8 = 4;
 
-    pub(crate) const NONE: Self = Self { kind: 0, bytes: Bytes::new() };
+    pub(crate) const NONE: Self = Self { kind: Self::EMPTY, bytes: Bytes::new() };
+
+    /// Splits what is stored after the header into the details and the tail. Details that cannot be
+    /// read make it a tail of an unknown kind.
+    pub(super) fn decode(kind: u8, bytes: &[u8]) -> (Option<Details>, Self) {
+        let split = || {
+            let (len, rest) = bytes.split_first_chunk()?;
+            rest.split_at_checked(u16::from_be_bytes(*len).into())
+        };
+        let tail = |kind, bytes| Self { kind, bytes: Bytes::copy_from_slice(bytes) };
+        match (kind, split()) {
+            (Self::DETAILS_AND_ERROR, Some((details, b""))) => {
+                (Some(Details::from_bytes(details)), Self::NONE)
+            }
+            (Self::DETAILS_AND_ERROR, Some((details, error))) => {
+                (Some(Details::from_bytes(details)), tail(Self::ERROR, error))
+            }
+            (Self::DETAILS_AND_REPLY, Some((details, reply))) => {
+                (Some(Details::from_bytes(details)), tail(Self::REPLY, reply))
+            }
+            _ => (None, tail(kind, bytes)),
+        }
+    }
+
+    /// The kind under which the tail is stored.
+    pub(super) const fn stored_kind(&self, has_details: bool) -> u8 {
+        match (has_details, self.kind) {
+            (false, kind) => kind,
+            (true, Self::REPLY) => Self::DETAILS_AND_REPLY,
+            (true, _) => Self::DETAILS_AND_ERROR,
+        }
+    }
+
+    /// Checks whether details can be stored before the tail. They cannot before one of an unknown
+    /// kind, which is kept as it is.
+    pub(super) const fn is_known(&self) -> bool {
+        self.kind <= Self::REPLY
+    }
 
     /// Creates the tail for a reply. An empty reply is a reply; `None` is no tail.
     pub(crate) fn from_reply(reply: Option<&Bytes>) -> Self {
@@ -53,15 +97,17 @@ impl Tail {
         (self.kind == Self::REPLY).then_some(&self.bytes)
     }
 
+    /// An empty text is no error.
     pub(crate) fn error(&self) -> Option<Cow<'_, str>> {
-        (self.kind == Self::ERROR).then(|| String::from_utf8_lossy(&self.bytes))
+        (self.kind == Self::ERROR && !self.bytes.is_empty())
+            .then(|| String::from_utf8_lossy(&self.bytes))
     }
 }
 
 impl fmt::Debug for Tail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
-            0 => "none",
+            Self::EMPTY => "none",
             Self::ERROR => "error",
             Self::REPLY => "reply",
             _ => "unknown kind",
@@ -71,7 +117,12 @@ impl fmt::Debug for Tail {
 }
 
 pub(crate) fn truncate_error(text: &str) -> &str {
-    let mut end = text.len().min(MAX_ERROR_BYTES);
+    truncate(text, MAX_ERROR_BYTES)
+}
+
+/// Cuts a text to at most this many bytes, up to a character boundary.
+pub(super) fn truncate(text: &str, max_bytes: usize) -> &str {
+    let mut end = text.len().min(max_bytes);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Completion, HELD, Inner, LockHandle, decode_cause, nanos};
 use crate::clock::Clock;
 use crate::wakers::Wakers;
-use crate::{Grant, LockLost, LostCause, StoreKey};
+use crate::{Grant, IdempotencyKey, LockLost, LostCause, StoreKey};
 
 /// Changes the state of a [`LockHandle`]: renews it, declares it lost, or marks its entry as completed.
 ///
@@ -22,13 +22,15 @@ pub struct LockControl(LockHandle);
 impl LockControl {
     /// Creates a lock that is granted until this deadline, by this clock.
     pub fn new(
-        key: StoreKey,
+        store_key: StoreKey,
+        key: IdempotencyKey,
         grant: Grant,
         attempt: u32,
         clock: Clock,
         deadline: Duration,
     ) -> Self {
         Self(LockHandle(Arc::new(Inner {
+            store_key,
             key,
             grant,
             attempt,

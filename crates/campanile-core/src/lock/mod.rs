@@ -26,7 +26,8 @@ pub use self::lost::LostFuture;
 pub struct LockHandle(Arc<Inner>);
 
 struct Inner {
-    key: StoreKey,
+    store_key: StoreKey,
+    key: IdempotencyKey,
     grant: Grant,
     attempt: u32,
     clock: Clock,
@@ -52,12 +53,12 @@ pub struct Completion {
 impl LockHandle {
     /// Returns the key of the lock.
     pub fn key(&self) -> &IdempotencyKey {
-        self.0.key.key()
+        &self.0.key
     }
 
     /// Returns the namespace of the key.
     pub fn namespace(&self) -> &Namespace {
-        self.0.key.namespace()
+        self.0.store_key.namespace()
     }
 
     /// Returns the fencing token, which increases with each grant of this key.
@@ -95,6 +96,12 @@ impl LockHandle {
     /// handler.
     pub fn lost(&self) -> LostFuture {
         LostFuture::new(self.clone())
+    }
+
+    /// Returns the key under which the store keeps the entry.
+    #[doc(hidden)]
+    pub fn store_key(&self) -> &StoreKey {
+        &self.0.store_key
     }
 
     /// Commands from outside the keeper compare the entry with this grant.
@@ -173,11 +180,12 @@ mod tests {
     use crate::Owner;
 
     fn new_control(clock: &Arc<AtomicU64>) -> LockControl {
-        let key = StoreKey::new("n".try_into().unwrap(), IdempotencyKey::new("k").unwrap());
+        let key = IdempotencyKey::new("k").unwrap();
+        let store_key = StoreKey::new("n".try_into().unwrap(), &key);
         let seconds = clock.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
         let grant = Grant { token: FencingToken::new(7).unwrap(), owner: Owner::new(1).unwrap() };
-        LockControl::new(key, grant, 1, clock, Duration::from_secs(10))
+        LockControl::new(store_key, key, grant, 1, clock, Duration::from_secs(10))
     }
 
     #[test]

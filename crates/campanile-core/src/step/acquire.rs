@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use crate::entry::{Entry, Micros, State};
 use crate::limits::{MAX_ATTEMPTS, MAX_BACKOFF, MAX_LOCK_TTL};
-use crate::{FencingToken, Fingerprint, Owner, Reply};
+use crate::{Details, FencingToken, Fingerprint, Owner, Reply};
 
 /// The fields of the command.
-pub(super) struct Acquire {
+pub(super) struct Acquire<'a> {
     pub(super) owner: Owner,
     pub(super) ttl: Duration,
     pub(super) max_attempts: u16,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) floor: FencingToken,
+    pub(super) details: Option<&'a Details>,
 }
 
-impl Acquire {
+impl Acquire<'_> {
     pub(super) fn apply(&self, entry: &mut Option<Entry>, now: Micros) {
         let Some(entry) = entry else {
             let mut first = Entry::new(State::Processing, now);
@@ -75,6 +76,7 @@ impl Acquire {
                 reply: entry.reply().cloned(),
                 attempt,
                 completed_at: entry.at(),
+                details: entry.details.clone(),
             },
             State::Failed => Reply::AlreadyGivenUp { attempt, reason: error_text(entry) },
         }
@@ -91,7 +93,7 @@ impl Acquire {
     /// Grants the lock to this owner. If no token is left, grants nothing and leaves the entry
     /// unchanged.
     ///
-    /// The tail is kept, so that a repeated command that is answered with Exhausted gets the last
+    /// The error is kept, so that a repeated command that is answered with Exhausted gets the last
     /// error again.
     fn grant(&self, entry: &mut Entry, now: Micros) -> bool {
         let Some(token) = self.next_token(entry.token, now) else {
@@ -109,6 +111,7 @@ impl Acquire {
         entry.token = token;
         entry.owner = Some(self.owner);
         entry.fingerprint = self.fingerprint.or(entry.fingerprint);
+        entry.set_details(self.details);
         true
     }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{held_by, owned_by};
 use crate::entry::{Entry, Micros, State, Tail};
-use crate::{Fingerprint, Grant, Reply};
+use crate::{Details, Fingerprint, Grant, Reply};
 
 /// The fields of the command.
 pub(super) struct Complete<'a> {
@@ -12,6 +12,7 @@ pub(super) struct Complete<'a> {
     pub(super) attempt: u16,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) reply: Option<&'a Bytes>,
+    pub(super) details: Option<&'a Details>,
 }
 
 impl Complete<'_> {
@@ -19,6 +20,7 @@ impl Complete<'_> {
         if let Some(entry) = held_by(entry, self.grant) {
             entry.enter_state(State::Completed, now);
             entry.permanent_failure = false;
+            entry.details = self.details.cloned();
             entry.tail = Tail::from_reply(self.reply);
         } else if entry.is_none() {
             *entry = Some(self.recreate_entry(now));
@@ -42,6 +44,7 @@ impl Complete<'_> {
             token: self.grant.token,
             owner: Some(self.grant.owner),
             fingerprint: self.fingerprint,
+            details: self.details.cloned(),
             tail: Tail::from_reply(self.reply),
             ..Entry::new(State::Completed, now)
         }

@@ -78,12 +78,14 @@ pub fn step(
 pub fn reply(after: Option<&Entry>, operation: &Operation, now: SystemTime) -> Reply {
     let now = Micros::from(now);
     match *operation {
-        Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor } => {
-            Acquire { owner, ttl, max_attempts, fingerprint, floor }.reply(after, now)
+        Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor, ref details } => {
+            let details = details.as_ref();
+            Acquire { owner, ttl, max_attempts, fingerprint, floor, details }.reply(after, now)
         }
         Operation::Renew { grant, .. } => renew::reply(after, grant),
-        Operation::Complete { grant, attempt, fingerprint, ref reply } => {
-            Complete { grant, attempt, fingerprint, reply: reply.as_ref() }.reply(after)
+        Operation::Complete { grant, attempt, fingerprint, ref reply, ref details } => {
+            let (reply, details) = (reply.as_ref(), details.as_ref());
+            Complete { grant, attempt, fingerprint, reply, details }.reply(after)
         }
         Operation::Fail { grant, .. } => fail::reply(after, grant),
         Operation::Release { grant, .. } => release::reply(after, grant),
@@ -95,12 +97,14 @@ pub fn reply(after: Option<&Entry>, operation: &Operation, now: SystemTime) -> R
 
 fn apply(entry: &mut Option<Entry>, operation: &Operation, now: Micros) {
     match *operation {
-        Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor } => {
-            Acquire { owner, ttl, max_attempts, fingerprint, floor }.apply(entry, now);
+        Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor, ref details } => {
+            let details = details.as_ref();
+            Acquire { owner, ttl, max_attempts, fingerprint, floor, details }.apply(entry, now);
         }
         Operation::Renew { grant, ttl } => renew::apply(entry, grant, ttl, now),
-        Operation::Complete { grant, attempt, fingerprint, ref reply } => {
-            Complete { grant, attempt, fingerprint, reply: reply.as_ref() }.apply(entry, now);
+        Operation::Complete { grant, attempt, fingerprint, ref reply, ref details } => {
+            let (reply, details) = (reply.as_ref(), details.as_ref());
+            Complete { grant, attempt, fingerprint, reply, details }.apply(entry, now);
         }
         Operation::Fail { grant, delay, last, ref error } => {
             fail::apply(entry, grant, delay, last, error, now);

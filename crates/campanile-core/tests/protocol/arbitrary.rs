@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use campanile_core::{FencingToken, Fingerprint, Grant, Operation, Owner, State};
+use campanile_core::{Details, FencingToken, Fingerprint, Grant, Operation, Owner, State};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -57,7 +57,8 @@ fn drafts() -> impl Strategy<Value = Draft> {
         select(vec![0, 1, 7, 8, 9, 255]),
         select(vec![0, 1, 254, 255]),
     );
-    let tail = (0..4_u8, vec(any::<u8>(), 0..4));
+    // Of the kinds 3 and 4, some have details of this length.
+    let tail = (0..6_u8, vec(0..3_u8, 0..6));
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     (select(states), grant, counters, flags, tail, any::<u8>()).prop_map(
         |(state, grant, counters, flags, tail, spare)| Draft {
@@ -82,23 +83,25 @@ fn drafts() -> impl Strategy<Value = Draft> {
 
 fn operations() -> impl Strategy<Value = Operation> {
     let maxima = select(vec![0, 1, 2, 3, u16::MAX]);
-    let acquires = (owners(), durations(), maxima, fingerprints(), tokens()).prop_map(
-        |(owner, ttl, max_attempts, fingerprint, floor)| Operation::Acquire {
+    let acquires = (owners(), durations(), maxima, fingerprints(), tokens(), details()).prop_map(
+        |(owner, ttl, max_attempts, fingerprint, floor, details)| Operation::Acquire {
             owner,
             ttl,
             max_attempts,
             fingerprint,
             floor: token(floor),
+            details,
         },
     );
     let renewals = (grants(), durations()).prop_map(|(grant, ttl)| Operation::Renew { grant, ttl });
     let attempts = select(vec![0, 1, u16::MAX]);
-    let completions = (grants(), attempts, fingerprints(), replies()).prop_map(
-        |(grant, attempt, fingerprint, reply)| Operation::Complete {
+    let completions = (grants(), attempts, fingerprints(), replies(), details()).prop_map(
+        |(grant, attempt, fingerprint, reply, details)| Operation::Complete {
             grant,
             attempt,
             fingerprint,
             reply,
+            details,
         },
     );
     let failures = (grants(), durations(), any::<bool>(), texts())
@@ -120,6 +123,11 @@ fn operations() -> impl Strategy<Value = Operation> {
         1 => rejections,
         1 => redrives,
     ]
+}
+
+fn details() -> impl Strategy<Value = Option<Details>> {
+    let details = |instance| Details::builder(owner(ME)).instance(instance).build();
+    option::of(select(vec!["", "host/1"]).prop_map(details))
 }
 
 fn owners() -> impl Strategy<Value = Owner> {

@@ -1,11 +1,11 @@
 //! The stored form of an entry: 44 bytes and a tail.
 
-use campanile_core::{Entry, State, Unreadable};
+use campanile_core::{Details, Entry, State, Unreadable};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::check::check;
-use crate::draft::{Draft, NOW, SECOND, fingerprint, owner, time, token};
+use crate::draft::{Draft, ME, NOW, SECOND, fingerprint, owner, time, token};
 
 /// An entry with a recognizable value in every field.
 fn full() -> Draft {
@@ -114,10 +114,27 @@ fn stored_contents_are_never_displayed() {
 
 #[test]
 fn unknown_tail_kind_is_kept_and_reads_as_none() {
-    let entry = Draft { kind: 3, ..full() }.entry();
-    assert_eq!((entry.reply(), entry.error()), (None, None));
-    assert_eq!(entry.to_bytes()[6], 3);
-    assert_eq!(&entry.to_bytes()[44..], b"oh");
+    // A later kind, and details that are longer than what is there.
+    for (kind, tail) in [(5, &b"oh"[..]), (255, b""), (3, b""), (3, b"\0"), (4, b"\0\x03oh")] {
+        let entry = Draft { kind, tail: tail.into(), ..full() }.entry();
+        assert_eq!((entry.reply(), entry.error(), entry.details()), (None, None, None));
+        assert_eq!(entry.to_bytes()[6], kind);
+        assert_eq!(&entry.to_bytes()[44..], tail);
+    }
+}
+
+#[test]
+fn details_are_stored_before_the_tail() {
+    let details = Details::builder(owner(ME)).instance("host/1").build();
+    let encoded = b"\0\x12\x01\x08\0\0\0\0\0\0\0\x0A\x03\x06host/1";
+    for (kind, tail) in [(3, &b""[..]), (3, b"no funds"), (4, b""), (4, b"done")] {
+        let entry = Draft { kind, tail: [encoded, tail].concat(), ..full() }.entry();
+        assert_eq!(entry.details(), Some(&details));
+        let text = (!tail.is_empty()).then(|| str::from_utf8(tail).unwrap());
+        assert_eq!(entry.error().as_deref(), text.filter(|_| kind == 3));
+        assert_eq!(entry.reply().map(|reply| &reply[..]), Some(tail).filter(|_| kind == 4));
+        assert_eq!(&entry.to_bytes()[44..], [encoded, tail].concat());
+    }
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn key_display_is_escaped_and_truncated_and_debug_hides_it() {
     assert_eq!(format!("{key:?}"), "IdempotencyKey(10 bytes)");
     let long = IdempotencyKey::new(vec![b'x'; 1 << 20]).unwrap().to_string();
     assert!(long.len() < 200, "{}", long.len());
-    let store_key = StoreKey::new(Namespace::try_from("n").unwrap(), key);
+    let store_key = StoreKey::new(Namespace::try_from("n").unwrap(), &key);
     assert!(!format!("{store_key:?}").contains("break"));
 }
 

@@ -31,22 +31,20 @@ where
     S::Error: BoxableError,
     C: ReplyCodec<S::Response>,
 {
-    let key = pending.key.key().clone();
+    let key = pending.key.idempotency_key.clone();
     let error = match answer {
         Acquisition::Held(lock) => return process(layer, lock, pending),
         Acquisition::Exhausted { lock, attempts, give_ups, last_error } => {
             return handle_exhausted(layer, lock, attempts, give_ups, last_error);
         }
-        Acquisition::Duplicate { reply, attempts, completed_at } => {
+        Acquisition::Duplicate { reply, attempts, completed_at, details } => {
             if let Some(interrupt) = pending.request.interrupt() {
                 interrupt.set_duplicate();
             }
             let reply = reply.and_then(|bytes| decode_reply(layer, &key, bytes));
-            return ResponseState::answer(Outcome::Duplicate(Duplicate::new(
-                reply,
-                attempts,
-                completed_at,
-            )));
+            let mut duplicate = Duplicate::new(reply, attempts, completed_at);
+            duplicate.details = details;
+            return ResponseState::answer(Outcome::Duplicate(duplicate));
         }
         Acquisition::AlreadyGivenUp { attempts, reason } => {
             tracing::warn!(attempts, "request not processed: its key is FAILED");

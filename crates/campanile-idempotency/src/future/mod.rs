@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Fingerprint, Outcome, Record, StoreKey, WithoutLock,
+    BoxError, BoxableError, CarryLock, Fingerprint, Outcome, Record, WithoutLock,
 };
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -24,7 +24,7 @@ pub(crate) use self::replies::encode_reply;
 use self::running::Running;
 use self::state::{AfterSettle, AheadOfTurn, ResponseState, ResponseStateProj};
 use crate::error::{IdempotencyError, Panicked};
-use crate::keeper::{Acquisition, SettledFuture, Settlement, stopped_error};
+use crate::keeper::{Acquisition, LockKey, SettledFuture, Settlement, stopped_error};
 use crate::layer::LayerParts;
 use crate::policy::{OnLocked, OnLost};
 use crate::reply::ReplyCodec;
@@ -58,7 +58,7 @@ pin_project! {
 pub(crate) struct Pending<S, R> {
     pub(crate) service: S,
     pub(crate) request: R,
-    pub(crate) key: StoreKey,
+    pub(crate) key: LockKey,
     pub(crate) fingerprint: Option<Fingerprint>,
     /// The signal for which the request has waited. Kept until the next acquire is answered, which
     /// then needs no command.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use campanile_core::{Interrupt, LockControl, LostCause, StoreKey};
+use campanile_core::{Interrupt, LockControl, LostCause};
 use futures_util::future::AbortHandle;
 use tokio::sync::oneshot;
 
 use super::held::HeldLock;
-use super::request::{AcquireRequest, Acquisition, SettleResult, Settlement};
+use super::request::{AcquireRequest, Acquisition, LockKey, SettleResult, Settlement};
 use super::results::ResultRef;
 use super::shared::{KeeperHandle, KeeperShared};
 use super::slot::Slot;
@@ -33,7 +33,7 @@ pub(super) enum Deferred {
     /// A request that gets no answer.
     DropAcquire(AcquireRequest),
     /// The rest of a request that was answered.
-    DropRequest(StoreKey, Option<Interrupt>),
+    DropRequest(LockKey, Option<Interrupt>),
     DropResult(ResultRef),
     /// The keeper has stopped.
     DropSettlement(Settlement, Option<oneshot::Sender<SettleResult>>),

@@ -7,13 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_core::{
-    Clock, ConfigError, Fingerprint, Interrupt, LockControl, LockHandle, StoreKey,
+    Clock, ConfigError, Details, Fingerprint, Interrupt, LockControl, LockHandle, TraceContext,
 };
 use tokio::sync::oneshot;
 
 use super::background::Background;
 use super::calls::{self, CALL_TIMEOUT, call_timeout};
-use super::request::{AcquireRequest, Acquisition, LockSettings};
+use super::instance;
+use super::request::{AcquireRequest, Acquisition, LockKey, LockSettings};
 use super::shared::{KeeperHandle, KeeperShared};
 use super::slot::new_nonce;
 use crate::store::Store;
@@ -35,6 +36,7 @@ use crate::store::Store;
 #[derive(Clone)]
 pub struct LockKeeper {
     handle: KeeperHandle,
+    instance: Arc<str>,
     /// The longest call of the store, if known.
     max_call_duration: Option<Duration>,
 }
@@ -78,7 +80,18 @@ impl LockKeeper {
         let (max_batch, separate) = (store.max_batch().get(), Arc::new(store.for_renewals()));
         let shared = KeeperShared::new(Arc::new(store), clock.clone(), max_batch);
         let background = Background::new(shared.clone(), separate, clock);
-        (Self { handle: KeeperHandle::new(shared), max_call_duration }, background.run())
+        let (handle, instance) = (KeeperHandle::new(shared), instance::default_name());
+        (Self { handle, instance, max_call_duration }, background.run())
+    }
+
+    /// Sets the name of this process, which entries contain while it holds their lock: at most 255
+    /// bytes. Default: the name of the host and the process id, as in `payments-7d9f/1`.
+    ///
+    /// It applies to layers that are created from the returned handle.
+    #[must_use]
+    pub fn with_instance(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.instance = name.into();
+        self
     }
 
     /// Stops granting locks, and waits at most this long until all held locks are settled.
@@ -105,20 +118,43 @@ impl LockKeeper {
     /// has stopped, the sender is dropped.
     pub(crate) fn acquire(
         &self,
-        key: StoreKey,
+        key: LockKey,
         settings: &Arc<LockSettings>,
         fingerprint: Option<Fingerprint>,
         interrupt: Option<Interrupt>,
     ) -> oneshot::Receiver<Acquisition> {
         let (reply, acquiring) = oneshot::channel();
-        let (owner, settings) = (new_nonce(), settings.clone());
-        let acquire = AcquireRequest { key, owner, settings, fingerprint, interrupt, reply };
+        let owner = new_nonce();
+        let mut details = Details::builder(owner).instance(&self.instance);
+        if settings.store_keys {
+            details = details.key(&key.idempotency_key);
+        }
+        if let Some(record) = interrupt.as_ref().map(Interrupt::record) {
+            details = details.coordinates(record.coordinates());
+            if let Some(trace) = TraceContext::from_headers(record.headers()) {
+                details = details.trace(&trace);
+            }
+        }
+        let acquire = AcquireRequest {
+            key,
+            owner,
+            settings: settings.clone(),
+            fingerprint,
+            details: details.build(),
+            interrupt,
+            reply,
+        };
         self.handle.update(|state| state.acquire(acquire));
         acquiring
     }
 
-    pub(crate) fn control(&self, key: &StoreKey, lock: &LockHandle) -> Option<LockControl> {
-        self.handle.update(|state| state.control(key, lock.grant()))
+    pub(crate) fn control(&self, lock: &LockHandle) -> Option<LockControl> {
+        self.handle.update(|state| state.control(lock.store_key(), lock.grant()))
+    }
+
+    /// Finds the details that the entry of this lock keeps once it is COMPLETED.
+    pub(crate) fn kept_details(&self, lock: &LockHandle) -> Option<Details> {
+        self.handle.update(|state| state.kept_details(lock.store_key(), lock.grant()))
     }
 }
 

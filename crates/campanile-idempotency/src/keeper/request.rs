@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use campanile_core::{Completion, Fingerprint, Interrupt, LockLost, Owner, Retention, StoreKey};
+use campanile_core::{
+    Completion, Details, Fingerprint, IdempotencyKey, Interrupt, LockLost, Namespace, Owner,
+    Retention, StoreKey,
+};
 use tokio::sync::oneshot;
 
 use super::{HeldLock, SettledFuture};
@@ -17,16 +20,34 @@ pub(crate) struct LockSettings {
     pub(crate) max_attempts: u16,
     pub(crate) max_hold: Duration,
     pub(crate) retention: Retention,
+    /// Whether the entry's details contain the idempotency key.
+    pub(crate) store_keys: bool,
+    /// Whether a COMPLETED entry keeps its details.
+    pub(crate) keep_details: bool,
+}
+
+/// The key of a lock, as the application and as the store know it.
+#[derive(Clone, Debug)]
+pub(crate) struct LockKey {
+    pub(crate) idempotency_key: IdempotencyKey,
+    pub(crate) store_key: StoreKey,
+}
+
+impl LockKey {
+    pub(crate) fn new(namespace: Namespace, idempotency_key: IdempotencyKey) -> Self {
+        Self { store_key: StoreKey::new(namespace, &idempotency_key), idempotency_key }
+    }
 }
 
 /// A request for a lock.
 #[derive(Debug)]
 pub(super) struct AcquireRequest {
-    pub(super) key: StoreKey,
+    pub(super) key: LockKey,
     /// Drawn for this acquisition only; a repeated command reuses it.
     pub(super) owner: Owner,
     pub(super) settings: Arc<LockSettings>,
     pub(super) fingerprint: Option<Fingerprint>,
+    pub(super) details: Details,
     /// Kept until nothing is left to send to the store for the request.
     pub(super) interrupt: Option<Interrupt>,
     pub(super) reply: oneshot::Sender<Acquisition>,
@@ -36,11 +57,30 @@ pub(super) struct AcquireRequest {
 #[derive(Debug)]
 pub(crate) enum Acquisition {
     Held(HeldLock),
-    Exhausted { lock: HeldLock, attempts: u32, give_ups: u32, last_error: Option<Box<str>> },
-    Duplicate { reply: Option<Bytes>, attempts: u32, completed_at: SystemTime },
-    AlreadyGivenUp { attempts: u32, reason: Option<Box<str>> },
-    Locked { retry_after: Duration, settled: Option<SettledFuture> },
-    BackingOff { retry_after: Duration, attempts: u32 },
+    Exhausted {
+        lock: HeldLock,
+        attempts: u32,
+        give_ups: u32,
+        last_error: Option<Box<str>>,
+    },
+    Duplicate {
+        reply: Option<Bytes>,
+        attempts: u32,
+        completed_at: SystemTime,
+        details: Option<Details>,
+    },
+    AlreadyGivenUp {
+        attempts: u32,
+        reason: Option<Box<str>>,
+    },
+    Locked {
+        retry_after: Duration,
+        settled: Option<SettledFuture>,
+    },
+    BackingOff {
+        retry_after: Duration,
+        attempts: u32,
+    },
     Mismatch,
     Unavailable(StoreError),
     ShuttingDown,

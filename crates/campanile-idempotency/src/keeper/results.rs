@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use campanile_core::{Clock, Fingerprint, Namespace, StoreKey};
+use campanile_core::{Clock, Details, Fingerprint, StoreKey};
 
 use super::request::Acquisition;
 
@@ -31,6 +31,7 @@ pub(super) enum CachedAnswer {
         reply: Option<Bytes>,
         attempts: u32,
         completed_at: SystemTime,
+        details: Option<Details>,
     },
     Failed {
         attempts: u32,
@@ -50,8 +51,9 @@ impl CachedAnswer {
     /// Keeps the part of an acquire's answer that holds for other requests as well.
     pub(super) fn from_acquisition(answer: &Acquisition) -> Option<Self> {
         Some(match *answer {
-            Acquisition::Duplicate { ref reply, attempts, completed_at } => {
-                Self::Completed { reply: reply.clone(), attempts, completed_at }
+            Acquisition::Duplicate { ref reply, attempts, completed_at, ref details } => {
+                let (reply, details) = (reply.clone(), details.clone());
+                Self::Completed { reply, attempts, completed_at, details }
             }
             Acquisition::AlreadyGivenUp { attempts, ref reason } => {
                 Self::Failed { attempts, reason: reason.clone() }
@@ -85,8 +87,8 @@ impl CachedResult {
         let remaining =
             |time: Duration| time.checked_sub(age).filter(|remaining| !remaining.is_zero());
         Some(match self.answer.clone() {
-            CachedAnswer::Completed { reply, attempts, completed_at } => {
-                Acquisition::Duplicate { reply, attempts, completed_at }
+            CachedAnswer::Completed { reply, attempts, completed_at, details } => {
+                Acquisition::Duplicate { reply, attempts, completed_at, details }
             }
             CachedAnswer::Failed { attempts, reason } => {
                 Acquisition::AlreadyGivenUp { attempts, reason }
@@ -104,14 +106,10 @@ impl CachedResult {
 /// The results for which a signal exists.
 #[derive(Debug, Default)]
 pub(super) struct RecentResults {
-    by_key: HashMap<KeyId, Weak<OnceLock<CachedResult>>>,
+    by_key: HashMap<StoreKey, Weak<OnceLock<CachedResult>>>,
     /// The size at which results without a signal are removed.
     cleanup_at: usize,
 }
-
-/// A key as stores distinguish keys. The key itself may own memory of the application, which must
-/// not be freed while the keeper's state is locked.
-type KeyId = (Namespace, [u8; 16]);
 
 /// A result that was looked up. Drop it after the keeper's state is unlocked, because it may be the
 /// last reference.
@@ -124,7 +122,7 @@ impl RecentResults {
             self.by_key.retain(|_, result| result.strong_count() > 0);
             self.cleanup_at = (self.by_key.len() * 2).max(MIN_CLEANUP_LEN);
         }
-        self.by_key.insert(key_id(key), result);
+        self.by_key.insert(key.clone(), result);
     }
 
     /// Finds the result of the key's last acquisition, if a signal of it exists.
@@ -133,10 +131,9 @@ impl RecentResults {
         if self.by_key.is_empty() {
             return None;
         }
-        let id = key_id(key);
-        let result = self.by_key.get(&id)?.upgrade();
+        let result = self.by_key.get(key)?.upgrade();
         if result.is_none() {
-            self.by_key.remove(&id);
+            self.by_key.remove(key);
         }
         result
     }
@@ -151,10 +148,6 @@ pub(super) fn answer(
     result.get()?.answer(fingerprint, clock.now())
 }
 
-fn key_id(key: &StoreKey) -> KeyId {
-    (key.namespace().clone(), *key.digest())
-}
-
 #[cfg(test)]
 mod tests {
     use campanile_core::IdempotencyKey;
@@ -163,7 +156,7 @@ mod tests {
 
     fn key(number: u32) -> StoreKey {
         let key = IdempotencyKey::new(number.to_string()).expect("not empty");
-        StoreKey::new("payments".try_into().expect("a namespace"), key)
+        StoreKey::new("payments".try_into().expect("a namespace"), &key)
     }
 
     fn new_result() -> Arc<OnceLock<CachedResult>> {

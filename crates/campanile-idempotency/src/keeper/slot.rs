@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{
-    Clock, Command, FencingToken, Fingerprint, Grant, Interrupt, LockControl, LockLost, LostCause,
-    Operation, Owner, StoreKey,
+    Clock, Command, Details, FencingToken, Fingerprint, Grant, IdempotencyKey, Interrupt,
+    LockControl, LockLost, LostCause, Operation, Owner,
 };
 use tokio::sync::oneshot;
 
-use super::request::{AcquireRequest, Acquisition, LockSettings, SettleResult, Settlement};
+use super::request::{
+    AcquireRequest, Acquisition, LockKey, LockSettings, SettleResult, Settlement,
+};
 use super::results::{CachedAnswer, CachedResult, RecentResults};
 use super::settled::SettledFuture;
 
@@ -17,10 +19,11 @@ use super::settled::SettledFuture;
 /// at most one command for it is in flight: a settlement is sent only after a renewal has ended.
 #[derive(Debug)]
 pub(super) struct Slot {
-    pub(super) key: StoreKey,
+    pub(super) key: LockKey,
     pub(super) settings: Arc<LockSettings>,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) owner: Owner,
+    details: Details,
     pub(super) phase: Phase,
     pub(super) command: CommandState,
     /// The time set in the keeper's timers.
@@ -103,12 +106,14 @@ pub(super) enum CommandKind {
 
 impl Slot {
     pub(super) fn new(acquire: AcquireRequest) -> Self {
-        let AcquireRequest { key, owner, settings, fingerprint, interrupt, reply } = acquire;
+        let AcquireRequest { key, owner, settings, fingerprint, details, interrupt, reply } =
+            acquire;
         Self {
             key,
             settings,
             fingerprint,
             owner,
+            details,
             phase: Phase::Acquiring { reply, was_sent: false },
             command: CommandState::Idle,
             timer: None,
@@ -120,6 +125,11 @@ impl Slot {
 
     pub(super) fn settled(&mut self) -> SettledFuture {
         self.settled.get_or_insert_with(SettledFuture::pair).1.clone()
+    }
+
+    /// The details that the entry keeps once it is COMPLETED.
+    pub(super) fn kept_details(&self) -> Option<Details> {
+        self.settings.keep_details.then(|| self.details.clone())
     }
 
     /// Records how the acquisition has ended.
@@ -135,7 +145,7 @@ impl Slot {
         if let (Some((_, settled)), Some(result)) = (&self.settled, self.result.take())
             && let Some(result) = settled.set_result(result)
         {
-            results.insert(&self.key, result);
+            results.insert(&self.key.store_key, result);
         }
     }
 
@@ -155,22 +165,21 @@ impl Slot {
                     max_attempts: self.settings.max_attempts,
                     fingerprint: self.fingerprint,
                     floor,
+                    details: Some(self.details.clone()),
                 },
             ),
             Phase::Held(held) if held.control.cause().is_some() => return None,
             Phase::Held(held) => {
                 (CommandKind::Renew, Operation::Renew { grant: held.grant, ttl: self.settings.ttl })
             }
-            Phase::Settling(settling) => {
-                (CommandKind::Settle, settling.operation(self.fingerprint)?)
-            }
+            Phase::Settling(settling) => (CommandKind::Settle, settling.operation(self)?),
             Phase::Cancelling { .. } => {
                 (CommandKind::Cancel, Operation::Cancel { owner: self.owner })
             }
             Phase::Ended => return None,
         };
         let retention = self.settings.retention;
-        Some((kind, Command { key: self.key.clone(), operation, retention }))
+        Some((kind, Command { key: self.key.store_key.clone(), operation, retention }))
     }
 }
 
@@ -184,10 +193,17 @@ impl HeldGrant {
     ) -> Self {
         let LockSettings { ttl, max_hold, .. } = *slot.settings;
         let deadline = deadline(sent, ttl);
-        let key = slot.key.clone();
+        let LockKey { store_key, idempotency_key } = slot.key.clone();
         let grant = Grant { token, owner: slot.owner };
         Self {
-            control: LockControl::new(key, grant, attempt.into(), clock.clone(), deadline),
+            control: LockControl::new(
+                store_key,
+                idempotency_key,
+                grant,
+                attempt.into(),
+                clock.clone(),
+                deadline,
+            ),
             grant,
             attempt,
             renew_at: renew_at(sent, ttl),
@@ -212,12 +228,16 @@ impl HeldGrant {
 }
 
 impl SettlingGrant {
-    fn operation(&self, fingerprint: Option<Fingerprint>) -> Option<Operation> {
+    fn operation(&self, slot: &Slot) -> Option<Operation> {
         let grant = self.grant;
         Some(match self.settlement.clone() {
-            Settlement::Complete { reply } => {
-                Operation::Complete { grant, attempt: self.attempt, fingerprint, reply }
-            }
+            Settlement::Complete { reply } => Operation::Complete {
+                grant,
+                attempt: self.attempt,
+                fingerprint: slot.fingerprint,
+                reply,
+                details: slot.kept_details(),
+            },
             Settlement::Fail { delay, last, error } => {
                 Operation::Fail { grant, delay, last, error }
             }
@@ -228,9 +248,9 @@ impl SettlingGrant {
     }
 
     /// Creates the error for a grant that had already ended differently.
-    pub(super) fn lost_error(&self, key: &StoreKey) -> LockLost {
+    pub(super) fn lost_error(&self, key: &IdempotencyKey) -> LockLost {
         let cause = LostCause::Superseded;
-        LockLost { key: key.key().clone(), token: self.grant.token, cause }
+        LockLost { key: key.clone(), token: self.grant.token, cause }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use campanile_core::{
-    Answer, Clock, Command, Fingerprint, Grant, Namespace, Operation, Owner, Reply, StoreKey,
+    Answer, Clock, Command, Details, Fingerprint, Grant, Operation, Owner, Reply, StoreKey,
 };
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
@@ -52,14 +52,10 @@ pub struct Cached<S> {
 
 struct Inner {
     clock: Clock,
-    entries: Mutex<Cache<KeyId, CacheEntry, Weight>>,
+    entries: Mutex<Cache<StoreKey, CacheEntry, Weight>>,
     hits: AtomicU64,
     misses: AtomicU64,
 }
-
-/// A key as stores distinguish keys. The bytes of the key itself would keep a whole record in
-/// memory.
-type KeyId = (Namespace, [u8; 16]);
 
 enum CacheEntry {
     /// Granted through this store. Its first completion determines the entry.
@@ -87,26 +83,28 @@ struct CompletedEntry {
     attempt: u16,
     completed_at: SystemTime,
     reply: Option<Bytes>,
+    details: Option<Details>,
 }
 
 struct Weight;
 
-impl Weighter<KeyId, CacheEntry> for Weight {
-    fn weight(&self, _: &KeyId, entry: &CacheEntry) -> u64 {
+impl Weighter<StoreKey, CacheEntry> for Weight {
+    fn weight(&self, _: &StoreKey, entry: &CacheEntry) -> u64 {
         /// The cache's own overhead per entry.
         const OVERHEAD: usize = 64;
-        let reply = match entry {
-            CacheEntry::Completed { entry: CompletedEntry { reply: Some(reply), .. }, .. } => {
-                reply.len()
+        let contents = match entry {
+            CacheEntry::Completed { entry: CompletedEntry { reply, details, .. }, .. } => {
+                let details = details.as_ref().map_or(0, |details| details.as_bytes().len());
+                reply.as_ref().map_or(0, Bytes::len) + details
             }
-            _ => 0,
+            CacheEntry::Granted(_) => 0,
         };
-        (OVERHEAD + size_of::<KeyId>() + size_of::<CacheEntry>() + reply) as u64
+        (OVERHEAD + size_of::<StoreKey>() + size_of::<CacheEntry>() + contents) as u64
     }
 }
 
 impl<S> Cached<S> {
-    /// Adds a cache of this size to a store. A key takes about 250 bytes plus its reply. The cache
+    /// Adds a cache of this size to a store. A key takes about 250 bytes plus its reply and details. The cache
     /// does not see commands that bypass it.
     pub fn new(store: S, max_bytes: usize) -> Self {
         Self::with_clock(store, max_bytes, Clock::boot())
@@ -131,7 +129,7 @@ impl<S> Cached<S> {
         self.cache.misses.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Cache<KeyId, CacheEntry, Weight>> {
+    fn lock(&self) -> MutexGuard<'_, Cache<StoreKey, CacheEntry, Weight>> {
         // No code under the mutex can panic half-way.
         self.cache.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,14 +148,13 @@ impl<S> Cached<S> {
     fn lookup(&self, key: &StoreKey, fingerprint: Option<Fingerprint>) -> Option<Answer> {
         let now = self.cache.clock.now();
         let mut entries = self.lock();
-        let key_id = key_id(key);
         let CacheEntry::Completed { entry, observed_at: (store_time, local_time), expires_at } =
-            entries.get(&key_id)?
+            entries.get(key)?
         else {
             return None;
         };
         if now >= *expires_at {
-            entries.remove(&key_id);
+            entries.remove(key);
             return None;
         }
         // Only the store knows whether a different payload is a mismatch.
@@ -168,6 +165,7 @@ impl<S> Cached<S> {
             reply: entry.reply.clone(),
             attempt: entry.attempt,
             completed_at: entry.completed_at,
+            details: entry.details.clone(),
         };
         Some(Answer::new(*store_time + now.saturating_sub(*local_time), reply))
     }
@@ -175,29 +173,30 @@ impl<S> Cached<S> {
     /// Prepares the update that the answer to a command will allow. Called before the command is
     /// sent.
     fn prepare_update(&self, command: &Command) -> PendingUpdate {
-        let key_id = key_id(&command.key);
+        let key = command.key.clone();
         let retention = command.retention.completed;
         let sent = self.cache.clock.now();
         match &command.operation {
             Operation::Acquire { owner, fingerprint, .. } => PendingUpdate::Acquire {
-                key_id,
+                key,
                 owner: *owner,
                 fingerprint: *fingerprint,
                 retention,
                 sent,
             },
-            Operation::Complete { grant, attempt, fingerprint, reply } => {
+            Operation::Complete { grant, attempt, fingerprint, reply, details } => {
                 let granted =
                     Granted { grant: *grant, attempt: *attempt, fingerprint: *fingerprint };
                 // Remove the grant in any case: a repeated completion does not show when the first
                 // one happened, and must not be mistaken for the first.
                 let is_same_grant = |entry: &CacheEntry| matches!(entry, CacheEntry::Granted(it) if it.grant == *grant);
-                match self.lock().remove_if(&key_id, is_same_grant) {
+                match self.lock().remove_if(&key, is_same_grant) {
                     Some((_, CacheEntry::Granted(it))) if it == granted => {
                         PendingUpdate::Complete {
-                            key_id,
+                            key,
                             granted,
                             reply: reply.clone(),
+                            details: details.clone(),
                             retention,
                             sent,
                         }
@@ -206,8 +205,8 @@ impl<S> Cached<S> {
                 }
             }
             Operation::Redrive { .. } => {
-                self.lock().remove(&key_id);
-                PendingUpdate::Redrive { key_id }
+                self.lock().remove(&key);
+                PendingUpdate::Redrive { key }
             }
             _ => PendingUpdate::None,
         }
@@ -219,31 +218,37 @@ impl<S> Cached<S> {
         };
         match (update, answer) {
             (
-                PendingUpdate::Acquire { key_id, owner, fingerprint, .. },
+                PendingUpdate::Acquire { key, owner, fingerprint, .. },
                 &Reply::Acquired { token, attempt },
             ) => {
                 let grant = Grant { token, owner };
                 self.lock()
-                    .insert(key_id, CacheEntry::Granted(Granted { grant, attempt, fingerprint }));
+                    .insert(key, CacheEntry::Granted(Granted { grant, attempt, fingerprint }));
             }
             (
-                PendingUpdate::Acquire { key_id, fingerprint, retention, sent, .. },
-                Reply::Duplicate { reply, attempt, completed_at },
+                PendingUpdate::Acquire { key, fingerprint, retention, sent, .. },
+                Reply::Duplicate { reply, attempt, completed_at, details },
             ) => {
-                let (attempt, completed_at, reply) = (*attempt, *completed_at, reply.clone());
-                let completed = CompletedEntry { fingerprint, attempt, completed_at, reply };
-                self.insert_completed(key_id, completed, (*now, sent), retention);
+                let completed = CompletedEntry {
+                    fingerprint,
+                    attempt: *attempt,
+                    completed_at: *completed_at,
+                    reply: reply.clone(),
+                    details: details.clone(),
+                };
+                self.insert_completed(key, completed, (*now, sent), retention);
             }
             (
-                PendingUpdate::Complete { key_id, granted, reply, retention, sent },
+                PendingUpdate::Complete { key, granted, reply, details, retention, sent },
                 Reply::Completed,
             ) => {
                 let Granted { attempt, fingerprint, .. } = granted;
-                let completed = CompletedEntry { fingerprint, attempt, completed_at: *now, reply };
-                self.insert_completed(key_id, completed, (*now, sent), retention);
+                let completed =
+                    CompletedEntry { fingerprint, attempt, completed_at: *now, reply, details };
+                self.insert_completed(key, completed, (*now, sent), retention);
             }
             // Another task may have cached the previous state in the meantime.
-            (PendingUpdate::Redrive { key_id }, _) => drop(self.lock().remove(&key_id)),
+            (PendingUpdate::Redrive { key }, _) => drop(self.lock().remove(&key)),
             _ => {}
         }
     }
@@ -252,7 +257,7 @@ impl<S> Cached<S> {
     /// command was sent, so that the cached entry expires before the store's entry does.
     fn insert_completed(
         &self,
-        key_id: KeyId,
+        key: StoreKey,
         mut completed: CompletedEntry,
         observed_at: (SystemTime, Duration),
         retention: Duration,
@@ -264,7 +269,7 @@ impl<S> Cached<S> {
         completed.reply = completed.reply.map(|reply| Bytes::copy_from_slice(&reply));
         let entry =
             CacheEntry::Completed { entry: completed, observed_at, expires_at: local_time + ttl };
-        self.lock().insert(key_id, entry);
+        self.lock().insert(key, entry);
     }
 }
 
@@ -290,29 +295,26 @@ impl<S: fmt::Debug> fmt::Debug for Cached<S> {
     }
 }
 
-fn key_id(key: &StoreKey) -> KeyId {
-    (key.namespace().clone(), *key.digest())
-}
-
 /// An update of the cache that depends on the answer to a command. `retention` is the store's
 /// retention of COMPLETED entries, `sent` the local clock before the command was sent.
 enum PendingUpdate {
     Acquire {
-        key_id: KeyId,
+        key: StoreKey,
         owner: Owner,
         fingerprint: Option<Fingerprint>,
         retention: Duration,
         sent: Duration,
     },
     Complete {
-        key_id: KeyId,
+        key: StoreKey,
         granted: Granted,
         reply: Option<Bytes>,
+        details: Option<Details>,
         retention: Duration,
         sent: Duration,
     },
     Redrive {
-        key_id: KeyId,
+        key: StoreKey,
     },
     None,
 }

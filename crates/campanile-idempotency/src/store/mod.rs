@@ -10,6 +10,7 @@
 mod boxed;
 mod cached;
 mod error;
+mod inspect;
 mod stepped;
 
 use std::future::Future;
@@ -23,6 +24,7 @@ use futures_util::future::join_all;
 pub use self::boxed::BoxStore;
 pub use self::cached::Cached;
 pub use self::error::{StoreError, StoreErrorKind};
+pub use self::inspect::{Found, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage};
 pub use self::stepped::{EntryStore, Stepped};
 
 /// Keeps one entry per key, and applies the protocol's operations to it.

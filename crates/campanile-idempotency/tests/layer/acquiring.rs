@@ -405,8 +405,14 @@ async fn absurd_token_does_not_raise_tokens_of_other_keys() {
     let harness = Harness::new();
     let absurd = FencingToken::new(1 << 52).unwrap();
     let (owner, ttl) = (Owner::new(7).unwrap(), TTL);
-    let acquire =
-        Operation::Acquire { owner, ttl, max_attempts: 0, fingerprint: None, floor: absurd };
+    let acquire = Operation::Acquire {
+        owner,
+        ttl,
+        max_attempts: 0,
+        fingerprint: None,
+        floor: absurd,
+        details: None,
+    };
     for operation in [acquire, Operation::Cancel { owner }] {
         let key = store_key("absurd");
         let retention = Retention::default();

@@ -68,6 +68,7 @@ fn acquire(id: &str) -> Command {
         max_attempts: 0,
         fingerprint: None,
         floor: FencingToken::ZERO,
+        details: None,
     };
     Command { key: store_key(id), operation, retention: Retention::default() }
 }
@@ -136,13 +137,14 @@ async fn completion_differing_from_its_grant_is_not_cached() {
     };
     let grant = Grant { token, owner: Owner::new(7).unwrap() };
     for attempt in [attempt + 1, attempt] {
-        let operation = Operation::Complete { grant, attempt, fingerprint: None, reply: None };
+        let operation =
+            Operation::Complete { grant, attempt, fingerprint: None, reply: None, details: None };
         let complete = Command { operation, ..acquire("p-1") };
         assert_eq!(harness.cache.apply(complete).await.unwrap().reply, Reply::Completed);
         sleep(Duration::from_secs(1)).await;
     }
     let completed_at = harness.memory.entry(&store_key("p-1")).unwrap().at();
-    let duplicate = Reply::Duplicate { reply: None, attempt, completed_at };
+    let duplicate = Reply::Duplicate { reply: None, attempt, completed_at, details: None };
     assert_eq!(harness.cache.apply(acquire("p-1")).await.unwrap().reply, duplicate);
 }
 

@@ -95,6 +95,7 @@ impl Harness {
             max_attempts: 0,
             fingerprint: None,
             floor: token,
+            details: None,
         };
         for operation in [Operation::Release { grant, ran: false }, acquire] {
             let command =
@@ -176,7 +177,7 @@ pub(crate) fn request_with_payload(id: &str, cents: &'static str) -> Request<()>
 
 pub(crate) fn store_key(id: &str) -> StoreKey {
     let key = IdempotencyKey::new(id.to_owned()).unwrap();
-    StoreKey::new("payments".try_into().unwrap(), key)
+    StoreKey::new("payments".try_into().unwrap(), &key)
 }
 
 /// A layer over this keeper, with keys from the header `id`.

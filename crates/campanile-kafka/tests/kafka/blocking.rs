@@ -176,7 +176,7 @@ async fn record_started_with_a_blocking_record_is_processed() {
     until("the others are processed", || log.len() == PARTITIONS as usize - 1).await;
     let completed = |partition: i32| {
         let key = IdempotencyKey::new(format!("orders/{partition}@0")).unwrap();
-        let entry = store.entry(&StoreKey::new("orders".try_into().unwrap(), key));
+        let entry = store.entry(&StoreKey::new("orders".try_into().unwrap(), &key));
         entry.is_some_and(|entry| entry.state() == State::Completed)
     };
     until("the other keys are completed", || (0..PARTITIONS - 1).all(completed)).await;

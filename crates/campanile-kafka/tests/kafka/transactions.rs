@@ -336,7 +336,7 @@ async fn refused_output_is_resent_until_its_key_is_reopened() {
         assert!(error.to_string().contains("payments/1@3"), "{error:?}");
     }
     let namespace = "bills".try_into().unwrap();
-    let key = StoreKey::new(namespace, IdempotencyKey::new("1-3").unwrap());
+    let key = StoreKey::new(namespace, &IdempotencyKey::new("1-3").unwrap());
     let token = store.entry(&key).unwrap().token();
     assert_eq!(store.redrive(key, token, true).await.unwrap(), Reply::Reopened);
     let fixed = serve(5);

@@ -110,7 +110,7 @@ impl<E, C> Run<E, C> {
         C: ReplyCodec<S::Response>,
     {
         let transaction = self.open_transaction().await?;
-        let key = self.lock.as_ref().map(|lock| self.layer.store_key(lock));
+        let key = self.lock.as_ref().map(|lock| lock.store_key().clone());
         let message_counter = Arc::new(MessageCounter::new(key));
         request.set_transaction(transaction.handle(&message_counter));
         let interrupt = request.interrupt();

@@ -23,7 +23,7 @@ async fn batch_of_all_kinds_and_namespaces_is_answered_in_order() {
         held.push(acquire_grant(&store, key, 1).await);
     }
     let elsewhere =
-        StoreKey::new(Namespace::try_from("another").unwrap(), IdempotencyKey::new("0").unwrap());
+        StoreKey::new(Namespace::try_from("another").unwrap(), &IdempotencyKey::new("0").unwrap());
     let ttl = Duration::from_secs(60);
     let fail = Operation::Fail { grant: held[2], delay: ttl, last: false, error: "no".into() };
     let batch = vec![
@@ -71,6 +71,7 @@ fn random_batch(rng: &mut Rng, keys: &[StoreKey], floor: FencingToken) -> Vec<Co
                 max_attempts: 0,
                 fingerprint: None,
                 floor: FencingToken::ZERO,
+                details: None,
             },
             3 => Operation::Cancel { owner: held.owner },
             4 => complete(held, b"done"),

@@ -104,7 +104,7 @@ pub(crate) fn short_timeouts(url: &str) -> PgConfig {
 
 pub(crate) fn key(name: impl Into<bytes::Bytes>) -> StoreKey {
     let namespace = Namespace::try_from("tests").unwrap();
-    StoreKey::new(namespace, IdempotencyKey::new(name).unwrap())
+    StoreKey::new(namespace, &IdempotencyKey::new(name).unwrap())
 }
 
 pub(crate) fn owner(bits: u64) -> Owner {
@@ -122,12 +122,13 @@ pub(crate) fn acquire(bits: u64) -> Operation {
         max_attempts: 5,
         fingerprint: None,
         floor: FencingToken::ZERO,
+        details: None,
     }
 }
 
 pub(crate) fn complete(grant: Grant, reply: &'static [u8]) -> Operation {
     let reply = Some(bytes::Bytes::from_static(reply));
-    Operation::Complete { grant, attempt: 1, fingerprint: None, reply }
+    Operation::Complete { grant, attempt: 1, fingerprint: None, reply, details: None }
 }
 
 pub(crate) fn command(key: &StoreKey, operation: Operation) -> Command {

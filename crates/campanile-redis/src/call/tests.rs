@@ -83,10 +83,14 @@ fn scripts() -> Vec<(Verb, Operation)> {
                 max_attempts: 5,
                 fingerprint,
                 floor: FencingToken::ZERO,
+                details: None,
             },
         ),
         (Verb::Renew, Operation::Renew { grant, ttl }),
-        (Verb::Complete, Operation::Complete { grant, attempt: 1, fingerprint, reply: None }),
+        (
+            Verb::Complete,
+            Operation::Complete { grant, attempt: 1, fingerprint, reply: None, details: None },
+        ),
         (Verb::Fail, Operation::Fail { grant, delay: ttl, last: false, error: "".into() }),
         (Verb::Release, Operation::Release { grant, ran: true }),
         (Verb::Cancel, Operation::Cancel { owner }),
@@ -99,7 +103,7 @@ fn batch(operation: &Operation, count: usize) -> Vec<Command> {
     let key = |n: usize| IdempotencyKey::new(n.to_string()).unwrap();
     let namespace = Namespace::try_from("n").unwrap();
     let command = |n| Command {
-        key: StoreKey::new(namespace.clone(), key(n)),
+        key: StoreKey::new(namespace.clone(), &key(n)),
         operation: operation.clone(),
         retention: Retention::default(),
     };

@@ -100,7 +100,7 @@ fn entry_key(namespace: &Namespace, config: &RedisConfig) -> Vec<u8> {
     let mut name = Vec::new();
     write_entry_key(
         &mut name,
-        &StoreKey::new(namespace.clone(), key),
+        &StoreKey::new(namespace.clone(), &key),
         config.buckets().expect("checked"),
     );
     name

@@ -44,7 +44,7 @@ impl SharedArgs {
             retention: milliseconds(command.retention.of(state)),
         };
         Some(match command.operation {
-            Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor } => {
+            Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor, details: _ } => {
                 acquire::write_item(item, owner, fingerprint, floor);
                 let ttl = acquire::ttl(ttl);
                 Self { ttl, max_attempts, ..after(Verb::Acquire, State::Processing) }
@@ -53,7 +53,7 @@ impl SharedArgs {
                 renew::write_grant(item, grant);
                 Self { ttl: acquire::ttl(ttl), ..after(Verb::Renew, State::Processing) }
             }
-            Operation::Complete { grant, attempt, fingerprint, ref reply } => {
+            Operation::Complete { grant, attempt, fingerprint, ref reply, details: _ } => {
                 complete::write_item(item, grant, attempt, fingerprint, reply.as_deref());
                 after(Verb::Complete, State::Completed)
             }

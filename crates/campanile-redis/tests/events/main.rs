@@ -79,7 +79,7 @@ async fn concurrent_first_uses_of_namespace_log_no_loss() {
         let namespace = Namespace::try_from(format!("round-{round}").as_str()).unwrap();
         let key = |n: usize| {
             let key = IdempotencyKey::new(n.to_string()).unwrap();
-            StoreKey::new(namespace.clone(), key)
+            StoreKey::new(namespace.clone(), &key)
         };
         let keys: Vec<_> = (0..8).map(key).collect();
         let all = keys.iter().map(|key| apply(&store, key, acquire(1)));

@@ -91,8 +91,13 @@ async fn megabyte_reply_is_replayed() {
     let key = key("large");
     let grant = acquire_lock(&store, &key, 1).await;
     let large = bytes::Bytes::from(vec![7; 1 << 20]);
-    let operation =
-        Operation::Complete { grant, attempt: 1, fingerprint: None, reply: Some(large.clone()) };
+    let operation = Operation::Complete {
+        grant,
+        attempt: 1,
+        fingerprint: None,
+        reply: Some(large.clone()),
+        details: None,
+    };
     assert_eq!(apply(&store, &key, operation).await.unwrap(), Reply::Completed);
     let reply = apply(&store, &key, acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Duplicate { reply: Some(reply), .. } if reply == large));

@@ -29,7 +29,8 @@ async fn dropped_calls_never_mix_up_replies() {
         let key = key(name.clone());
         let grant = acquire_lock(&store, &key, 1).await;
         let reply = Some(name.clone().into());
-        let done = Operation::Complete { grant, attempt: 1, fingerprint: None, reply };
+        let done =
+            Operation::Complete { grant, attempt: 1, fingerprint: None, reply, details: None };
         assert_eq!(apply(&store, &key, done).await.unwrap(), Reply::Completed);
     }
     for polls in 0..6 {

@@ -129,7 +129,8 @@ async fn entry_without_tail_is_embedded_in_one_allocation() {
         encoding == "embstr"
     };
     assert!(embedded(&mut raw), "PROCESSING");
-    let completed = Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None };
+    let completed =
+        Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None, details: None };
     assert_eq!(apply(&store, &key, completed).await.unwrap(), Reply::Completed);
     assert!(embedded(&mut raw), "COMPLETED");
 }

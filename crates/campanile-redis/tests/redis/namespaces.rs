@@ -37,7 +37,7 @@ async fn refused_namespace_does_not_affect_others_in_batch() {
     server.cli(&["SET", "campanile:{garbled}", "four"]).unwrap();
     server.cli(&["LPUSH", "campanile:{list}", "16"]).unwrap();
     let of = |namespace: &str, name: &'static str| {
-        StoreKey::new(Namespace::try_from(namespace).unwrap(), IdempotencyKey::new(name).unwrap())
+        StoreKey::new(Namespace::try_from(namespace).unwrap(), &IdempotencyKey::new(name).unwrap())
     };
     let keys = [
         of("tests", "a"),
@@ -65,6 +65,7 @@ async fn same_key_in_two_namespaces_is_two_keys() {
     let (_server, store) = server_and_store().await;
     for namespace in ["billing", "shipping"] {
         let namespace = Namespace::try_from(namespace).unwrap();
-        acquire_lock(&store, &StoreKey::new(namespace, IdempotencyKey::new("k").unwrap()), 1).await;
+        acquire_lock(&store, &StoreKey::new(namespace, &IdempotencyKey::new("k").unwrap()), 1)
+            .await;
     }
 }

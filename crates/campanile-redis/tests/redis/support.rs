@@ -33,7 +33,7 @@ pub(crate) fn short_timeout(url: impl Into<String>) -> RedisConfig {
 
 pub(crate) fn key(name: impl Into<bytes::Bytes>) -> StoreKey {
     let namespace = Namespace::try_from(NAMESPACE).unwrap();
-    StoreKey::new(namespace, IdempotencyKey::new(name).unwrap())
+    StoreKey::new(namespace, &IdempotencyKey::new(name).unwrap())
 }
 
 /// The name of the entry in Redis. Computed independently of the store, because it must never
@@ -60,11 +60,18 @@ pub(crate) fn acquire(bits: u64) -> Operation {
         max_attempts: 5,
         fingerprint: None,
         floor: FencingToken::ZERO,
+        details: None,
     }
 }
 
 pub(crate) fn complete(grant: Grant, reply: &'static str) -> Operation {
-    Operation::Complete { grant, attempt: 1, fingerprint: None, reply: Some(reply.into()) }
+    Operation::Complete {
+        grant,
+        attempt: 1,
+        fingerprint: None,
+        reply: Some(reply.into()),
+        details: None,
+    }
 }
 
 pub(crate) fn command(key: &StoreKey, operation: Operation) -> Command {

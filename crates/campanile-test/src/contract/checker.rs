@@ -47,7 +47,7 @@ impl<'a, S: Store, T: Time> ModelChecker<'a, S, T> {
     pub(super) fn key(&self) -> StoreKey {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
         let key = IdempotencyKey::new(format!("key-{number}")).expect("not empty");
-        StoreKey::new(self.namespace.clone(), key)
+        StoreKey::new(self.namespace.clone(), &key)
     }
 
     pub(super) async fn apply(&self, key: &StoreKey, operation: Operation) -> CheckResult<Answer> {
@@ -191,6 +191,7 @@ pub(super) fn acquire_as(owner: Owner, ttl: Duration) -> Operation {
         max_attempts: MAX_ATTEMPTS,
         fingerprint: None,
         floor: FencingToken::ZERO,
+        details: None,
     }
 }
 
@@ -198,7 +199,13 @@ pub(super) fn acquire_as(owner: Owner, ttl: Duration) -> Operation {
 pub(super) const MAX_ATTEMPTS: u16 = 3;
 
 pub(super) fn complete(grant: Grant) -> Operation {
-    Operation::Complete { grant, attempt: 1, fingerprint: None, reply: Some("reply".into()) }
+    Operation::Complete {
+        grant,
+        attempt: 1,
+        fingerprint: None,
+        reply: Some("reply".into()),
+        details: None,
+    }
 }
 
 pub(super) fn fail(grant: Grant, delay: Duration) -> Operation {

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use campanile_core::{FencingToken, Fingerprint, Grant, Operation, Owner, Reply, StoreKey};
+use campanile_core::{
+    Details, FencingToken, Fingerprint, Grant, Operation, Owner, Reply, StoreKey,
+};
 use campanile_idempotency::Store;
 use fastrand::Rng;
 
@@ -126,6 +128,7 @@ impl OperationGenerator {
                 attempt: self.rng.u16(1..5),
                 fingerprint: self.fingerprint(),
                 reply: self.rng.bool().then(|| self.text().into()),
+                details: self.details(),
             },
             52..70 => Operation::Fail {
                 grant,
@@ -160,6 +163,7 @@ impl OperationGenerator {
             max_attempts: self.rng.u16(..4),
             fingerprint: self.fingerprint(),
             floor: if self.rng.bool() { self.floor } else { none },
+            details: self.details(),
         }
     }
 
@@ -188,6 +192,11 @@ impl OperationGenerator {
             6 => Some(Fingerprint::of(b"another")),
             _ => Some(Fingerprint::of(b"payload")),
         }
+    }
+
+    fn details(&mut self) -> Option<Details> {
+        let (owner, instance) = (self.owner(), self.text());
+        self.rng.bool().then(|| Details::builder(owner).instance(instance).build())
     }
 
     fn duration(&mut self) -> Duration {

@@ -69,6 +69,7 @@ fn acquire_above(floor: u64) -> Operation {
         max_attempts: MAX_ATTEMPTS,
         fingerprint: None,
         floor: FencingToken::new(floor).expect("below 2^53"),
+        details: None,
     }
 }
 

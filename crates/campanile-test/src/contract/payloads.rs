@@ -20,6 +20,7 @@ fn acquire_for(payload: &str) -> Operation {
         max_attempts: MAX_ATTEMPTS,
         fingerprint: Some(Fingerprint::of(payload.as_bytes())),
         floor: FencingToken::ZERO,
+        details: None,
     }
 }
 
@@ -87,8 +88,13 @@ pub(super) async fn a_reply_comes_back_byte_for_byte<S: Store, T: Time>(
         // Adopted, or completed under the lock.
         for situation in [Situation::Absent, Situation::ProcessingLive] {
             let (key, grant) = checker.prepare(situation).await?;
-            let complete =
-                Operation::Complete { grant, attempt: 1, fingerprint: None, reply: reply.clone() };
+            let complete = Operation::Complete {
+                grant,
+                attempt: 1,
+                fingerprint: None,
+                reply: reply.clone(),
+                details: None,
+            };
             checker.expect(&key, complete, Reply::Completed).await?;
             match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
                 Reply::Duplicate { reply: kept, .. } if kept == reply => {}

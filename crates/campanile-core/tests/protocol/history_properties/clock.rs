@@ -107,6 +107,7 @@ fn clock_jump_ahead_expires_lock_and_old_holder_changes_nothing() {
         max_attempts: 3,
         fingerprint: None,
         floor: token(0),
+        details: None,
     };
     let (held, reply) = run(None, &acquire(ME), time(NOW));
     let Reply::Acquired { token: first, attempt: 1 } = reply else { panic!("{reply:?}") };
@@ -118,7 +119,8 @@ fn clock_jump_ahead_expires_lock_and_old_holder_changes_nothing() {
     let Reply::Acquired { token: second, attempt: 2 } = reply else { panic!("{reply:?}") };
     assert!(second > first, "{second:?} after {first:?}");
     let grant = Grant { token: first, owner: owner(ME) };
-    let complete = Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None };
+    let complete =
+        Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None, details: None };
     let renew = Operation::Renew { grant, ttl: Duration::from_micros(TTL) };
     for stale in [complete, renew] {
         let (entry, reply) = run(taken.clone(), &stale, time(NOW + TTL + SECOND));
@@ -138,6 +140,7 @@ fn clock_jump_back_blocks_key_for_at_most_max_lock_ttl() {
         max_attempts: 3,
         fingerprint: None,
         floor: token(0),
+        details: None,
     };
     let (entry, reply) = run(Some(entry), &acquire, time(now));
     assert_eq!(reply, Reply::Locked { remaining: Duration::from_micros(HOUR) });

@@ -65,6 +65,7 @@ impl Poison {
             max_attempts: self.max_attempts,
             fingerprint: None,
             floor: FencingToken::ZERO,
+            details: None,
         });
         let (Reply::Acquired { token, .. } | Reply::Exhausted { token, .. }) = reply else {
             panic!("the key is due, but the reply is {reply:?}")

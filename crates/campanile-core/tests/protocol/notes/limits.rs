@@ -113,8 +113,13 @@ fn maximum_clock_does_not_overflow() {
     let renew = Operation::Renew { grant: my_grant(), ttl: Duration::MAX };
     let after = Draft { at: u64::MAX, ..held() };
     assert_step_at(end, Some(held()), &renew, Some(after), Reply::Renewed);
-    let complete =
-        Operation::Complete { grant: my_grant(), attempt: 1, fingerprint: None, reply: None };
+    let complete = Operation::Complete {
+        grant: my_grant(),
+        attempt: 1,
+        fingerprint: None,
+        reply: None,
+        details: None,
+    };
     let adopted = Draft { created: u32::MAX, ..Draft::new(State::Completed, u64::MAX) };
     assert_step_at(end, None, &complete, Some(adopted), Reply::Completed);
 }

@@ -31,7 +31,14 @@ impl Acquire {
 
     fn operation(self) -> Operation {
         let Self { ttl, max_attempts, fingerprint, floor } = self;
-        Operation::Acquire { owner: owner(ME), ttl, max_attempts, fingerprint, floor }
+        Operation::Acquire {
+            owner: owner(ME),
+            ttl,
+            max_attempts,
+            fingerprint,
+            floor,
+            details: None,
+        }
     }
 }
 

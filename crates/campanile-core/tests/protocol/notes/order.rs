@@ -49,8 +49,12 @@ fn untried_key_may_change_payload() {
 #[test]
 fn fingerprints_are_compared_only_if_both_exist() {
     let entry = Draft::new(State::Completed, NOW - 1);
-    let reply =
-        Reply::Duplicate { reply: None, attempt: 1, completed_at: crate::draft::time(NOW - 1) };
+    let reply = Reply::Duplicate {
+        reply: None,
+        attempt: 1,
+        completed_at: crate::draft::time(NOW - 1),
+        details: None,
+    };
     let operation = other_payload().operation();
     assert_step(Some(entry.clone()), &operation, Some(entry.clone()), reply.clone());
     let entry = Draft { fingerprint: 1, ..entry };

@@ -61,6 +61,7 @@ impl Client {
                 max_attempts,
                 fingerprint: Fingerprint::from_bits(intent.payload),
                 floor: self.floor,
+                details: None,
             };
             let phase = Phase::Acquiring(operation.clone());
             self.jobs[key] = Some(Job { payload: intent.payload, phase });
@@ -184,6 +185,7 @@ impl Job {
             attempt,
             fingerprint: Fingerprint::from_bits(self.payload),
             reply: Some(Bytes::from(payload_text(self.payload).into_boxed_bytes())),
+            details: None,
         }
     }
 

@@ -129,5 +129,6 @@ properties! {
         different_payload_is_mismatch_and_changes_nothing,
         fingerprint_is_kept_until_grant_replaces_it,
         last_error_is_kept_until_replaced,
-        duplicate_gets_reply_of_completion;
+        duplicate_gets_reply_of_completion,
+        details_change_with_grants_and_completions;
 }

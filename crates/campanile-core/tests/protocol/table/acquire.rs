@@ -17,6 +17,7 @@ fn acquire() -> Operation {
         max_attempts: MAX,
         fingerprint: None,
         floor: FencingToken::ZERO,
+        details: None,
     }
 }
 
@@ -66,7 +67,7 @@ fn same_grant() -> Reply {
 
 fn duplicate() -> Reply {
     let reply = Some(Bytes::from_static(b"receipt"));
-    Reply::Duplicate { reply, attempt: 1, completed_at: time(EARLIER) }
+    Reply::Duplicate { reply, attempt: 1, completed_at: time(EARLIER), details: None }
 }
 
 fn given_up() -> Reply {
@@ -130,6 +131,7 @@ fn acquire_with_unlimited_attempts_is_never_exhausted() {
         max_attempts: 0,
         fingerprint: None,
         floor: FencingToken::ZERO,
+        details: None,
     };
     let before = Draft { owner: OTHER, at: EARLIER, attempt: 999, ..r() };
     let after = granted(before.clone());
@@ -154,6 +156,7 @@ fn acquire_with_other_fingerprint_mismatches_tried_key() {
         max_attempts: MAX,
         fingerprint: Some(fingerprint(2)),
         floor: FencingToken::ZERO,
+        details: None,
     };
     for (name, draft) in situations() {
         let Some(draft) = draft else { continue };

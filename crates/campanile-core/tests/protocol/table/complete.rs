@@ -12,6 +12,7 @@ fn complete(reply: Option<&'static [u8]>) -> Operation {
         attempt: 2,
         fingerprint: Some(fingerprint(7)),
         reply: reply.map(Bytes::from_static),
+        details: None,
     }
 }
 

@@ -24,10 +24,10 @@ impl KeeperState {
             return self.refuse(acquire, Acquisition::ShuttingDown);
         }
         self.remove_abandoned();
-        let index = match self.by_key.entry(acquire.key.clone()) {
+        let index = match self.by_key.entry(acquire.key.store_key.clone()) {
             Entry::Occupied(entry) => *entry.get(),
             Entry::Vacant(entry) => {
-                if let Some(result) = self.results.find(&acquire.key) {
+                if let Some(result) = self.results.find(&acquire.key.store_key) {
                     let answer = results::answer(&result, acquire.fingerprint, &self.clock);
                     self.deferred.push(Deferred::DropResult(result));
                     if let Some(answer) = answer {
@@ -100,8 +100,8 @@ impl KeeperState {
             Ok(Reply::BackingOff { remaining, attempt }) => {
                 Acquisition::BackingOff { retry_after: remaining, attempts: attempt.into() }
             }
-            Ok(Reply::Duplicate { reply, attempt, completed_at }) => {
-                Acquisition::Duplicate { reply, attempts: attempt.into(), completed_at }
+            Ok(Reply::Duplicate { reply, attempt, completed_at, details }) => {
+                Acquisition::Duplicate { reply, attempts: attempt.into(), completed_at, details }
             }
             Ok(Reply::AlreadyGivenUp { attempt, reason }) => {
                 Acquisition::AlreadyGivenUp { attempts: attempt.into(), reason }

@@ -13,7 +13,9 @@ mod settle;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use campanile_core::{Answer, Clock, FencingToken, Grant, LockControl, LostCause, StoreKey};
+use campanile_core::{
+    Answer, Clock, Details, FencingToken, Grant, LockControl, LostCause, StoreKey,
+};
 use slab::Slab;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -23,7 +25,7 @@ use super::calls::{Answers, Call, CallId, QueueName, Sent, Stage};
 use super::deferred::Deferred;
 use super::results::RecentResults;
 use super::shared::Effects;
-use super::slot::{CommandKind, CommandState, Phase, Slot};
+use super::slot::{CommandKind, CommandState, HeldGrant, Phase, Slot};
 use super::timers::Timers;
 use crate::store::StoreError;
 
@@ -111,8 +113,17 @@ impl KeeperState {
     }
 
     pub(super) fn control(&self, key: &StoreKey, grant: Grant) -> Option<LockControl> {
-        match &self.slots[*self.by_key.get(key)?].phase {
-            Phase::Held(held) if held.grant == grant => Some(held.control.clone()),
+        self.held(key, grant).map(|(_, held)| held.control.clone())
+    }
+
+    pub(super) fn kept_details(&self, key: &StoreKey, grant: Grant) -> Option<Details> {
+        self.held(key, grant)?.0.kept_details()
+    }
+
+    fn held(&self, key: &StoreKey, grant: Grant) -> Option<(&Slot, &HeldGrant)> {
+        let slot = &self.slots[*self.by_key.get(key)?];
+        match &slot.phase {
+            Phase::Held(held) if held.grant == grant => Some((slot, held)),
             _ => None,
         }
     }
@@ -195,7 +206,7 @@ impl KeeperState {
         if self.slots[index].command != CommandState::InFlight {
             let mut slot = self.slots.remove(index);
             self.timers.set(index, &mut slot.timer, None);
-            self.by_key.remove(&slot.key);
+            self.by_key.remove(&slot.key.store_key);
             slot.publish_result(&mut self.results);
             self.deferred.push(Deferred::DropSlot(Box::new(slot)));
         }
@@ -232,7 +243,7 @@ mod tests {
     use campanile_core::{IdempotencyKey, Reply, Retention};
 
     use super::*;
-    use crate::keeper::request::{AcquireRequest, LockSettings, Settlement};
+    use crate::keeper::request::{AcquireRequest, LockKey, LockSettings, Settlement};
     use crate::keeper::shared::StartCall;
     use crate::keeper::slot::new_nonce;
 
@@ -259,12 +270,14 @@ mod tests {
             max_attempts: 1,
             max_hold: Duration::from_secs(600),
             retention: Retention::default(),
+            store_keys: true,
+            keep_details: false,
         });
         let mut woken = 0;
         for number in 0..4_000_u64 {
             millis.store(number, Ordering::Relaxed);
             let key = IdempotencyKey::new(number.to_string()).unwrap();
-            let key = StoreKey::new("payments".try_into().unwrap(), key);
+            let key = LockKey::new("payments".try_into().unwrap(), key);
             let (reply, _receiver) = oneshot::channel();
             let (owner, settings) = (new_nonce(), settings.clone());
             state.acquire(AcquireRequest {
@@ -272,6 +285,7 @@ mod tests {
                 owner,
                 settings,
                 fingerprint: None,
+                details: Details::builder(owner).build(),
                 interrupt: None,
                 reply,
             });

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use campanile_core::limits::MAX_ERROR_BYTES;
-use campanile_core::{Answer, Completion, Reply};
+use campanile_core::{Answer, Completion, Details, Reply};
 use tokio::sync::oneshot;
 
 use super::{KeeperState, corrupt_error, is_final, retry_delay};
@@ -33,10 +33,10 @@ impl KeeperState {
             Settlement::Expire => return self.remove_when_idle(index),
             Settlement::Completed(Completion { reply, at }) => {
                 let attempts = attempt.into();
-                slot.set_result(
-                    CachedAnswer::Completed { reply, attempts, completed_at: at },
-                    &self.clock,
-                );
+                let details = slot.kept_details();
+                let completed =
+                    CachedAnswer::Completed { reply, attempts, completed_at: at, details };
+                slot.set_result(completed, &self.clock);
                 return self.remove_when_idle(index);
             }
             _ => {}
@@ -55,17 +55,18 @@ impl KeeperState {
         answer: Result<Answer, StoreError>,
     ) {
         let slot = &mut self.slots[index];
+        let details = slot.kept_details();
         let Phase::Settling(settling) = &mut slot.phase else {
             unreachable!("only a settling slot has sent a settlement");
         };
         let mut cached = None;
         let result = match answer.map(|answer| (answer.reply, answer.now)) {
             Ok((Reply::Completed | Reply::Retrying | Reply::Released | Reply::GivenUp, at)) => {
-                cached = cached_answer(settling, at);
+                cached = cached_answer(settling, at, details);
                 Ok(())
             }
             Ok((Reply::Lost | Reply::Settled(_), _)) => {
-                Err(SettleError::Lost(settling.lost_error(&slot.key)))
+                Err(SettleError::Lost(settling.lost_error(&slot.key.idempotency_key)))
             }
             Ok((Reply::Corrupt, _)) => Err(SettleError::Store(corrupt_error())),
             Err(error) if is_final(&error) => Err(SettleError::Store(error)),
@@ -91,12 +92,17 @@ impl KeeperState {
 }
 
 /// Finds what the entry now means for other requests, if it is known here.
-fn cached_answer(settling: &SettlingGrant, at: SystemTime) -> Option<CachedAnswer> {
+fn cached_answer(
+    settling: &SettlingGrant,
+    at: SystemTime,
+    details: Option<Details>,
+) -> Option<CachedAnswer> {
     let attempts = settling.attempt.into();
     match &settling.settlement {
         // The answer to a repeated completion does not contain the time of the first.
         Settlement::Complete { reply } if settling.tries == 0 => {
-            Some(CachedAnswer::Completed { reply: reply.clone(), attempts, completed_at: at })
+            let reply = reply.clone();
+            Some(CachedAnswer::Completed { reply, attempts, completed_at: at, details })
         }
         // The store keeps the previous text for an empty reason, and truncates a long one.
         Settlement::GiveUp { reason } if (1..=MAX_ERROR_BYTES).contains(&reason.len()) => {

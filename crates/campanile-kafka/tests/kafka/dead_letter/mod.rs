@@ -108,7 +108,7 @@ fn payloads(letters: &[OwnedMessage]) -> Vec<Option<&str>> {
 /// Simulates processes that acquire a key's lock and die, `times` times.
 async fn crash_owners(store: &impl Store, key: &str, times: usize) {
     let namespace = Namespace::try_from("orders").unwrap();
-    let key = StoreKey::new(namespace, IdempotencyKey::new(key.to_owned()).unwrap());
+    let key = StoreKey::new(namespace, &IdempotencyKey::new(key.to_owned()).unwrap());
     for owner in 1..=times {
         let operation = Operation::Acquire {
             owner: Owner::new(owner as u64).unwrap(),
@@ -116,6 +116,7 @@ async fn crash_owners(store: &impl Store, key: &str, times: usize) {
             max_attempts: 1,
             fingerprint: None,
             floor: FencingToken::ZERO,
+            details: None,
         };
         let command = Command { key: key.clone(), operation, retention: Retention::default() };
         let granted = async {

@@ -31,6 +31,7 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
             max_attempts: pick(rng, &[0, 1, 2, 3, 5, u16::MAX]),
             fingerprint: fingerprint(rng),
             floor: floor(rng, sources),
+            details: None,
         };
     }
     match rng.u8(..65) {
@@ -40,6 +41,7 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
             attempt: rng.u16(..),
             fingerprint: fingerprint(rng),
             reply: rng.bool().then(|| reply(rng)),
+            details: None,
         },
         26..38 => Operation::Fail {
             grant: grant(rng, sources),
