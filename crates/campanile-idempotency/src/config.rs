@@ -39,7 +39,7 @@ const MIN_ATTEMPT_RETENTION: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL)
 /// With the feature `serde`, the settings implement `Deserialize`. `namespace` is required; every
 /// other field has the name and the default of its method: `lock_ttl`, `max_hold`, `max_attempts`,
 /// `backoff` with `initial` and `max`, `retention`, `attempt_retention`, `failed_retention`,
-/// `max_reply_bytes`, `stored_keys` and `completed_details`. Durations are strings such as `"30s"`, `"500ms"` or `"7d"`. An unknown field is an
+/// `max_reply_bytes`, `stored_keys`, `stored_errors` and `completed_details`. Durations are strings such as `"30s"`, `"500ms"` or `"7d"`. An unknown field is an
 /// error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
@@ -54,6 +54,7 @@ pub struct IdempotencyConfig {
     failed_retention: Duration,
     max_reply_bytes: usize,
     stored_keys: bool,
+    stored_errors: bool,
     completed_details: bool,
 }
 
@@ -73,6 +74,7 @@ impl IdempotencyConfig {
             failed_retention: failed,
             max_reply_bytes: 4 * 1024,
             stored_keys: true,
+            stored_errors: true,
             completed_details: false,
         }
     }
@@ -150,6 +152,15 @@ impl IdempotencyConfig {
         self
     }
 
+    /// Sets whether an entry contains the text of the last error, or its first 512 bytes. Without it,
+    /// a dead letter that is published by another process than the one whose attempt failed has no
+    /// error text, and neither have the tools that list entries. Default: `true`; set it to `false` if
+    /// errors contain personal data that the store may not have.
+    pub fn with_stored_errors(mut self, stored: bool) -> Self {
+        self.stored_errors = stored;
+        self
+    }
+
     /// Sets whether a COMPLETED entry keeps its details: which process ran the handler, for which
     /// record, and in which trace. A duplicate's [`details`](campanile_core::Duplicate::details) then
     /// name the first run.
@@ -189,6 +200,7 @@ impl IdempotencyConfig {
                     failed: failed_retention,
                 },
                 store_keys: self.stored_keys,
+                store_errors: self.stored_errors,
                 keep_details: self.completed_details,
             },
             backoff: self.backoff,
@@ -213,6 +225,7 @@ impl<'de> serde::Deserialize<'de> for IdempotencyConfig {
             failed_retention: Option<HumanDuration>,
             max_reply_bytes: Option<usize>,
             stored_keys: Option<bool>,
+            stored_errors: Option<bool>,
             completed_details: Option<bool>,
         }
 
@@ -229,6 +242,7 @@ impl<'de> serde::Deserialize<'de> for IdempotencyConfig {
             failed_retention: or(fields.failed_retention, defaults.failed_retention),
             max_reply_bytes: fields.max_reply_bytes.unwrap_or(defaults.max_reply_bytes),
             stored_keys: fields.stored_keys.unwrap_or(defaults.stored_keys),
+            stored_errors: fields.stored_errors.unwrap_or(defaults.stored_errors),
             completed_details: fields.completed_details.unwrap_or(defaults.completed_details),
             namespace: defaults.namespace,
         })
@@ -294,7 +308,7 @@ mod tests {
             "namespace": "payments", "lock_ttl": "10s", "max_hold": "5m", "max_attempts": 3,
             "backoff": { "initial": "2s", "max": "1m" }, "retention": "14d",
             "attempt_retention": "2d", "failed_retention": "60d", "max_reply_bytes": 100,
-            "stored_keys": false, "completed_details": true
+            "stored_keys": false, "stored_errors": false, "completed_details": true
         }"#;
         let expected = config()
             .with_lock_ttl(10 * SECOND)
@@ -306,6 +320,7 @@ mod tests {
             .with_failed_retention(60 * DAY)
             .with_max_reply_bytes(100)
             .with_stored_keys(false)
+            .with_stored_errors(false)
             .with_completed_details(true);
         assert_eq!(parse(json).unwrap(), expected);
     }

@@ -22,6 +22,8 @@ pub(crate) struct LockSettings {
     pub(crate) retention: Retention,
     /// Whether the entry's details contain the idempotency key.
     pub(crate) store_keys: bool,
+    /// Whether the entry contains the texts of errors.
+    pub(crate) store_errors: bool,
     /// Whether a COMPLETED entry keeps its details.
     pub(crate) keep_details: bool,
 }

@@ -132,6 +132,11 @@ impl Slot {
         self.settings.keep_details.then(|| self.details.clone())
     }
 
+    /// An empty text keeps that of the entry, which has none if none is stored.
+    fn stored_text(&self, text: Box<str>) -> Box<str> {
+        if self.settings.store_errors { text } else { "".into() }
+    }
+
     /// Records how the acquisition has ended.
     pub(super) fn set_result(&mut self, answer: CachedAnswer, clock: &Clock) {
         // Usually there are no waiters.
@@ -239,10 +244,12 @@ impl SettlingGrant {
                 details: slot.kept_details(),
             },
             Settlement::Fail { delay, last, error } => {
-                Operation::Fail { grant, delay, last, error }
+                Operation::Fail { grant, delay, last, error: slot.stored_text(error) }
             }
             Settlement::Release { ran } => Operation::Release { grant, ran },
-            Settlement::GiveUp { reason } => Operation::GiveUp { grant, reason },
+            Settlement::GiveUp { reason } => {
+                Operation::GiveUp { grant, reason: slot.stored_text(reason) }
+            }
             Settlement::Completed(_) | Settlement::Expire => return None,
         })
     }

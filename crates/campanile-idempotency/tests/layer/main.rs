@@ -9,6 +9,7 @@ mod caching;
 mod cancelling;
 mod classifying;
 mod completing;
+mod details;
 mod dropping;
 mod duplicates;
 mod giving_up;

@@ -271,6 +271,7 @@ mod tests {
             max_hold: Duration::from_secs(600),
             retention: Retention::default(),
             store_keys: true,
+            store_errors: true,
             keep_details: false,
         });
         let mut woken = 0;
