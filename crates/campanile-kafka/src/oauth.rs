@@ -14,6 +14,8 @@ use std::time::{Duration, SystemTime};
 use campanile_core::{BoxError, millis};
 use rdkafka::client::OAuthToken as ClientToken;
 
+use crate::error::{chain, panic_text};
+use crate::log::LogLimit;
 use crate::retry_topics::now;
 
 /// How long a thread that may block waits for a token.
@@ -58,6 +60,7 @@ pub(crate) struct OauthTokens {
     state: Mutex<State>,
     /// Notified when a thread has tried to obtain a token.
     tried: Condvar,
+    log_limit: LogLimit,
 }
 
 #[derive(Default)]
@@ -85,7 +88,12 @@ impl OauthTokens {
     pub(crate) fn new(
         obtain: impl Fn() -> Result<OauthToken, BoxError> + Send + Sync + 'static,
     ) -> Self {
-        Self { obtain: Box::new(obtain), state: Mutex::default(), tried: Condvar::new() }
+        Self {
+            obtain: Box::new(obtain),
+            state: Mutex::default(),
+            tried: Condvar::new(),
+            log_limit: LogLimit::default(),
+        }
     }
 
     /// Finds the latest token that is valid. Without one, waits at most `timeout` until another
@@ -116,7 +124,7 @@ impl OauthTokens {
             Ok(Ok(token)) if token.expires_at > now() => Ok(token),
             Ok(Ok(_)) => Err("the token has expired already".into()),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err("the function that obtains it panicked".into()),
+            Err(panic) => Err(format!("the function panicked: {}", panic_text(panic)).into()),
         };
         let mut state = self.state();
         state.obtaining = false;
@@ -126,7 +134,15 @@ impl OauthTokens {
                 state.latest = Some(Obtained { token, renew_at: start + lifetime / 2 });
             }
             Err(error) => {
-                tracing::error!(error, "failed to obtain an OAuth token; retrying");
+                // Each client asks again, the consumer's several times a second while it starts.
+                let text = chain(&*error);
+                if let Some(suppressed) = self.log_limit.allow(&text) {
+                    tracing::error!(
+                        error = text,
+                        suppressed,
+                        "failed to obtain an OAuth token; retrying"
+                    );
+                }
             }
         }
         self.tried.notify_all();
