@@ -5,7 +5,8 @@
 -- ARGV[2]   max_attempts   from this many attempts on, a grant is a give-up lock; 0: unlimited
 -- ARGV[3]   retention      how long a PROCESSING or RETRYING entry is kept, in ms
 -- ARGV[4]   highest_floor  the highest floor of all keys
--- ARGV[5+]  asked          for each key: owner 8, fingerprint 8, floor 8 = 24 bytes
+-- ARGV[5+]  asked          for each key: owner 8, fingerprint 8, floor 8 = 24 bytes, and the details
+--                          of the grant after their length 2 (nothing: those of the entry are kept)
 -- Returns   now, in µs, 8 bytes: every key was absent and is granted, with attempt 1 and the token
 --           max(now, floor + 1)
 --           {now, index, entry, ...}: so is every key not listed; for a listed key, entry is its
@@ -17,37 +18,41 @@
 local ttl, retention, highest_floor = tonumber(ARGV[1]), ARGV[3], tonumber(ARGV[4])
 local BEFORE_ASKED = 4
 
-local PROCESSING, RETRYING = 1, 2
 local TOKENS_END = 2 ^ 53
+local FIRST_GRANT = '\193\1\0\1\0\0' -- the version, PROCESSING, attempt 1, nothing else counted
 
-local pcall, sub = redis.pcall, string.sub
+local pcall, sub, byte = redis.pcall, string.sub, string.byte
 local pack, unpack, max = struct.pack, struct.unpack, math.max
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local expiry = pack('>I8', now + ttl)
 
--- The bytes of a first grant before its owner (head) and after its fingerprint (trailer).
-local function pack_head(token)
-  return pack('>BBI2I4I8', 0xC1, PROCESSING, 1, 0, token)
+-- The bytes of a first grant between its kind of tail and its owner (the spare byte and the token),
+-- and after its fingerprint (trailer).
+local function pack_token(token)
+  return pack('>BI8', 0, token)
 end
 local trailer = pack('>I4', time[1]) .. expiry
 
--- One token and one head serve all keys, unless the clock is behind a token that a client has seen.
-local common_head = highest_floor < now and pack_head(now)
+-- One token serves all keys, unless the clock is behind a token that a client has seen.
+local common_token = highest_floor < now and pack_token(now)
 
-local function pack_head_above_floor(asked)
+local function pack_token_above_floor(asked)
   local token = max(now, unpack('>I8', asked, 17) + 1)
-  return token < TOKENS_END and pack_head(token)
+  return token < TOKENS_END and pack_token(token)
 end
 
 -- The keys that this loop did not grant, and what each of them holds; true if no token is left.
 local others, found_there = {}, {}
 for i, key in ipairs(KEYS) do
   local asked = ARGV[BEFORE_ASKED + i]
-  local first = common_head or pack_head_above_floor(asked)
-  local found = not first
-    or pcall('SET', key, first .. sub(asked, 1, 16) .. trailer, 'NX', 'GET', 'PX', retention)
+  local token, details = common_token or pack_token_above_floor(asked), sub(asked, 25)
+  local kind = details == '' and '\0' or '\3'
+  local found = not token
+    or pcall('SET', key,
+      FIRST_GRANT .. kind .. token .. sub(asked, 1, 16) .. trailer .. details,
+      'NX', 'GET', 'PX', retention)
   if found then
     others[#others + 1] = i
     found_there[i] = found
@@ -58,12 +63,38 @@ end
 if #others == 0 then return pack('>I8', now) end
 
 local max_attempts = tonumber(ARGV[2])
+local PROCESSING, RETRYING = 1, 2
 local GIVING_UP, PERMANENT_FAILURE = 8, 16
+local NO_TAIL, REPLY, DETAILS_AND_ERROR, DETAILS_AND_REPLY = 0, 2, 3, 4 -- kinds of tail
 local MAX_TTL, MAX_BACKOFF = 3600e6, 86400e6
 local NO_FINGERPRINT = string.rep('\0', 8)
+local char = string.char
 
 local function is_error(reply, code)
   return type(reply) == 'table' and sub(reply.err, 1, #code) == code
+end
+
+-- Returns where the details of an entry end, or nil if it has none that can be read.
+local function details_end(entry)
+  local kind = byte(entry, 7)
+  if kind ~= DETAILS_AND_ERROR and kind ~= DETAILS_AND_REPLY or #entry < 46 then return nil end
+  local last = 46 + struct.unpack('>I2', entry, 45)
+  return last <= #entry and last or nil
+end
+
+-- Returns the kind of tail and the tail of an entry with these details. A tail of an unknown kind is
+-- kept as it is.
+local function replace_details(entry, details)
+  local kind, first = byte(entry, 7), 45
+  if kind == NO_TAIL then
+    first = #entry + 1
+  elseif kind > REPLY then
+    local last = details_end(entry)
+    if not last then return sub(entry, 7, 7), sub(entry, 45) end
+    first = last + 1
+  end
+  local has_reply = kind == REPLY or kind == DETAILS_AND_REPLY
+  return char(has_reply and DETAILS_AND_REPLY or DETAILS_AND_ERROR), details .. sub(entry, first)
 end
 
 -- Acquires a key that exists. Returns its entry after the call, or a code.
@@ -113,8 +144,10 @@ local function acquire_existing(key, asked, entry, is_full)
     attempt = math.min(attempt + 1, 65535)
   end
   if fingerprint == NO_FINGERPRINT then fingerprint = known end
-  entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, give_ups) .. sub(entry, 7, 8)
-    .. pack('>I8', token) .. owner .. fingerprint .. sub(entry, 33, 36) .. expiry .. sub(entry, 45)
+  local kind, tail, details = sub(entry, 7, 7), sub(entry, 45), sub(asked, 25)
+  if details ~= '' then kind, tail = replace_details(entry, details) end
+  entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, give_ups) .. kind .. sub(entry, 8, 8)
+    .. pack('>I8', token) .. owner .. fingerprint .. sub(entry, 33, 36) .. expiry .. tail
   redis.call('SET', key, entry, 'PX', retention)
   return entry
 end

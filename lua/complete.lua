@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- complete: records the success of each key's grant, with the reply to replay.
+-- complete: records the success of each key's grant, with the reply to replay and the details to keep.
 --
 -- KEYS      the entries, all distinct
 -- ARGV[1]   retention  how long a COMPLETED entry is kept, in ms
 -- ARGV[2+]  done       for each key: bytes 2 to 31 of the entry, in case it has to be adopted
---                      (attempt 2, zeros 2, kind of reply 1, zero 1, token 8, owner 8,
---                      fingerprint 8) = 30 bytes, and the reply
+--                      (attempt 2, zeros 2, kind of tail 1, zero 1, token 8, owner 8,
+--                      fingerprint 8) = 30 bytes, and the tail
 -- Returns   now, in µs, 8 bytes: every key is COMPLETED by this call
 --           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
 --           entry is what it holds, or 'CORRUPT'

@@ -5,7 +5,7 @@
 -- ARGV[1]   retention  how long a RETRYING entry is kept, in ms
 -- ARGV[2+]  failed     for each key: token 8, owner 8, delay until the next attempt in µs 8, and 16
 --                      if it was the last attempt (else 0) 1 = 25 bytes, and the error (empty: the
---                      previous error is kept)
+--                      previous error is kept). The details of the grant are always kept
 -- Returns   now, in µs, 8 bytes: every key is RETRYING by this call
 --           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
 --           entry is what it holds, or 'ABSENT' or 'CORRUPT'
@@ -14,7 +14,7 @@ local retention, BEFORE_FAILED = ARGV[1], 1
 
 local PROCESSING, RETRYING = 1, 2
 local GIVING_UP, PERMANENT_FAILURE = 8, 16
-local ERROR = '\1' -- the kind of tail
+local ERROR, DETAILS_AND_ERROR, DETAILS_AND_REPLY = 1, 3, 4 -- kinds of tail
 
 local sub, byte, char, max = string.sub, string.byte, string.char, math.max
 local pack = struct.pack
@@ -32,6 +32,14 @@ local function state_of(value)
   return state, bits - state
 end
 
+-- Returns where the details of an entry end, or nil if it has none that can be read.
+local function details_end(entry)
+  local kind = byte(entry, 7)
+  if kind ~= DETAILS_AND_ERROR and kind ~= DETAILS_AND_REPLY or #entry < 46 then return nil end
+  local last = 46 + struct.unpack('>I2', entry, 45)
+  return last <= #entry and last or nil
+end
+
 local reply = { pack('>I8', now) }
 for i, key in ipairs(KEYS) do
   local failed = ARGV[BEFORE_FAILED + i]
@@ -43,11 +51,14 @@ for i, key in ipairs(KEYS) do
     local give_ups = byte(entry, 6)
     if bit.band(flags, GIVING_UP) > 0 then give_ups = max(give_ups - 1, 0) end
     local at = pack('>I8', now + struct.unpack('>I8', failed, 17))
-    local kind, tail = ERROR, sub(failed, 26)
-    if tail == '' then
-      kind, tail = sub(entry, 7, 7), sub(entry, 45)
+    local kind, tail = byte(entry, 7), sub(entry, 45)
+    local text = sub(failed, 26)
+    if text ~= '' then
+      local last = details_end(entry)
+      kind = last and DETAILS_AND_ERROR or ERROR
+      tail = last and sub(entry, 45, last) .. text or text
     end
-    entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 5) .. char(give_ups) .. kind
+    entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 5) .. char(give_ups, kind)
       .. sub(entry, 8, 36) .. at .. tail
     redis.call('SET', key, entry, 'PX', retention)
   else

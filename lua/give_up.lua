@@ -13,9 +13,9 @@ local retention, BEFORE_GIVEN_UP = ARGV[1], 1
 
 local PROCESSING, FAILED = 1, 4
 local PERMANENT_FAILURE = 16
-local ERROR = '\1' -- the kind of tail
+local ERROR, DETAILS_AND_ERROR, DETAILS_AND_REPLY = 1, 3, 4 -- kinds of tail
 
-local sub, byte = string.sub, string.byte
+local sub, byte, char = string.sub, string.byte, string.char
 local pack = struct.pack
 
 local time = redis.call('TIME')
@@ -31,6 +31,14 @@ local function state_of(value)
   return state, bits - state
 end
 
+-- Returns where the details of an entry end, or nil if it has none that can be read.
+local function details_end(entry)
+  local kind = byte(entry, 7)
+  if kind ~= DETAILS_AND_ERROR and kind ~= DETAILS_AND_REPLY or #entry < 46 then return nil end
+  local last = 46 + struct.unpack('>I2', entry, 45)
+  return last <= #entry and last or nil
+end
+
 local reply = { now }
 for i, key in ipairs(KEYS) do
   local given_up = ARGV[BEFORE_GIVEN_UP + i]
@@ -38,11 +46,15 @@ for i, key in ipairs(KEYS) do
   local state, flags = state_of(entry)
   if state == PROCESSING and sub(entry, 9, 24) == sub(given_up, 1, 16) then
     local bits = FAILED + bit.band(flags, PERMANENT_FAILURE)
-    local kind, tail = ERROR, sub(given_up, 17)
-    if tail == '' then
-      kind, tail = sub(entry, 7, 7), sub(entry, 45)
+    local kind, tail = byte(entry, 7), sub(entry, 45)
+    local text = sub(given_up, 17)
+    if text ~= '' then
+      local last = details_end(entry)
+      kind = last and DETAILS_AND_ERROR or ERROR
+      tail = last and sub(entry, 45, last) .. text or text
     end
-    entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 6) .. kind .. sub(entry, 8, 36) .. now .. tail
+    entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 6) .. char(kind) .. sub(entry, 8, 36) .. now
+      .. tail
     redis.call('SET', key, entry, 'PX', retention)
   else
     reply[#reply + 1] = i

@@ -12,11 +12,11 @@
 local retention, BEFORE_REOPENED = ARGV[1], 1
 
 local RETRYING, COMPLETED, FAILED = 2, 3, 4
-local ERROR = 1 -- the kind of tail
+local NO_TAIL, ERROR, DETAILS_AND_ERROR, DETAILS_AND_REPLY = 0, 1, 3, 4 -- kinds of tail
 local NOTHING_COUNTED, NOBODY = string.rep('\0', 4), string.rep('\0', 8)
 local NO_FINGERPRINT = NOBODY
 
-local sub, byte = string.sub, string.byte
+local sub, byte, char = string.sub, string.byte, string.char
 local pack = struct.pack
 
 local time = redis.call('TIME')
@@ -30,6 +30,14 @@ local function state_of(value)
   local is_known = version == 0xC1 and bits < 64 and state >= 1 and state <= 4
   if not is_known or token1 > 0 or token2 > 31 then return nil end
   return state, bits - state
+end
+
+-- Returns where the details of an entry end, or nil if it has none that can be read.
+local function details_end(entry)
+  local kind = byte(entry, 7)
+  if kind ~= DETAILS_AND_ERROR and kind ~= DETAILS_AND_REPLY or #entry < 46 then return nil end
+  local last = 46 + struct.unpack('>I2', entry, 45)
+  return last <= #entry and last or nil
 end
 
 -- Every grant sets an owner, so an entry without one was reopened and not acquired since.
@@ -47,13 +55,15 @@ for i, key in ipairs(KEYS) do
     or is_forced and (state == COMPLETED or state == RETRYING and not is_reopened(entry))
   if opens and sub(entry, 9, 16) == sub(reopened, 1, 8) then
     -- Drops the reply of the previous run, which must not be replayed, but keeps an error for the
-    -- next run.
-    local kind, tail = '\0', ''
-    if byte(entry, 7) == ERROR then
-      kind, tail = sub(entry, 7, 7), sub(entry, 45)
+    -- next run, and the details.
+    local kind, tail, last = byte(entry, 7), sub(entry, 45), details_end(entry)
+    if last and kind == DETAILS_AND_REPLY then
+      kind, tail = DETAILS_AND_ERROR, sub(entry, 45, last)
+    elseif not last and kind ~= ERROR then
+      kind, tail = NO_TAIL, ''
     end
-    entry = pack('>BB', 0xC1, RETRYING) .. NOTHING_COUNTED .. kind .. sub(entry, 8, 16) .. NOBODY
-      .. NO_FINGERPRINT .. sub(entry, 33, 36) .. now .. tail
+    entry = pack('>BB', 0xC1, RETRYING) .. NOTHING_COUNTED .. char(kind) .. sub(entry, 8, 16)
+      .. NOBODY .. NO_FINGERPRINT .. sub(entry, 33, 36) .. now .. tail
     redis.call('SET', key, entry, 'PX', retention)
   else
     reply[#reply + 1] = i

@@ -110,17 +110,17 @@ impl RedisStore {
         })))
     }
 
-    /// Connects and replaces the text of one script, so that a test can show that it detects a
-    /// broken script.
+    /// Connects and replaces the texts of scripts, so that a test can run broken or former scripts.
     #[doc(hidden)]
-    pub async fn connect_with_script(
+    pub async fn connect_with_scripts(
         config: impl Into<RedisConfig>,
-        verb: Verb,
-        text: &'static str,
+        texts: &[(Verb, &'static str)],
     ) -> Result<Self, ConnectError> {
         let mut store = Self::connect(config).await?;
         let inner = Arc::get_mut(&mut store.0).expect("the new store has no clones");
-        inner.scripts.replace(verb, text);
+        for &(verb, text) in texts {
+            inner.scripts.replace(verb, text);
+        }
         Ok(store)
     }
 

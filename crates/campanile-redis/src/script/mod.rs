@@ -44,8 +44,8 @@ impl SharedArgs {
             retention: milliseconds(command.retention.of(state)),
         };
         Some(match command.operation {
-            Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor, details: _ } => {
-                acquire::write_item(item, owner, fingerprint, floor);
+            Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor, ref details } => {
+                acquire::write_item(item, owner, fingerprint, floor, details.as_ref());
                 let ttl = acquire::ttl(ttl);
                 Self { ttl, max_attempts, ..after(Verb::Acquire, State::Processing) }
             }
@@ -53,8 +53,9 @@ impl SharedArgs {
                 renew::write_grant(item, grant);
                 Self { ttl: acquire::ttl(ttl), ..after(Verb::Renew, State::Processing) }
             }
-            Operation::Complete { grant, attempt, fingerprint, ref reply, details: _ } => {
-                complete::write_item(item, grant, attempt, fingerprint, reply.as_deref());
+            Operation::Complete { grant, attempt, fingerprint, ref reply, ref details } => {
+                let (reply, details) = (reply.as_deref(), details.as_ref());
+                complete::write_item(item, grant, attempt, fingerprint, reply, details);
                 after(Verb::Complete, State::Completed)
             }
             Operation::Fail { grant, delay, last, ref error } => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
-use campanile_core::{FencingToken, Fingerprint, Grant, Operation, Owner, Retention};
+use campanile_core::{Details, FencingToken, Fingerprint, Grant, Operation, Owner, Retention};
 use fastrand::Rng;
 
 const TOKENS_END: u64 = 1 << 53;
@@ -25,24 +25,28 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
     let acquires = if sources.stored.is_some() { 30 } else { 80 };
     let verb = rng.u8(..100);
     if verb < acquires {
+        let owner = acquirer(rng, sources);
         return Operation::Acquire {
-            owner: acquirer(rng, sources),
+            owner,
             ttl: duration(rng),
             max_attempts: pick(rng, &[0, 1, 2, 3, 5, u16::MAX]),
             fingerprint: fingerprint(rng),
             floor: floor(rng, sources),
-            details: None,
+            details: details(rng, owner),
         };
     }
     match rng.u8(..65) {
         0..12 => Operation::Renew { grant: grant(rng, sources), ttl: duration(rng) },
-        12..26 => Operation::Complete {
-            grant: grant(rng, sources),
-            attempt: rng.u16(..),
-            fingerprint: fingerprint(rng),
-            reply: rng.bool().then(|| reply(rng)),
-            details: None,
-        },
+        12..26 => {
+            let grant = grant(rng, sources);
+            Operation::Complete {
+                grant,
+                attempt: rng.u16(..),
+                fingerprint: fingerprint(rng),
+                reply: rng.bool().then(|| reply(rng)),
+                details: details(rng, grant.owner),
+            }
+        }
         26..38 => Operation::Fail {
             grant: grant(rng, sources),
             delay: duration(rng),
@@ -74,7 +78,8 @@ pub(super) fn entry(rng: &mut Rng, now: u64) -> Vec<u8> {
     bytes.put_u16(if rng.u8(..4) == 0 { pick(rng, &[0, u16::MAX]) } else { rng.u16(..6) });
     bytes.put_u8(pick(rng, &[0, 1, 7, 8, 9, 255]));
     bytes.put_u8(pick(rng, &[0, 1, 5, 254, 255]));
-    bytes.put_u8(rng.u8(..4));
+    let kind = rng.u8(..7);
+    bytes.put_u8(kind);
     bytes.put_u8(rng.u8(..));
     bytes.put_u64(match rng.u8(..8) {
         0 => TOKENS_END - rng.u64(1..4),
@@ -86,8 +91,29 @@ pub(super) fn entry(rng: &mut Rng, now: u64) -> Vec<u8> {
     bytes.put_u64(fingerprint(rng).map_or(0, Fingerprint::to_bits));
     bytes.put_u32(rng.u32(..));
     bytes.put_u64(at(rng, now));
-    bytes.extend_from_slice(&reply(rng));
+    put_tail(rng, kind, &mut bytes);
     bytes
+}
+
+/// Draws a tail. The details before it often end too late, or with the tail.
+fn put_tail(rng: &mut Rng, kind: u8, bytes: &mut Vec<u8>) {
+    let after = reply(rng);
+    if matches!(kind, 3 | 4) {
+        let details = text(rng);
+        let available = details.len() + after.len();
+        let length = match rng.u8(..8) {
+            0 => available + 1,
+            1 => available,
+            2 => {
+                return bytes
+                    .extend_from_slice(&details.as_bytes()[..rng.usize(..2).min(details.len())]);
+            }
+            _ => details.len(),
+        };
+        bytes.put_u16(u16::try_from(length).unwrap());
+        bytes.extend_from_slice(details.as_bytes());
+    }
+    bytes.extend_from_slice(&after);
 }
 
 /// Draws a value that is not an entry but may be close to one.
@@ -165,6 +191,11 @@ fn floor(rng: &mut Rng, sources: &Sources) -> FencingToken {
         _ => 0,
     };
     FencingToken::new(ahead).unwrap()
+}
+
+fn details(rng: &mut Rng, owner: Owner) -> Option<Details> {
+    let has_details = rng.u8(..4) > 0;
+    has_details.then(|| Details::builder(owner).instance(&text(rng)).build())
 }
 
 fn fingerprint(rng: &mut Rng) -> Option<Fingerprint> {

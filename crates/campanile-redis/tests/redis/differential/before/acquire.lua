@@ -1,43 +1,22 @@
--- BROKEN ON PURPOSE: taking over an expired lock does not count an attempt.
--- acquire: acquires the lock of each key and counts an attempt.
---
--- KEYS      the entries, all distinct
--- ARGV[1]   ttl           the time to live of a lock, in µs
--- ARGV[2]   max_attempts  from this many attempts on, a grant is a give-up lock; 0: unlimited
--- ARGV[3]   retention     how long a PROCESSING or RETRYING entry is kept, in ms
--- ARGV[4]   floor         the highest floor of all keys
--- ARGV[5+]  asked         for each key: owner 8, fingerprint 8, floor 8 = 24 bytes
--- Returns   now, in µs, 8 bytes: every key was absent and is granted, with attempt 1 and the token
---           max(now, floor + 1)
---           {now, index, entry, ...}: so is every key not listed; for a listed key, entry is its
---           entry after the call, 'CORRUPT' (not an entry, or no token is left) or 'OOM' (a write
---           is needed, and memory is full)
---
--- No shebang: with one, a Redis that is out of memory would also refuse calls that need no write.
 
-local ttl, max_attempts, retention = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local highest_floor, BEFORE_ASKED = tonumber(ARGV[4]), 4
+local ttl, retention, highest_floor = tonumber(ARGV[1]), ARGV[3], tonumber(ARGV[4])
+local BEFORE_ASKED = 4
 
 local PROCESSING, RETRYING = 1, 2
-local GIVING_UP, PERMANENT_FAILURE = 8, 16
-local MAX_TTL, MAX_BACKOFF = 3600e6, 86400e6
 local TOKENS_END = 2 ^ 53
-local NO_FINGERPRINT = string.rep('\0', 8)
 
 local pcall, sub = redis.pcall, string.sub
-local pack, unpack, max, min = struct.pack, struct.unpack, math.max, math.min
+local pack, unpack, max = struct.pack, struct.unpack, math.max
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local expiry = pack('>I8', now + ttl)
 
--- The bytes of a first grant before its owner (head) and after its fingerprint (trailer).
 local function pack_head(token)
   return pack('>BBI2I4I8', 0xC1, PROCESSING, 1, 0, token)
 end
 local trailer = pack('>I4', time[1]) .. expiry
 
--- One token and one head serve all keys, unless the clock is behind a token that a client has seen.
 local common_head = highest_floor < now and pack_head(now)
 
 local function pack_head_above_floor(asked)
@@ -45,11 +24,29 @@ local function pack_head_above_floor(asked)
   return token < TOKENS_END and pack_head(token)
 end
 
+local others, found_there = {}, {}
+for i, key in ipairs(KEYS) do
+  local asked = ARGV[BEFORE_ASKED + i]
+  local first = common_head or pack_head_above_floor(asked)
+  local found = not first
+    or pcall('SET', key, first .. sub(asked, 1, 16) .. trailer, 'NX', 'GET', 'PX', retention)
+  if found then
+    others[#others + 1] = i
+    found_there[i] = found
+  end
+end
+
+if #others == 0 then return pack('>I8', now) end
+
+local max_attempts = tonumber(ARGV[2])
+local GIVING_UP, PERMANENT_FAILURE = 8, 16
+local MAX_TTL, MAX_BACKOFF = 3600e6, 86400e6
+local NO_FINGERPRINT = string.rep('\0', 8)
+
 local function is_error(reply, code)
   return type(reply) == 'table' and sub(reply.err, 1, #code) == code
 end
 
--- Acquires a key that exists. Returns its entry after the call, or a code.
 local function acquire_existing(key, asked, entry, is_full)
   if type(entry) == 'table' or #entry < 44 then return 'CORRUPT' end
   local version, bits, attempt, interrupts, give_ups = unpack('>BBI2BB', entry)
@@ -74,8 +71,6 @@ local function acquire_existing(key, asked, entry, is_full)
   end
 
   if at > now then
-    -- No client asks for a later time than this, so a clock went back. The earlier time applies
-    -- even if there is no memory to write it.
     local latest = now + (state == PROCESSING and MAX_TTL or MAX_BACKOFF)
     if at > latest then
       entry = sub(entry, 1, 36) .. pack('>I8', latest) .. sub(entry, 45)
@@ -91,9 +86,9 @@ local function acquire_existing(key, asked, entry, is_full)
   bits = PROCESSING + permanent_failure
   if permanent_failure > 0 or (max_attempts > 0 and attempt >= max_attempts) then
     bits = bits + GIVING_UP
-    give_ups = min(give_ups + 1, 255)
-  elseif state ~= PROCESSING then
-    attempt = min(attempt + 1, 65535)
+    give_ups = math.min(give_ups + 1, 255)
+  else
+    attempt = math.min(attempt + 1, 65535)
   end
   if fingerprint == NO_FINGERPRINT then fingerprint = known end
   entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, give_ups) .. sub(entry, 7, 8)
@@ -103,18 +98,14 @@ local function acquire_existing(key, asked, entry, is_full)
 end
 
 local reply = { pack('>I8', now) }
-for i, key in ipairs(KEYS) do
-  local asked = ARGV[BEFORE_ASKED + i]
-  local first = common_head or pack_head_above_floor(asked)
-  -- The previous value; false if there was none and the key is granted.
-  local found = first
-    and pcall('SET', key, first .. sub(asked, 1, 16) .. trailer, 'NX', 'GET', 'PX', retention)
-  if found or not first then
-    local refusal = not first and 'CORRUPT' or is_error(found, 'OOM') and 'OOM'
-    if refusal then found = pcall('GET', key) end
-    if type(found) == 'table' and not is_error(found, 'WRONGTYPE') then return found end
-    reply[#reply + 1] = i
-    reply[#reply + 1] = found and acquire_existing(key, asked, found, refusal == 'OOM') or refusal
-  end
+for _, i in ipairs(others) do
+  local key, found = KEYS[i], found_there[i]
+  local refusal = found == true and 'CORRUPT' or is_error(found, 'OOM') and 'OOM'
+  if refusal then found = pcall('GET', key) end
+  if type(found) == 'table' and not is_error(found, 'WRONGTYPE') then return found end
+  reply[#reply + 1] = i
+  reply[#reply + 1] = found
+    and acquire_existing(key, ARGV[BEFORE_ASKED + i], found, refusal == 'OOM')
+    or refusal
 end
-return #reply > 1 and reply or reply[1]
+return reply
