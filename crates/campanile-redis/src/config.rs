@@ -58,6 +58,14 @@ use crate::{ConnectError, Safety};
 /// keys `~campanile:{payments} ~{payments:*` is enough; the braces are literal. Without `+info +config|get`, the server
 /// cannot be inspected completely at the start. [`with_wait`](RedisConfig::with_wait) needs
 /// `+wait`, and [`with_wait_aof`](RedisConfig::with_wait_aof) needs `+waitaof`.
+///
+/// For a tool that only reads entries, with [`InspectStore`](campanile_idempotency::InspectStore), a
+/// user that cannot write is enough. It connects with [`Safety::Off`], because the check would refuse
+/// it. Behind sentinels, it also needs `+role`, and in a cluster `+cluster|slots +asking`.
+///
+/// ```text
+/// reader    %R~campanile:* %R~{* +get +getrange +pexpiretime +scan +time +info
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct RedisConfig {

@@ -182,11 +182,25 @@ impl ConnectionHandle {
         if !asking {
             return connection.send_packed_command(command).await;
         }
-        // In one pipeline, because `ASKING` applies to the next command of the connection.
-        let mut pair = Pipeline::with_capacity(2);
-        pair.add_command(cmd("ASKING")).add_command(command.clone());
-        let mut replies = connection.send_packed_commands(&pair, 1, 1).await?;
+        let mut replies = self.send_all(std::slice::from_ref(command), asking).await?;
         Ok(replies.pop().unwrap_or(Value::Nil))
+    }
+
+    /// Sends these commands together; `asking` precedes each of them with `ASKING`. Returns one reply
+    /// for each command, which may be an error.
+    pub(crate) async fn send_all(&self, commands: &[Cmd], asking: bool) -> RedisResult<Vec<Value>> {
+        // In one pipeline, because `ASKING` applies to the next command of the connection.
+        let mut pipeline = Pipeline::with_capacity(2 * commands.len());
+        for command in commands {
+            if asking {
+                pipeline.add_command(cmd("ASKING"));
+            }
+            pipeline.add_command(command.clone());
+        }
+        let mut connection = self.connection.clone();
+        let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len()).await?;
+        let sent_for_each = if asking { 2 } else { 1 };
+        Ok(replies.into_iter().skip(sent_for_each - 1).step_by(sent_for_each).collect())
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {

@@ -16,6 +16,24 @@ pub(crate) fn write_entry_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Bucket
     out.extend_from_slice(key.digest());
 }
 
+/// The key of the entry with this name, if it is one of the namespace.
+pub(crate) fn parse_entry_key(
+    name: &[u8],
+    namespace: &Namespace,
+    buckets: Buckets,
+) -> Option<StoreKey> {
+    let key = StoreKey::from_digest(namespace.clone(), *name.last_chunk()?);
+    let mut expected = Vec::with_capacity(name.len());
+    write_entry_key(&mut expected, &key, buckets);
+    (name == expected).then_some(key)
+}
+
+/// A pattern that matches the names of all entries of a namespace, and few others. No character that
+/// a namespace may contain has a meaning in it.
+pub(crate) fn entry_key_pattern(namespace: &Namespace) -> String {
+    format!("{{{namespace}:??}}*")
+}
+
 /// The hash slot of an entry.
 pub(crate) fn entry_slot(key: &StoreKey, buckets: Buckets) -> u16 {
     let mut tag = Vec::with_capacity(32);

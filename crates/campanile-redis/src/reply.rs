@@ -79,6 +79,7 @@ impl ScriptReply {
     }
 }
 
+/// Parses the 8 bytes in which a script returns the time.
 fn parse_time(value: &Value) -> Option<SystemTime> {
     let Value::BulkString(bytes) = value else {
         return None;

@@ -39,13 +39,50 @@ pub(crate) struct CallOutcome {
     pub(crate) result: Result<(Vec<Result<Answer, StoreError>>, ConnectionHandle), StoreError>,
 }
 
+/// Where a request is sent.
+pub(crate) enum Target {
+    /// The server that has this slot.
+    Slot(u16),
+    /// This node of a cluster, also for keys of slots that it is importing.
+    Node(Arc<Node>),
+}
+
 /// What is sent to a server.
 enum Request<'a> {
     Script(&'a Plan<'a>, &'a Call),
     Command(Cmd),
+    Reads(Reads<'a>),
+}
+
+/// Commands that only read keys of a namespace.
+struct Reads<'a> {
+    namespace: &'a Namespace,
+    commands: &'a [Cmd],
+    /// Whether the keys may belong to other nodes. A redirection is then the reply of its command.
+    has_any_keys: bool,
 }
 
 impl Router<'_> {
+    /// Sends commands that only read, in one pipeline. Returns a reply for each of them. The reply is
+    /// an error if the value has another type; from a [`Target::Node`], also if another node has the
+    /// key.
+    pub(crate) async fn read(
+        &self,
+        target: &Target,
+        namespace: &Namespace,
+        commands: &[Cmd],
+    ) -> Result<Vec<Value>, Failure> {
+        if let Some(cluster) = self.topology.cluster() {
+            self.check_buckets_in_cluster(cluster, namespace, false).await?;
+        }
+        let has_any_keys = matches!(target, Target::Node(_));
+        let reads = Reads { namespace, commands, has_any_keys };
+        match self.send(target, &Request::Reads(reads)).await? {
+            (Value::Array(replies), _) if replies.len() == commands.len() => Ok(replies),
+            _ => Err(Failure::unexpected("a pipeline returned an unexpected number of replies")),
+        }
+    }
+
     /// Sends a call. If its slot is being moved to another node of the cluster, its keys may be
     /// spread over both nodes, and each key is sent in a call of its own.
     pub(crate) async fn dispatch(&self, plan: &Plan<'_>, call: &Call) -> Vec<CallOutcome> {
@@ -84,28 +121,31 @@ impl Router<'_> {
         call: &Call,
     ) -> Result<(Value, ConnectionHandle), Failure> {
         if let Some(cluster) = self.topology.cluster() {
-            self.check_buckets_in_cluster(cluster, call.namespace(self.commands)).await?;
+            self.check_buckets_in_cluster(cluster, call.namespace(self.commands), true).await?;
         }
         let slot = entry_slot(call.first_key(self.commands), self.store.buckets);
-        self.send(slot, &Request::Script(plan, call)).await
+        self.send(&Target::Slot(slot), &Request::Script(plan, call)).await
     }
 
-    /// Sends the request to the server that has the slot. A connection that turns out to be broken
+    /// Sends the request to its target. A connection that turns out to be broken
     /// (the server was restarted, a firewall dropped its state) or read-only (after a failover) is
     /// replaced. A request that it did not answer is sent once more over the new connection,
     /// because every command can be repeated.
     async fn send(
         &self,
-        slot: u16,
+        target: &Target,
         request: &Request<'_>,
     ) -> Result<(Value, ConnectionHandle), Failure> {
         let mut ask_target: Option<Address> = None;
         let (mut is_retry, mut redirections) = (false, 0);
         loop {
-            let is_asking = ask_target.is_some();
-            let route = match (self.topology.cluster(), ask_target.take()) {
-                (Some(cluster), Some(address)) => Route::Node(cluster.node_at(address)),
-                _ => self.topology.route(slot).map_err(final_failure(is_retry))?,
+            let is_asking = ask_target.is_some() || matches!(target, Target::Node(_));
+            let route = match (self.topology.cluster(), ask_target.take(), target) {
+                (Some(cluster), Some(address), _) => Route::Node(cluster.node_at(address)),
+                (_, _, Target::Node(node)) => Route::Node(Arc::clone(node)),
+                (_, _, Target::Slot(slot)) => {
+                    self.topology.route(*slot).map_err(final_failure(is_retry))?
+                }
             };
             let mut guard = InFlightGuard::for_route(&route);
             let failure = match self.send_on_route(&mut guard, &route, request, is_asking).await {
@@ -177,19 +217,27 @@ impl Router<'_> {
             Request::Script(plan, call) => {
                 let StoreInner { scripts, buckets, .. } = self.store;
                 if self.topology.cluster().is_none() {
-                    self.check_buckets_on(handle, call.namespace(self.commands)).await?;
+                    self.check_buckets_on(handle, call.namespace(self.commands), true).await?;
                 }
                 plan.run(call, scripts, *buckets, handle, asking).await
+            }
+            Request::Reads(reads) => {
+                if self.topology.cluster().is_none() {
+                    self.check_buckets_on(handle, reads.namespace, false).await?;
+                }
+                reads.run(handle, asking).await
             }
             Request::Command(command) => failure::check_reply(handle.send(command, asking).await),
         }
     }
 
-    /// Checks the namespace's bucket count over this connection, once.
+    /// Checks the namespace's bucket count over this connection, once. If none is recorded, records
+    /// that of this store, unless it only reads.
     async fn check_buckets_on(
         &self,
         handle: &ConnectionHandle,
         namespace: &Namespace,
+        may_record: bool,
     ) -> Result<(), Failure> {
         if handle.has_checked_buckets(namespace) {
             return Ok(());
@@ -200,6 +248,9 @@ impl Router<'_> {
             failure::check_reply(handle.send(&count_key.get_command(), false).await)?;
         let mut is_new = false;
         if recorded == Value::Nil {
+            if !may_record {
+                return Ok(());
+            }
             recorded = failure::check_reply(handle.send(&count_key.set_command(), false).await)?;
             // Only one of several concurrent clients sets the count.
             is_new = recorded == Value::Nil;
@@ -217,25 +268,27 @@ impl Router<'_> {
         &self,
         cluster: &Cluster,
         namespace: &Namespace,
+        may_record: bool,
     ) -> Result<(), Failure> {
         if cluster.has_checked_buckets(namespace) {
             return Ok(());
         }
         let count_key = BucketCountKey::new(namespace, self.store.buckets);
-        let slot = bucket_count_slot(namespace);
+        let target = Target::Slot(bucket_count_slot(namespace));
         let was_known = self.store.loss_detector.has_namespace(namespace);
         let query = async {
             let (mut recorded, handle) =
-                self.send(slot, &Request::Command(count_key.get_command())).await?;
+                self.send(&target, &Request::Command(count_key.get_command())).await?;
             let mut is_new = false;
-            if recorded == Value::Nil {
-                recorded = self.send(slot, &Request::Command(count_key.set_command())).await?.0;
+            if recorded == Value::Nil && may_record {
+                recorded = self.send(&target, &Request::Command(count_key.set_command())).await?.0;
                 // Only one of several concurrent clients sets the count.
                 is_new = recorded == Value::Nil;
             }
             Ok((recorded, was_known && is_new, handle))
         };
         match query.await {
+            Ok((Value::Nil, ..)) if !may_record => return Ok(()),
             Ok((recorded, is_lost, handle)) => {
                 count_key.check(&recorded).map_err(Failure::Final)?;
                 self.store.loss_detector.record_namespace(namespace, is_lost, handle.address());
@@ -245,6 +298,26 @@ impl Router<'_> {
         }
         cluster.set_buckets_checked(namespace);
         Ok(())
+    }
+}
+
+impl Reads<'_> {
+    async fn run(&self, handle: &ConnectionHandle, asking: bool) -> Result<Value, Failure> {
+        let replies = handle.send_all(self.commands, asking).await;
+        let replies = replies.map_err(Failure::Connection)?;
+        let is_answer = |error: &ServerError| match error.code() {
+            "WRONGTYPE" => true,
+            "MOVED" | "ASK" => self.has_any_keys,
+            _ => false,
+        };
+        for reply in &replies {
+            if let Value::ServerError(error) = reply
+                && !is_answer(error)
+            {
+                return Err(Failure::classify(error.clone()));
+            }
+        }
+        Ok(Value::Array(replies))
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// A dropped call may or may not have been applied, like a failed one. Its answer never goes to
 /// another call.
 #[derive(Clone)]
-pub struct RedisStore(Arc<StoreInner>);
+pub struct RedisStore(pub(crate) Arc<StoreInner>);
 
 pub(crate) struct StoreInner {
     topology: Topology,
@@ -160,8 +160,7 @@ impl Store for RedisStore {
         let wait_state = wait_state.as_ref().filter(|wait_state| wait_state.applies_to(&commands));
         let limit = self.0.call_timeout(wait_state);
         let deadline = Instant::now() + limit;
-        let timed_out =
-            || StoreError::timeout(format!("Redis at {topology} did not answer within {limit:?}"));
+        let timed_out = || self.0.timed_out(limit);
         let Ok(connections) =
             timeout_at(deadline, OptionFuture::from(wait_state.map(WaitState::connections))).await
         else {
@@ -213,6 +212,22 @@ impl Store for RedisStore {
 }
 
 impl StoreInner {
+    /// Runs a call that only reads, within the command timeout.
+    pub(crate) async fn read<T>(
+        &self,
+        call: impl AsyncFnOnce(Router<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let limit = self.call_timeout(None);
+        let router = Router { store: self, topology: &self.topology, commands: &[] };
+        let answer = tokio::time::timeout(limit, call(router)).await;
+        answer.unwrap_or_else(|_| Err(self.timed_out(limit)))
+    }
+
+    fn timed_out(&self, limit: Duration) -> StoreError {
+        let Self { topology, .. } = self;
+        StoreError::timeout(format!("Redis at {topology} did not answer within {limit:?}"))
+    }
+
     /// The time limit of a call, including its wait for replicas.
     fn call_timeout(&self, wait_state: Option<&WaitState>) -> Duration {
         let wait_timeout = wait_state.map_or(Duration::ZERO, WaitState::timeout);

@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub(crate) use self::data_loss::{DataLossDetector, VerifyError};
 pub use self::finding::{Finding, FindingKind, Safety, Severity};
+pub(crate) use self::report::Info;
 use self::report::ServerReport;
 use crate::connection;
 use crate::error::is_transient;

@@ -23,7 +23,7 @@ pub(super) struct ServerReport {
 }
 
 /// The reply to `INFO`.
-pub(super) struct Info(String);
+pub(crate) struct Info(String);
 
 impl ServerReport {
     /// Queries the server. A query that the server or its ACL forbids is not an error.
@@ -59,12 +59,12 @@ impl ServerReport {
 }
 
 impl Info {
-    pub(super) fn new(text: String) -> Self {
+    pub(crate) fn new(text: String) -> Self {
         Self(text)
     }
 
     /// The value in a line `name:value`.
-    pub(super) fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
     }

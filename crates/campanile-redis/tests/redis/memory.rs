@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use campanile_core::{Operation, Reply, State};
+use campanile_core::{Details, IdempotencyKey, Operation, Reply, State, TraceContext};
 use campanile_idempotency::{Store, StoreErrorKind};
 use campanile_redis::RedisStore;
 
 use crate::support::{
-    acquire, acquire_lock, apply, chain, command, complete, key, long_timeout, raw_connection,
-    redis_key, replies, server_and_store,
+    acquire, acquire_lock, apply, chain, command, complete, grant, key, long_timeout, owner,
+    raw_connection, redis_key, replies, server_and_store,
 };
 
 const LATER: Duration = Duration::from_secs(60);
@@ -133,4 +133,33 @@ async fn entry_without_tail_is_embedded_in_one_allocation() {
         Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None, details: None };
     assert_eq!(apply(&store, &key, completed).await.unwrap(), Reply::Completed);
     assert!(embedded(&mut raw), "COMPLETED");
+}
+
+/// The guide's figures of the memory of details are about such an entry.
+#[tokio::test]
+async fn typical_details_add_at_most_150_bytes() {
+    let (server, store) = server_and_store().await;
+    let mut raw = raw_connection(&server);
+    let key = key("key");
+    let mut memory = || -> i64 {
+        redis::cmd("MEMORY").arg("USAGE").arg(redis_key(&key)).query(&mut raw).unwrap()
+    };
+    let details = Details::builder(owner(1))
+        .key(&IdempotencyKey::new("4bf92f35-77b3-4da6-a3ce-929d0e0e4736").unwrap())
+        .instance("billing-7d4f9c6b5-x2x7q/17")
+        .coordinates(&"payments/3@42".parse().unwrap())
+        .trace(&TraceContext::new(1, 2, 1).unwrap())
+        .build();
+    let mut operation = acquire(1);
+    let Operation::Acquire { details: given, .. } = &mut operation else { unreachable!() };
+    *given = Some(details.clone());
+    let reply = apply(&store, &key, operation).await.unwrap();
+    let Reply::Acquired { token, .. } = reply else { panic!("{reply:?}") };
+    let processing = memory();
+    let grant = grant(token, 1);
+    let completed =
+        Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None, details: None };
+    assert_eq!(apply(&store, &key, completed).await.unwrap(), Reply::Completed);
+    let added = processing - memory();
+    assert!((100..=150).contains(&added), "{} bytes add {added}", details.as_bytes().len());
 }

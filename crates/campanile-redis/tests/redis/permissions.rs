@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use campanile_core::Reply;
-use campanile_redis::{RedisConfig, RedisStore};
+use campanile_core::{Reply, State};
+use campanile_idempotency::{Found, InspectStore, ScanCursor, ScanFilter};
+use campanile_redis::{RedisConfig, RedisStore, Safety};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::support::{acquire, acquire_lock, apply, key};
+use crate::support::{acquire, acquire_lock, apply, chain, key};
 
 /// Reads the permissions that the documentation lists for this kind of server.
 fn documented(whose: &str) -> String {
     let docs = include_str!("../../src/config.rs").lines();
     let lines = docs.filter_map(|line| line.trim().strip_prefix("/// "));
     let mut rules = lines.filter_map(|line| Some(line.strip_prefix(whose)?.trim()));
-    let rules = rules.find(|rules| rules.starts_with(['~', '+']));
+    let rules = rules.find(|rules| rules.starts_with(['~', '%', '+']));
     rules.expect("the documentation should have this line").to_owned()
 }
 
@@ -67,4 +68,61 @@ async fn documented_cluster_permissions_satisfy_the_contract() {
     cluster.end_move(slot, to).unwrap();
     let reply = apply(&store, &moving, acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Locked { .. }), "{reply:?}");
+}
+
+/// Settings with which a tool connects as the user that may only read.
+fn reader(config: RedisConfig) -> RedisConfig {
+    let config = config.with_credentials("app", "Wr1ghtW0rd").with_safety(Safety::Off);
+    config.with_command_timeout(Duration::from_secs(60))
+}
+
+/// Asserts that the reader finds what the writer stores, and cannot write.
+async fn assert_reads_only(reader: &RedisStore, writer: &RedisStore) {
+    let key = key("key");
+    // A namespace that was never used.
+    let inspection = reader.inspect(&key).await.unwrap();
+    assert_eq!(inspection.found, Found::Absent);
+    acquire_lock(writer, &key, 1).await;
+
+    assert!(matches!(reader.inspect(&key).await.unwrap().found, Found::Entry { .. }));
+    let failed = ScanFilter::new(key.namespace().clone()).with_state(State::Failed);
+    for (filter, expected) in [(ScanFilter::new(key.namespace().clone()), 1), (failed, 0)] {
+        let (mut cursor, mut found) = (Some(ScanCursor::default()), 0);
+        while let Some(at) = cursor {
+            let page = reader.scan(&filter, &at).await.unwrap();
+            found += page.entries.len();
+            cursor = page.next;
+        }
+        assert_eq!(found, expected);
+    }
+    let error = apply(reader, &key, acquire(2)).await.unwrap_err();
+    assert!(chain(&error).contains("NoPerm"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn documented_reader_permissions_suffice_on_server() {
+    let rules = documented("reader");
+    let server = RedisServer::builder().config("user", &user(&rules)).start().unwrap();
+    let writer = RedisStore::connect(server.url()).await.unwrap();
+    let config = reader(RedisConfig::new(format!("redis://{}", server.addr())));
+    assert_reads_only(&RedisStore::connect(config).await.unwrap(), &writer).await;
+}
+
+#[tokio::test]
+async fn documented_reader_permissions_suffice_behind_sentinels() {
+    let rules = documented("reader") + " +role";
+    let redis = RedisSentinel::builder().sentinels(1).config("user", &user(&rules));
+    let redis = redis.start().unwrap();
+    let config = || RedisConfig::sentinel(redis.name(), redis.urls());
+    let writer = RedisStore::connect(config()).await.unwrap();
+    assert_reads_only(&RedisStore::connect(reader(config())).await.unwrap(), &writer).await;
+}
+
+#[tokio::test]
+async fn documented_reader_permissions_suffice_in_cluster() {
+    let rules = documented("reader") + " +cluster|slots +asking";
+    let cluster = RedisCluster::builder().config("user", &user(&rules)).start().unwrap();
+    let writer = RedisStore::connect(crate::cluster::long_timeout(&cluster)).await.unwrap();
+    let config = reader(RedisConfig::cluster(cluster.urls()));
+    assert_reads_only(&RedisStore::connect(config).await.unwrap(), &writer).await;
 }

@@ -5,6 +5,7 @@ mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -83,6 +84,16 @@ impl Cluster {
     pub(crate) async fn fetch_masters(&self) -> Result<Vec<Address>, BoxError> {
         self.0.refresh_slots().await?;
         Ok(self.0.state().map.masters().into_iter().cloned().collect())
+    }
+
+    /// The masters of the known slots, in a fixed order, and a hash of which slots each of them has.
+    pub(crate) fn masters(&self) -> (Vec<Arc<Node>>, u64) {
+        let mut state = self.0.state();
+        let addresses: Vec<_> = state.map.masters().into_iter().cloned().collect();
+        let mut hasher = DefaultHasher::new();
+        state.map.hash(&mut hasher);
+        let node = |address| self.0.get_or_create_node(&mut state, address);
+        (addresses.into_iter().map(node).collect(), hasher.finish())
     }
 
     /// Fetches the slot map in the background, unless that is already under way.

@@ -51,13 +51,13 @@ impl fmt::Display for Address {
 }
 
 /// The master of each slot, as one node reports it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct SlotMap {
     /// In ascending order.
     ranges: Vec<SlotRange>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct SlotRange {
     first: u16,
     last: u16,
