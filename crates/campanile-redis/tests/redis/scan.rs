@@ -130,12 +130,13 @@ async fn scan_skips_what_is_not_of_the_namespace() {
     assert_eq!(found_digests(&scan(&store, &all()).await), digests(&keys));
 
     // Nor what has expired.
-    redis::cmd("PEXPIRE").arg(redis_key(&keys[0])).arg(1).exec(&mut raw).unwrap();
-    let mut is_gone = || {
-        (!redis::cmd("EXISTS").arg(redis_key(&keys[0])).query::<bool>(&mut raw).unwrap())
-            .then_some(())
+    let expired = redis_key(&keys[0]);
+    redis::cmd("PEXPIRE").arg(&expired).arg(1).exec(&mut raw).unwrap();
+    let is_gone = || {
+        let exists: bool = redis::cmd("EXISTS").arg(&expired).query(&mut raw).unwrap();
+        (!exists).then_some(())
     };
-    eventually(Duration::from_secs(20), || is_gone()).unwrap();
+    eventually(Duration::from_secs(20), is_gone).unwrap();
     assert_eq!(found_digests(&scan(&store, &all()).await), digests(&keys[1..]));
 }
 
