@@ -12,6 +12,7 @@
 //! * [`Outcome`] is the response of the idempotency layer; [`classify`] decides what an error
 //!   means.
 //! * [`Output`] is a message produced by a handler.
+//! * [`trace`] connects records, entries and messages with distributed traces.
 //! * [`error`] contains the error types of all crates, and functions to find an error in a source
 //!   chain.
 
@@ -22,6 +23,7 @@ pub mod key;
 pub mod limits;
 #[doc(hidden)]
 pub mod millis;
+pub mod trace;
 
 mod carry;
 pub mod decode;
@@ -42,7 +44,6 @@ mod request;
 mod step;
 mod store_key;
 mod token;
-mod trace_context;
 mod wakers;
 
 pub use self::carry::{CarryLock, WithLock};
@@ -73,4 +74,4 @@ pub use self::request::{IntoParts, Parts, Request};
 pub use self::step::{reply, step};
 pub use self::store_key::StoreKey;
 pub use self::token::{FencingToken, Grant, Owner};
-pub use self::trace_context::TraceContext;
+pub use self::trace::TraceContext;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::Timestamp;
+use crate::trace::tracer;
+use crate::{Timestamp, TraceContext};
 
 /// A message to produce. Its partition is derived from its key, as Kafka's own clients do.
 ///
@@ -61,6 +62,26 @@ impl Output {
     /// Appends a header with a null value.
     pub fn null_header(mut self, name: impl Into<String>) -> Self {
         self.headers.push((name.into(), None));
+        self
+    }
+
+    /// Appends the headers `traceparent` and `tracestate` of the current span, if the process has a
+    /// [`Tracer`](crate::trace::Tracer) and the message has no header `traceparent` yet.
+    ///
+    /// Outputs of a transaction, messages of the outbox, and what a `Publisher` is called with get
+    /// these headers without this call.
+    pub fn with_current_trace(mut self) -> Self {
+        if let Some(tracer) = tracer()
+            && self.headers.iter().all(|(name, _)| name != TraceContext::HEADER)
+            && let Some(trace) = tracer.current()
+        {
+            // A state without its `traceparent` belongs to no trace.
+            self.headers.retain(|(name, _)| name != TraceContext::STATE_HEADER);
+            self = self.header(TraceContext::HEADER, trace.to_string());
+            if let Some(state) = tracer.current_state() {
+                self = self.header(TraceContext::STATE_HEADER, state);
+            }
+        }
         self
     }
 

@@ -12,7 +12,7 @@ use tracing::Level;
 use crate::config::{CheckedConfig, ConsumerConfig, non_earliest_reset};
 use crate::dead_letter::{DeadLetterTargets, DeadLetters};
 use crate::driver::{
-    self, Amount, Control, DriverControl, DriverStatus, RecordSpans, Services, Usage,
+    self, Amount, Control, DriverControl, DriverStatus, RecordSpans, Services, SpanKind, Usage,
 };
 use crate::error::ConsumerError;
 use crate::flood_limit::FloodLimit;
@@ -48,7 +48,7 @@ pub struct Consumer {
     order: ProcessingOrder,
     max_in_flight: usize,
     stall_warning: Duration,
-    span_level: Level,
+    span: SpanKind,
     checks_retention: bool,
     classifiers: Classifiers,
     pub(crate) transactions: Option<Transactions>,
@@ -73,7 +73,7 @@ impl Consumer {
             order: ProcessingOrder::default(),
             max_in_flight: 256,
             stall_warning: Duration::from_secs(60),
-            span_level: Level::DEBUG,
+            span: SpanKind::Level(Level::DEBUG),
             checks_retention: true,
             classifiers: Classifiers(Vec::new()),
             transactions: None,
@@ -187,7 +187,33 @@ impl Consumer {
     /// Default: DEBUG, as in tower-http's `TraceLayer`, because an enabled span for each record is
     /// expensive. Set INFO to get these spans from a subscriber that keeps level INFO.
     pub fn with_span_level(mut self, level: Level) -> Self {
-        self.span_level = level;
+        self.span = SpanKind::Level(level);
+        self
+    }
+
+    /// Replaces the span `record` of each attempt by the one that this function returns. An attempt has
+    /// no span if the function panics.
+    ///
+    /// If a field `otel.status_code` or `campanile.duplicate` is declared as
+    /// [`Empty`](tracing::field::Empty), it is set to `ERROR` after a failed attempt, and to `true` for
+    /// a duplicate, as in the driver's own span. A [tracer](campanile_core::trace::Tracer) gives both
+    /// spans the record's trace.
+    ///
+    /// ```
+    /// # use campanile_core::BoxError;
+    /// # use campanile_kafka::{Consumer, ConsumerConfig};
+    /// # fn configured() -> Result<(), BoxError> {
+    /// let consumer = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
+    ///     .with_span(|record| tracing::info_span!("payment", record = %record.coordinates()));
+    /// # drop(consumer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_span(
+        mut self,
+        create: impl Fn(&Record) -> tracing::Span + Send + Sync + 'static,
+    ) -> Self {
+        self.span = SpanKind::Custom(Box::new(create));
         self
     }
 
@@ -410,7 +436,7 @@ impl Consumer {
             control: control.clone(),
             transactions,
         };
-        let spans = RecordSpans { group: group.into(), level: self.span_level };
+        let spans = RecordSpans::new(group.into(), self.span);
         let services = Services { router, runtime, spans: Arc::new(spans) };
         Ok(DriverBuilder { source, policies, services, driver })
     }

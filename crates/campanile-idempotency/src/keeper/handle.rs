@@ -129,11 +129,13 @@ impl LockKeeper {
         if settings.store_keys {
             details = details.key(&key.idempotency_key);
         }
-        if let Some(record) = interrupt.as_ref().map(Interrupt::record) {
+        let record = interrupt.as_ref().map(Interrupt::record);
+        if let Some(record) = record {
             details = details.coordinates(record.coordinates());
-            if let Some(trace) = TraceContext::from_headers(record.headers()) {
-                details = details.trace(&trace);
-            }
+        }
+        let of_record = || TraceContext::from_headers(record?.headers());
+        if let Some(trace) = TraceContext::current().or_else(of_record) {
+            details = details.trace(&trace);
         }
         let acquire = AcquireRequest {
             key,

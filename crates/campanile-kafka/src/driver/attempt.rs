@@ -140,6 +140,9 @@ impl Attempt {
                 panic_text(panic)
             )),
         };
+        if record.is_duplicate() {
+            span.record("campanile.duplicate", true);
+        }
         if !matches!(outcome, RecordOutcome::Processed { .. }) {
             span.record("otel.status_code", "ERROR");
         }

@@ -55,7 +55,7 @@ pub(crate) use self::event_loop::{Driver, Settings};
 pub(crate) use self::reports::{Report, Reports};
 pub(crate) use self::scheduler::{QueueId, Services};
 pub(crate) use self::source::{CommitResult, CommitStart, Event, Received, Source};
-pub(crate) use self::span::RecordSpans;
+pub(crate) use self::span::{RecordSpans, SpanKind};
 pub(crate) use self::status::DriverStatus;
 
 /// The fraction of the budget below which a full consumer reads again.

@@ -57,6 +57,8 @@ const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The producer is idempotent: a message that it sends again because no response arrived is stored once.
 /// This holds within one publication only: a second call publishes the message a second time.
 ///
+/// A message gets the [headers of the current trace](Output::with_current_trace), unless it has some.
+///
 /// # Order
 /// Messages that are published concurrently have no order. To order two messages, wait for the
 /// acknowledgement of the first one.

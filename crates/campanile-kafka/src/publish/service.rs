@@ -20,6 +20,7 @@ impl Service<Output> for Publisher {
 
     fn call(&mut self, output: Output) -> Self::Future {
         let publisher = self.clone();
+        let output = output.with_current_trace();
         Box::pin(async move { publisher.publish(&output).await })
     }
 }

@@ -38,16 +38,17 @@ impl Outputs {
         Self { at, messages, kept: AtomicBool::new(false) }
     }
 
-    /// Appends a message. Messages for the same partition keep their order.
+    /// Appends a message, with the [headers of the current trace](Output::with_current_trace).
+    /// Messages for the same partition keep their order.
     pub fn with(mut self, output: Output) -> Self {
-        self.messages.push(output);
+        self.messages.push(output.with_current_trace());
         self
     }
 }
 
 impl Extend<Output> for Outputs {
     fn extend<I: IntoIterator<Item = Output>>(&mut self, outputs: I) {
-        self.messages.extend(outputs);
+        self.messages.extend(outputs.into_iter().map(Output::with_current_trace));
     }
 }
 

@@ -38,6 +38,9 @@ impl Transaction {
     /// added either if a policy lets a request through without a lock, because there is no key to
     /// derive it from.
     ///
+    /// A message also gets the [headers of the current trace](Output::with_current_trace), unless it
+    /// has some.
+    ///
     /// # Order
     /// Messages of one topic and key are published in the order in which their transactions are
     /// committed, and messages of one transaction in the order in which they are written. Therefore
@@ -55,7 +58,8 @@ impl Transaction {
     /// name of a header contains a NUL.
     pub async fn publish(&self, output: Output) -> Result<(), TransactionError> {
         const PUBLISH: &str = "SELECT campanile.publish($1, $2, $3, $4, $5, $6)";
-        let Output { topic, key, payload, timestamp, mut headers, .. } = output;
+        let Output { topic, key, payload, timestamp, mut headers, .. } =
+            output.with_current_trace();
         if let Some(id) = self.message_counter.next_id()
             && headers.iter().all(|(name, _)| name != HEADER)
         {

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::yield_now;
 
 use super::*;
+use crate::driver::SpanKind;
 use crate::driver::{AssignmentId, DriverControl, DriverStatus, QueueId, Reports, Usage};
 use crate::routes::{RouteError, RouteFuture};
 
@@ -108,7 +109,7 @@ async fn start_run_of(records: i64, route: FakeLayer) -> TestRun {
         route: route.clone(),
         assignment: assignment.clone(),
         run_gate: DriverControl::new(DriverStatus::new(Duration::MAX)).run_gate(),
-        spans: Arc::new(RecordSpans { group: "g".into(), level: tracing::Level::DEBUG }),
+        spans: Arc::new(RecordSpans::new("g".into(), SpanKind::Level(tracing::Level::DEBUG))),
         reporter: Reporter { queue: QueueId::default(), reports: reports.clone() },
     };
     let task = run.spawn(&Handle::current());

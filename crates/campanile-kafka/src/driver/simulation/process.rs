@@ -22,7 +22,8 @@ use super::history::{History, RecordId};
 use super::planted::{Bug, plant};
 use crate::dead_letter::DeadLetterTargets;
 use crate::driver::{
-    Amount, Driver, DriverControl, DriverStatus, RecordSpans, Services, Settings, Shutdown, Usage,
+    Amount, Driver, DriverControl, DriverStatus, RecordSpans, Services, Settings, Shutdown,
+    SpanKind, Usage,
 };
 use crate::flood_limit::FloodLimit;
 use crate::give_up::GiveUpAction;
@@ -150,7 +151,7 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
     let services = Services {
         router: Router::single(ServiceRoute::new(service, None)),
         runtime: Handle::current(),
-        spans: Arc::new(RecordSpans { group: "g".into(), level: tracing::Level::DEBUG }),
+        spans: Arc::new(RecordSpans::new("g".into(), SpanKind::Level(tracing::Level::DEBUG))),
     };
     let source = cluster.join(total.clone());
     let driver = Driver::new(source, policies(by_partition), services, driver_control, settings);

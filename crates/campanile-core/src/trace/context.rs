@@ -1,9 +1,10 @@
-//! The position of a record in a distributed trace.
+//! The position of a span in a distributed trace.
 
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
 use std::str::FromStr;
 
+use super::tracer;
 use crate::{ConfigError, Headers};
 
 /// A trace and a span in it, as the header `traceparent` of the
@@ -32,6 +33,9 @@ impl TraceContext {
     /// The name of the header.
     pub const HEADER: &'static str = "traceparent";
 
+    /// The name of the header with further data of tracing systems.
+    pub const STATE_HEADER: &'static str = "tracestate";
+
     const SAMPLED: u8 = 1;
 
     /// Creates the context of a span, or `None` if one of the identifiers is zero, which the
@@ -47,6 +51,11 @@ impl TraceContext {
     /// `traceparent`, or that its value is not valid.
     pub fn from_headers(headers: &Headers) -> Option<Self> {
         headers.get_str(Self::HEADER)?.parse().ok()
+    }
+
+    /// Returns the context of the current span, if the process has a [`Tracer`](super::Tracer).
+    pub fn current() -> Option<Self> {
+        tracer()?.current()
     }
 
     /// Returns the identifier of the trace.
