@@ -48,6 +48,7 @@ mod batch;
 mod config;
 mod defaults;
 mod error;
+mod fields;
 mod future;
 mod keeper;
 mod layer;

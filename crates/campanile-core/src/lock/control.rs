@@ -1,7 +1,7 @@
 //! The lock keeper's handle to a lock.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -37,6 +37,7 @@ impl LockControl {
             clock,
             deadline: AtomicU64::new(nanos(deadline)),
             loss: AtomicU8::new(HELD),
+            has_started: AtomicBool::new(false),
             wakers: Wakers::default(),
             completion: OnceLock::new(),
         })))
@@ -76,6 +77,16 @@ impl LockControl {
     /// Returns when the lock is lost without a further renewal, by the keeper's clock.
     pub fn deadline(&self) -> Duration {
         self.0.deadline()
+    }
+
+    /// Marks that the handler has started, so that an effect is possible from now on.
+    pub fn set_started(&self) {
+        self.inner().has_started.store(true, Ordering::Release);
+    }
+
+    /// Checks whether the handler has started.
+    pub fn has_started(&self) -> bool {
+        self.inner().has_started.load(Ordering::Acquire)
     }
 
     /// Records that this grant completed the entry together with the handler's effect, so that the

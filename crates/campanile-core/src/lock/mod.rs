@@ -4,7 +4,7 @@ mod control;
 mod lost;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -35,6 +35,8 @@ struct Inner {
     deadline: AtomicU64,
     /// Zero while the lock is held, else the code of a [`LostCause`].
     loss: AtomicU8,
+    /// Whether the handler has started.
+    has_started: AtomicBool,
     wakers: Wakers,
     /// Boxed, because it is rarely set.
     completion: OnceLock<Box<Completion>>,

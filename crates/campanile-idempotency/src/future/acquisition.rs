@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use campanile_core::{BoxableError, CarryLock, Duplicate, GivenUp, Outcome, WithoutLock};
+use campanile_core::trace::tracer;
+use campanile_core::{
+    BoxableError, CarryLock, Details, Duplicate, GivenUp, Outcome, Record, WithoutLock,
+};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -12,6 +15,7 @@ use super::replies::decode_reply;
 use super::running::Running;
 use super::state::{AfterSettle, ResponseState, Wait};
 use crate::error::{ErrorLock, Exhausted, IdempotencyError};
+use crate::fields::{KeyDigest, coordinates};
 use crate::keeper::{Acquisition, HeldLock, SettledFuture, Settlement, wait_at_most};
 use crate::layer::LayerParts;
 use crate::policy::OnExhausted;
@@ -23,6 +27,7 @@ pub(super) fn handle_acquisition<S, R, C>(
     layer: &LayerParts<C>,
     answer: Acquisition,
     pending: Pending<S, R>,
+    record: Option<&Record>,
     wait_budget: Option<Duration>,
 ) -> ResponseState<S, R>
 where
@@ -32,6 +37,7 @@ where
     C: ReplyCodec<S::Response>,
 {
     let key = pending.key.idempotency_key.clone();
+    let namespace = layer.policies.namespace.as_str();
     let error = match answer {
         Acquisition::Held(lock) => return process(layer, lock, pending),
         Acquisition::Exhausted { lock, attempts, give_ups, last_error } => {
@@ -41,13 +47,23 @@ where
             if let Some(interrupt) = pending.request.interrupt() {
                 interrupt.set_duplicate();
             }
-            let reply = reply.and_then(|bytes| decode_reply(layer, &key, bytes));
+            if let Some(tracer) = tracer()
+                && let Some(run) = details.as_ref().and_then(Details::trace)
+            {
+                tracer.link_completed(&run);
+            }
+            let reply = reply.and_then(|bytes| decode_reply(layer, &key, record, bytes));
             let mut duplicate = Duplicate::new(reply, attempts, completed_at);
             duplicate.details = details;
             return ResponseState::answer(Outcome::Duplicate(duplicate));
         }
         Acquisition::AlreadyGivenUp { attempts, reason } => {
-            tracing::warn!(attempts, "request not processed: its key is FAILED");
+            tracing::warn!(
+                record = coordinates(record),
+                namespace,
+                attempts,
+                "request not processed: its key is FAILED"
+            );
             return ResponseState::answer(Outcome::GivenUp(GivenUp::new(attempts, reason)));
         }
         Acquisition::Locked { retry_after, settled } => {
@@ -67,7 +83,14 @@ where
             let is_outage = error.kind().is_outage();
             let fail_open = layer.policies.fail_open.as_ref().filter(|_| is_outage);
             if fail_open.is_some_and(|predicate| predicate(&key, &error)) {
-                tracing::warn!(%error, "store unavailable; processing without a lock");
+                tracing::warn!(
+                    campanile.duplicate_effect_possible = "without_lock",
+                    record = coordinates(record),
+                    namespace,
+                    key_digest = %KeyDigest(&pending.key.store_key),
+                    %error,
+                    "store unavailable; processing without a lock"
+                );
                 let Pending { service, request, .. } = pending;
                 return ResponseState::unguarded(service, request, WithoutLock::StoreUnavailable);
             }

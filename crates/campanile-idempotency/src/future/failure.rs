@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use campanile_core::limits::{MAX_BACKOFF, MAX_ERROR_BYTES};
 use campanile_core::{
-    BoxError, Classify, Disposition, GivenUp, LockHandle, LockLost, Outcome, error,
+    BoxError, Classify, Disposition, GivenUp, LockHandle, LockLost, Outcome, Record, error,
 };
 use tower_service::Service;
 
@@ -15,6 +15,7 @@ use super::running::Running;
 use super::state::{AfterSettle, ResponseState};
 use crate::defaults::{Defaults, has_no_effect};
 use crate::error::{AttemptFailed, ErrorLock, IdempotencyError};
+use crate::fields::coordinates;
 use crate::keeper::{HeldLock, Settlement};
 use crate::layer::{LayerParts, Policies};
 use crate::policy::OnExhausted;
@@ -34,6 +35,7 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
     if let Some(lost) = error::find::<LockLost>(&*source).filter(|lost| running.is_lost_as(lost)) {
         return ResponseState::refused(IdempotencyError::LockLost(lost.clone()));
     }
+    let record = running.record().cloned();
     let held = running.finish();
     let attempt = held.lock_handle().attempt();
     let backoff = policies.backoff.delay(attempt);
@@ -55,9 +57,9 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
             let settlement = Settlement::Release { ran: true };
             settle_with_error(held, settlement, source, Disposition::Stop, None)
         }
-        Disposition::Skip => give_up(held, error),
+        Disposition::Skip => give_up(held, record.as_ref(), error),
         disposition => match policies.exhausted {
-            OnExhausted::GiveUp => give_up(held, error),
+            OnExhausted::GiveUp => give_up(held, record.as_ref(), error),
             OnExhausted::ReturnLock => {
                 // Out of attempts is not a permanent failure: the key can be tried again if the maximum is
                 // raised.
@@ -81,9 +83,20 @@ fn settle_with_error<S: Service<R>, R>(
 }
 
 /// Gives the key up without a dead letter, as the user has configured.
-fn give_up<S: Service<R>, R>(held: HeldLock, error: Box<str>) -> ResponseState<S, R> {
-    tracing::warn!(attempt = held.lock_handle().attempt(), %error, "record given up without a dead letter");
-    let given_up = GivenUp::new(held.lock_handle().attempt(), Some(error.clone()));
+fn give_up<S: Service<R>, R>(
+    held: HeldLock,
+    record: Option<&Record>,
+    error: Box<str>,
+) -> ResponseState<S, R> {
+    let (attempt, namespace) = (held.lock_handle().attempt(), held.lock_handle().namespace());
+    tracing::warn!(
+        record = coordinates(record),
+        namespace = namespace.as_str(),
+        attempt,
+        %error,
+        "record given up without a dead letter"
+    );
+    let given_up = GivenUp::new(attempt, Some(error.clone()));
     ResponseState::settle(
         held,
         Settlement::GiveUp { reason: error },

@@ -154,7 +154,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Result<Outcome<S::Response>, BoxError>> {
         let mut this = self.project();
-        let layer = &*this.layer;
+        let (layer, record) = (&*this.layer, this.record.as_ref());
         loop {
             let next = match this.state.as_mut().project() {
                 ResponseStateProj::Refused { error } => {
@@ -168,7 +168,9 @@ where
                     let interrupt = pending.request.interrupt();
                     match interrupt.and_then(|interrupt| interrupt.turn()) {
                         Some(turn) => ResponseState::wait_for_turn(turn, answer, pending),
-                        None => handle_acquisition(layer, answer, pending, *this.wait_budget),
+                        None => {
+                            handle_acquisition(layer, answer, pending, record, *this.wait_budget)
+                        }
                     }
                 }
                 ResponseStateProj::WaitingForTurn { turn, ahead } => {
@@ -185,7 +187,7 @@ where
                             start_acquire(layer, pending)
                         }
                         AheadOfTurn::Acquired(answer, pending) => {
-                            handle_acquisition(layer, answer, pending, *this.wait_budget)
+                            handle_acquisition(layer, answer, pending, record, *this.wait_budget)
                         }
                         AheadOfTurn::WithoutLock(service, request, reason) => {
                             ResponseState::unguarded(service, request, reason)

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use campanile_core::{BoxError, IdempotencyKey, Record};
 
 use crate::error::ReplyTooLarge;
+use crate::fields::coordinates;
 use crate::layer::LayerParts;
 use crate::policy::OnLargeReply;
 use crate::reply::ReplyCodec;
@@ -19,6 +20,7 @@ pub(crate) fn encode_reply<T, C: ReplyCodec<T>>(
     reply: &T,
 ) -> Result<Option<Bytes>, BoxError> {
     let policies = &layer.policies;
+    let namespace = policies.namespace.as_str();
     catch_panic(|| layer.codec.check(reply, record))?;
     let encoded = catch_panic(|| match (layer.codec.encode(reply)?, &policies.cipher) {
         (Some(bytes), Some(cipher)) => cipher.seal(&policies.namespace, key, bytes).map(Some),
@@ -30,14 +32,24 @@ pub(crate) fn encode_reply<T, C: ReplyCodec<T>>(
             match policies.large_reply {
                 OnLargeReply::Fail => Err(error.into()),
                 OnLargeReply::KeepNone => {
-                    tracing::info!(%error, "reply too large; completing without it");
+                    tracing::info!(
+                        record = coordinates(record),
+                        namespace,
+                        %error,
+                        "reply too large; completing without it"
+                    );
                     Ok(None)
                 }
             }
         }
         Ok(bytes) => Ok(bytes),
         Err(error) => {
-            tracing::warn!(error, "failed to encode the reply; completing without it");
+            tracing::warn!(
+                record = coordinates(record),
+                namespace,
+                error,
+                "failed to encode the reply; completing without it"
+            );
             Ok(None)
         }
     }
@@ -46,6 +58,7 @@ pub(crate) fn encode_reply<T, C: ReplyCodec<T>>(
 pub(super) fn decode_reply<T, C: ReplyCodec<T>>(
     layer: &LayerParts<C>,
     key: &IdempotencyKey,
+    record: Option<&Record>,
     bytes: Bytes,
 ) -> Option<T> {
     let policies = &layer.policies;
@@ -58,6 +71,8 @@ pub(super) fn decode_reply<T, C: ReplyCodec<T>>(
     });
     decoded.unwrap_or_else(|error| {
         tracing::warn!(
+            record = coordinates(record),
+            namespace = policies.namespace.as_str(),
             error,
             "failed to decode the stored reply; answering the duplicate without it"
         );

@@ -30,6 +30,7 @@ impl Running {
         interrupt: Option<Interrupt>,
         policies: Arc<Policies>,
     ) -> Self {
+        held.control().set_started();
         Self { held: Some(held), interrupt, policies, in_user_code: false }
     }
 

@@ -7,6 +7,7 @@ use futures_util::future::AbortHandle;
 use tokio::sync::oneshot;
 
 use super::held::HeldLock;
+use super::lock_events::LockEvents;
 use super::request::{AcquireRequest, Acquisition, LockKey, SettleResult, Settlement};
 use super::results::ResultRef;
 use super::shared::{KeeperHandle, KeeperShared};
@@ -27,7 +28,7 @@ pub(super) enum Deferred {
     },
     SendSettleResult(oneshot::Sender<SettleResult>, SettleResult),
     /// Marks the lock as lost, unless it already is.
-    LoseLock(LockControl, LostCause),
+    LoseLock(LockControl, LostCause, Box<LockEvents>),
     /// The slot is free. Dropping it notifies the requests that wait for its key, and the driver.
     DropSlot(Box<Slot>),
     /// A request that gets no answer.
@@ -38,6 +39,9 @@ pub(super) enum Deferred {
     /// The keeper has stopped.
     DropSettlement(Settlement, Option<oneshot::Sender<SettleResult>>),
     LogRenewalFailure(StoreError),
+    LogCompletionRefused(Box<LockEvents>),
+    LogCompletionPending(Box<LockEvents>, Option<StoreError>),
+    LogCompletionFailed(Box<LockEvents>, StoreError),
     /// A call that took too long.
     Abort(AbortHandle),
     NotifyShutdown(oneshot::Sender<()>),
@@ -66,14 +70,18 @@ impl Deferred {
                 }));
             }
             Self::SendSettleResult(reply, result) => drop(reply.send(result)),
-            Self::LoseLock(control, cause) => {
+            Self::LoseLock(control, cause, events) => {
                 // If the attempt has ended, the lock is about to be settled.
                 if control.cause() != Some(LostCause::Ended) {
-                    let token = control.lock_handle().token().get();
-                    tracing::warn!(token, ?cause, "lock lost");
+                    events.log_lost(cause, control.has_started());
                 }
                 control.lose(cause);
             }
+            Self::LogCompletionRefused(events) => events.log_completion_refused(),
+            Self::LogCompletionPending(events, error) => {
+                events.log_completion_pending(error.as_ref());
+            }
+            Self::LogCompletionFailed(events, error) => events.log_completion_failed(&error),
             Self::DropSlot(slot) => drop(slot),
             Self::DropAcquire(acquire) => drop(acquire),
             Self::DropRequest(key, interrupt) => drop((key, interrupt)),

@@ -30,6 +30,7 @@ mod deferred;
 mod handle;
 mod held;
 mod instance;
+mod lock_events;
 mod request;
 mod results;
 mod settled;

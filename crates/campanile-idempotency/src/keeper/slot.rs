@@ -9,6 +9,7 @@ use campanile_core::{
 };
 use tokio::sync::oneshot;
 
+use super::lock_events::LockEvents;
 use super::request::{
     AcquireRequest, Acquisition, LockKey, LockSettings, SettleResult, Settlement,
 };
@@ -33,7 +34,7 @@ pub(super) struct Slot {
     /// How the acquisition has ended, if known.
     result: Option<CachedResult>,
     /// Dropped with the slot, which wakes the driver.
-    _interrupt: Option<Interrupt>,
+    interrupt: Option<Interrupt>,
 }
 
 /// The progress of the slot's command.
@@ -119,7 +120,7 @@ impl Slot {
             timer: None,
             settled: None,
             result: None,
-            _interrupt: interrupt,
+            interrupt,
         }
     }
 
@@ -130,6 +131,16 @@ impl Slot {
     /// The details that the entry keeps once it is COMPLETED.
     pub(super) fn kept_details(&self) -> Option<Details> {
         self.settings.keep_details.then(|| self.details.clone())
+    }
+
+    /// The log events about a lock that was granted to this acquisition.
+    pub(super) fn events(&self, token: FencingToken) -> Box<LockEvents> {
+        Box::new(LockEvents {
+            key: self.key.store_key.clone(),
+            token,
+            details: self.details.clone(),
+            record: self.interrupt.as_ref().map(|interrupt| interrupt.record().clone()),
+        })
     }
 
     /// An empty text keeps that of the entry, which has none if none is stored.
@@ -252,6 +263,11 @@ impl SettlingGrant {
             }
             Settlement::Completed(_) | Settlement::Expire => return None,
         })
+    }
+
+    /// Checks whether the handler has succeeded.
+    pub(super) fn is_completion(&self) -> bool {
+        matches!(self.settlement, Settlement::Complete { .. })
     }
 
     /// Creates the error for a grant that had already ended differently.

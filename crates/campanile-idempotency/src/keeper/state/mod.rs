@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 pub(super) use self::dispatch::BackgroundWork;
 use super::calls::{Answers, Call, CallId, QueueName, Sent, Stage};
 use super::deferred::Deferred;
+use super::held::stopped_error;
 use super::results::RecentResults;
 use super::shared::Effects;
 use super::slot::{CommandKind, CommandState, HeldGrant, Phase, Slot};
@@ -46,6 +47,8 @@ pub(super) struct KeeperState {
     floor: FencingToken,
     /// The number of keys in doubt.
     in_doubt: usize,
+    /// When it was last logged that a completion is not recorded, by the keeper's clock.
+    pending_logged_at: Option<Duration>,
     /// The number of slots at which those of abandoned requests are removed.
     cleanup_at: usize,
     /// Whether new locks are refused.
@@ -94,6 +97,7 @@ impl KeeperState {
             next_call: 0,
             floor: FencingToken::ZERO,
             in_doubt: 0,
+            pending_logged_at: None,
             cleanup_at: 0,
             is_shutting_down: false,
             shutdown_waiters: Vec::new(),
@@ -145,8 +149,16 @@ impl KeeperState {
         }
         self.by_key.clear();
         for slot in self.slots.drain() {
-            if let Phase::Held(held) = &slot.phase {
-                self.deferred.push(Deferred::LoseLock(held.control.clone(), LostCause::Expired));
+            match &slot.phase {
+                Phase::Held(held) if !held.is_lost => {
+                    let (control, events) = (held.control.clone(), slot.events(held.grant.token));
+                    self.deferred.push(Deferred::LoseLock(control, LostCause::Expired, events));
+                }
+                Phase::Settling(settling) if settling.is_completion() => {
+                    let events = slot.events(settling.grant.token);
+                    self.deferred.push(Deferred::LogCompletionFailed(events, stopped_error()));
+                }
+                _ => {}
             }
             self.deferred.push(Deferred::DropSlot(Box::new(slot)));
         }

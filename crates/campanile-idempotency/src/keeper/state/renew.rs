@@ -60,9 +60,11 @@ impl KeeperState {
     }
 
     fn lose_lock(&mut self, index: usize, cause: LostCause) {
-        if let Phase::Held(held) = &mut self.slots[index].phase {
+        let slot = &mut self.slots[index];
+        if let Phase::Held(held) = &mut slot.phase {
             held.is_lost = true;
-            self.deferred.push(Deferred::LoseLock(held.control.clone(), cause));
+            let (control, token) = (held.control.clone(), held.grant.token);
+            self.deferred.push(Deferred::LoseLock(control, cause, slot.events(token)));
         }
     }
 }

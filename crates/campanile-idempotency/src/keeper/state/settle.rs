@@ -1,9 +1,9 @@
 //! Settling locks, which is repeated until the store answers.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use campanile_core::limits::MAX_ERROR_BYTES;
-use campanile_core::{Answer, Completion, Details, Reply};
+use campanile_core::{Answer, Completion, Details, LostCause, Reply};
 use tokio::sync::oneshot;
 
 use super::{KeeperState, corrupt_error, is_final, retry_delay};
@@ -12,6 +12,9 @@ use crate::keeper::request::{SettleError, SettleResult, Settlement};
 use crate::keeper::results::CachedAnswer;
 use crate::keeper::slot::{CommandState, Phase, SettlingGrant};
 use crate::store::StoreError;
+
+/// How often it is logged that completions are not recorded.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl KeeperState {
     /// Settles the lock of a slot. If the keeper has stopped, `reply` is dropped.
@@ -28,6 +31,14 @@ impl KeeperState {
         let Phase::Held(held) = std::mem::replace(&mut slot.phase, Phase::Ended) else {
             unreachable!("a held lock is settled once, and its slot exists until then");
         };
+        // The holder may have noticed the loss before the background.
+        if let Some(cause) = held.control.cause()
+            && cause != LostCause::Ended
+            && !held.is_lost
+        {
+            let events = slot.events(held.grant.token);
+            self.deferred.push(Deferred::LoseLock(held.control.clone(), cause, events));
+        }
         let (grant, attempt) = (held.grant, held.attempt);
         match settlement {
             Settlement::Expire => return self.remove_when_idle(index),
@@ -59,6 +70,7 @@ impl KeeperState {
         let Phase::Settling(settling) = &mut slot.phase else {
             unreachable!("only a settling slot has sent a settlement");
         };
+        let (is_completion, token) = (settling.is_completion(), settling.grant.token);
         let mut cached = None;
         let result = match answer.map(|answer| (answer.reply, answer.now)) {
             Ok((Reply::Completed | Reply::Retrying | Reply::Released | Reply::GivenUp, at)) => {
@@ -70,17 +82,32 @@ impl KeeperState {
             }
             Ok((Reply::Corrupt, _)) => Err(SettleError::Store(corrupt_error())),
             Err(error) if is_final(&error) => Err(SettleError::Store(error)),
-            Ok(_) | Err(_) => {
+            answer => {
                 // Only an answer decides. The command is unchanged and can be repeated, which keeps
                 // the lock as well as a renewal would.
                 self.in_doubt += usize::from(settling.tries == 0);
                 settling.tries += 1;
-                let at = self.clock.now() + retry_delay(settling.tries).min(slot.settings.ttl / 6);
+                let now = self.clock.now();
+                let at = now + retry_delay(settling.tries).min(slot.settings.ttl / 6);
+                let logged_recently = |at| now < at + LOG_INTERVAL;
+                if is_completion && !self.pending_logged_at.is_some_and(logged_recently) {
+                    self.pending_logged_at = Some(now);
+                    let pending = Deferred::LogCompletionPending(slot.events(token), answer.err());
+                    self.deferred.push(pending);
+                }
                 return self.set_timer(index, Some(at));
             }
         };
         self.in_doubt -= usize::from(settling.tries > 0);
-        if let Some(reply) = settling.reply.take() {
+        let reply = settling.reply.take();
+        if is_completion && let Err(error) = &result {
+            let events = slot.events(token);
+            self.deferred.push(match error {
+                SettleError::Lost(_) => Deferred::LogCompletionRefused(events),
+                SettleError::Store(error) => Deferred::LogCompletionFailed(events, error.clone()),
+            });
+        }
+        if let Some(reply) = reply {
             self.deferred.push(Deferred::SendSettleResult(reply, result));
         }
         slot.phase = Phase::Ended;
