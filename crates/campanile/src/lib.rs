@@ -211,6 +211,11 @@ pub mod store {
     };
 }
 
+/// Distributed traces: their context, and the tracing system that continues them.
+pub mod trace {
+    pub use campanile_core::trace::{TraceContext, Tracer, set_tracer};
+}
+
 /// Kafka transactions: the outputs of a handler and the offset of its record are committed together.
 #[cfg(feature = "kafka")]
 pub mod transaction {
