@@ -11,6 +11,7 @@
 //!   [`Operation`]. Every store is tested against it.
 //! * [`Outcome`] is the response of the idempotency layer; [`classify`] decides what an error
 //!   means.
+//! * [`telemetry`] defines the metrics of all crates.
 //! * [`Output`] is a message produced by a handler.
 //! * [`trace`] connects records, entries and messages with distributed traces.
 //! * [`error`] contains the error types of all crates, and functions to find an error in a source
@@ -23,6 +24,7 @@ pub mod key;
 pub mod limits;
 #[doc(hidden)]
 pub mod millis;
+pub mod telemetry;
 pub mod trace;
 
 mod carry;

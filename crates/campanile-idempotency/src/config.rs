@@ -10,6 +10,7 @@ use campanile_core::{ConfigError, Namespace, Retention};
 
 use crate::backoff::Backoff;
 use crate::keeper::LockSettings;
+use crate::telemetry::LayerMetrics;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -188,8 +189,10 @@ impl IdempotencyConfig {
                 )));
             }
         };
+        let namespace = Namespace::try_from(&*self.namespace)?;
+        let metrics = LayerMetrics::new(&namespace);
         Ok(CheckedConfig {
-            namespace: Namespace::try_from(&*self.namespace)?,
+            namespace,
             settings: LockSettings {
                 ttl: lock_ttl,
                 max_attempts,
@@ -202,6 +205,7 @@ impl IdempotencyConfig {
                 store_keys: self.stored_keys,
                 store_errors: self.stored_errors,
                 keep_details: self.completed_details,
+                metrics,
             },
             backoff: self.backoff,
             max_reply_bytes: self.max_reply_bytes,

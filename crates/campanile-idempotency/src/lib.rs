@@ -58,6 +58,7 @@ pub mod reply;
 mod runner;
 mod service;
 pub mod store;
+mod telemetry;
 mod transactional;
 mod wait_for_lock;
 

@@ -66,7 +66,14 @@ where
         let layer = self.layer.parts();
         match self.extract_key(&request) {
             Ok(Some((key, fingerprint))) => {
-                let pending = Pending { service: ready, request, key, fingerprint, _waited: None };
+                let pending = Pending {
+                    service: ready,
+                    request,
+                    key,
+                    fingerprint,
+                    _waited: None,
+                    waited_elsewhere: false,
+                };
                 ResponseFuture::acquire(layer, pending)
             }
             Ok(None) => match layer.policies.missing_key {

@@ -83,6 +83,7 @@ impl RecordBuilder {
             interrupted: AtomicBool::new(false),
             progress: AttemptProgress::default(),
             entry_retention: AtomicU32::new(0),
+            waited_elsewhere: AtomicBool::new(false),
             interrupts: AtomicUsize::new(0),
             wakers: Wakers::default(),
         }))

@@ -55,6 +55,8 @@ struct Inner {
     progress: AttemptProgress,
     /// How long the entry is kept, in seconds; 0 if no layer has set it.
     entry_retention: AtomicU32,
+    /// Whether the record has waited for the lock of another process.
+    waited_elsewhere: AtomicBool,
     /// The number of [`Interrupt`]s.
     interrupts: AtomicUsize,
     wakers: Wakers,
@@ -194,6 +196,18 @@ impl Record {
     pub fn entry_retention(&self) -> Option<Duration> {
         let seconds = self.0.entry_retention.load(Ordering::Relaxed);
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    }
+
+    /// Notes that another process holds the lock of the record's key. Called by the layer.
+    #[doc(hidden)]
+    pub fn set_waited_elsewhere(&self) {
+        self.0.waited_elsewhere.store(true, Ordering::Relaxed);
+    }
+
+    /// Checks whether an attempt at this record has found its lock held by another process.
+    #[doc(hidden)]
+    pub fn has_waited_elsewhere(&self) -> bool {
+        self.0.waited_elsewhere.load(Ordering::Relaxed)
     }
 
     /// Creates a future that resolves when the record's lock is released. The driver awaits it

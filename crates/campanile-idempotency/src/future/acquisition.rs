@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use campanile_core::telemetry::DuplicateCause;
 use campanile_core::trace::tracer;
 use campanile_core::{
     BoxableError, CarryLock, Details, Duplicate, GivenUp, Outcome, Record, WithoutLock,
@@ -43,10 +44,17 @@ where
         Acquisition::Exhausted { lock, attempts, give_ups, last_error } => {
             return handle_exhausted(layer, lock, attempts, give_ups, last_error);
         }
-        Acquisition::Duplicate { reply, attempts, completed_at, details } => {
+        Acquisition::Duplicate { reply, attempts, completed_at, details, cause } => {
+            let mut waited_elsewhere = pending.waited_elsewhere;
             if let Some(interrupt) = pending.request.interrupt() {
                 interrupt.set_duplicate();
+                waited_elsewhere |= interrupt.record().has_waited_elsewhere();
             }
+            let cause = match cause {
+                DuplicateCause::Entry if waited_elsewhere => DuplicateCause::OtherProcess,
+                cause => cause,
+            };
+            layer.settings.metrics.duplicates.of(cause).increment(1);
             if let Some(tracer) = tracer()
                 && let Some(run) = details.as_ref().and_then(Details::trace)
             {
@@ -67,6 +75,11 @@ where
             return ResponseState::answer(Outcome::GivenUp(GivenUp::new(attempts, reason)));
         }
         Acquisition::Locked { retry_after, settled } => {
+            if settled.is_none()
+                && let Some(interrupt) = pending.request.interrupt()
+            {
+                interrupt.record().set_waited_elsewhere();
+            }
             return match wait_budget.filter(|remaining| !remaining.is_zero()) {
                 Some(remaining) => wait_for_lock(pending, retry_after.min(remaining), settled),
                 None => {
@@ -91,8 +104,10 @@ where
                     %error,
                     "store unavailable; processing without a lock"
                 );
-                let Pending { service, request, .. } = pending;
-                return ResponseState::unguarded(service, request, WithoutLock::StoreUnavailable);
+                let (Pending { service, request, .. }, metrics) =
+                    (pending, &layer.settings.metrics);
+                let reason = WithoutLock::StoreUnavailable;
+                return ResponseState::unguarded(metrics, service, request, reason);
             }
             IdempotencyError::Store(error)
         }
@@ -111,6 +126,7 @@ where
     S: Service<R>,
     S::Error: BoxableError,
 {
+    layer.settings.metrics.attempts.increment(1);
     let lock = held.lock_handle().clone();
     // Created before the rest of `pending` is destructured, and thus dropped after it: if the inner
     // service panics, user code is dropped before its lock is released.
@@ -168,11 +184,13 @@ fn wait_for_lock<S, R>(
 where
     S: Service<R> + CloneableService,
 {
-    let Pending { service, request, key, fingerprint, .. } = pending;
+    let Pending { service, request, key, fingerprint, waited_elsewhere, .. } = pending;
+    let waited_elsewhere = waited_elsewhere || settled.is_none();
     // A clone is not ready: the permit is returned with the service that was.
     let not_ready = service.clone();
     let _waited = settled.clone();
-    let pending = Some(Pending { service: not_ready, request, key, fingerprint, _waited });
+    let pending =
+        Some(Pending { service: not_ready, request, key, fingerprint, _waited, waited_elsewhere });
     drop(service);
     let wait: Wait = Box::pin(async move {
         let start = Instant::now();

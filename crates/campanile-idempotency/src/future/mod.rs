@@ -52,6 +52,18 @@ pin_project! {
         #[pin]
         state: ResponseState<S, R>,
     }
+
+    impl<S, R, C> PinnedDrop for ResponseFuture<S, R, C>
+    where
+        S: Service<R>,
+    {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let ResponseStateProj::Processing { .. } = this.state.project() {
+                this.layer.settings.metrics.count_dropped();
+            }
+        }
+    }
 }
 
 /// A request without a lock, with the service that will process it.
@@ -63,6 +75,8 @@ pub(crate) struct Pending<S, R> {
     /// The signal for which the request has waited. Kept until the next acquire is answered, which
     /// then needs no command.
     pub(crate) _waited: Option<SettledFuture>,
+    /// Whether the request has waited for the lock of another process.
+    pub(crate) waited_elsewhere: bool,
 }
 
 impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
@@ -94,7 +108,7 @@ impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
                 let ahead = AheadOfTurn::WithoutLock(service.clone(), request, reason);
                 ResponseState::WaitingForTurn { turn, ahead: Some(ahead) }
             }
-            None => ResponseState::unguarded(service, request, reason),
+            None => ResponseState::unguarded(&layer.settings.metrics, service, request, reason),
         };
         Self { layer, wait_budget: None, record, state }
     }
@@ -125,6 +139,9 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = self.as_mut().poll_outcome(cx);
         let this = self.project();
+        if let Poll::Ready(answer) = &answer {
+            this.layer.settings.metrics.count_answer(answer);
+        }
         let is_processing = match &answer {
             Poll::Pending => this.state.is_processing(),
             // Middleware may call the layer again.
@@ -190,12 +207,14 @@ where
                             handle_acquisition(layer, answer, pending, record, *this.wait_budget)
                         }
                         AheadOfTurn::WithoutLock(service, request, reason) => {
-                            ResponseState::unguarded(service, request, reason)
+                            let metrics = &layer.settings.metrics;
+                            ResponseState::unguarded(metrics, service, request, reason)
                         }
                     }
                 }
                 ResponseStateProj::WaitingForLock { wait, pending } => {
                     let waited = ready!(wait.as_mut().poll(cx));
+                    layer.settings.metrics.lock_waits.record(waited.as_secs_f64());
                     if let Some(budget) = this.wait_budget {
                         *budget = budget.saturating_sub(waited);
                     }

@@ -14,6 +14,7 @@ use super::Pending;
 use super::running::Running;
 use crate::error::IdempotencyError;
 use crate::keeper::{Acquisition, HeldLock, Settlement, Settling};
+use crate::telemetry::LayerMetrics;
 
 /// A wait whose output is its duration.
 pub(super) type Wait = Pin<Box<dyn Future<Output = Duration> + Send>>;
@@ -101,13 +102,21 @@ impl<S: Service<R>, R> ResponseState<S, R> {
     where
         S: Clone,
     {
-        let Pending { service, request, key, fingerprint, _waited } = pending;
-        let pending = Pending { service: service.clone(), request, key, fingerprint, _waited };
+        let Pending { service, request, key, fingerprint, _waited, waited_elsewhere } = pending;
+        let not_ready = service.clone();
+        let pending =
+            Pending { service: not_ready, request, key, fingerprint, _waited, waited_elsewhere };
         drop(service);
         Self::WaitingForTurn { turn, ahead: Some(AheadOfTurn::Acquired(answer, pending)) }
     }
 
-    pub(super) fn unguarded(mut service: S, request: R, reason: WithoutLock) -> Self {
+    pub(super) fn unguarded(
+        metrics: &LayerMetrics,
+        mut service: S,
+        request: R,
+        reason: WithoutLock,
+    ) -> Self {
+        metrics.count_unguarded_run(reason);
         Self::WithoutLock { future: service.call(request), reason }
     }
 

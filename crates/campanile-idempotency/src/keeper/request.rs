@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use campanile_core::telemetry::{DuplicateCause, SettlementKind};
 use campanile_core::{
     Completion, Details, Fingerprint, IdempotencyKey, Interrupt, LockLost, Namespace, Owner,
     Retention, StoreKey,
@@ -12,9 +13,10 @@ use tokio::sync::oneshot;
 
 use super::{HeldLock, SettledFuture};
 use crate::store::StoreError;
+use crate::telemetry::LayerMetrics;
 
 /// The settings of a layer that the keeper needs.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct LockSettings {
     pub(crate) ttl: Duration,
     pub(crate) max_attempts: u16,
@@ -26,6 +28,7 @@ pub(crate) struct LockSettings {
     pub(crate) store_errors: bool,
     /// Whether a COMPLETED entry keeps its details.
     pub(crate) keep_details: bool,
+    pub(crate) metrics: LayerMetrics,
 }
 
 /// The key of a lock, as the application and as the store know it.
@@ -70,6 +73,7 @@ pub(crate) enum Acquisition {
         attempts: u32,
         completed_at: SystemTime,
         details: Option<Details>,
+        cause: DuplicateCause,
     },
     AlreadyGivenUp {
         attempts: u32,
@@ -109,6 +113,19 @@ pub(crate) enum Settlement {
     Completed(Completion),
     /// Sends nothing: the lock expires, or is already lost.
     Expire,
+}
+
+impl Settlement {
+    /// Returns the kind of the command, if one is sent.
+    pub(super) fn kind(&self) -> Option<SettlementKind> {
+        Some(match self {
+            Self::Complete { .. } => SettlementKind::Complete,
+            Self::Fail { .. } => SettlementKind::Fail,
+            Self::Release { .. } => SettlementKind::Release,
+            Self::GiveUp { .. } => SettlementKind::GiveUp,
+            Self::Completed(_) | Self::Expire => return None,
+        })
+    }
 }
 
 /// Whether the grant ended as requested.

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use campanile_core::telemetry::DuplicateCause;
 use campanile_core::{Clock, Details, Fingerprint, StoreKey};
 
 use super::request::Acquisition;
@@ -51,7 +52,7 @@ impl CachedAnswer {
     /// Keeps the part of an acquire's answer that holds for other requests as well.
     pub(super) fn from_acquisition(answer: &Acquisition) -> Option<Self> {
         Some(match *answer {
-            Acquisition::Duplicate { ref reply, attempts, completed_at, ref details } => {
+            Acquisition::Duplicate { ref reply, attempts, completed_at, ref details, .. } => {
                 let (reply, details) = (reply.clone(), details.clone());
                 Self::Completed { reply, attempts, completed_at, details }
             }
@@ -88,7 +89,8 @@ impl CachedResult {
             |time: Duration| time.checked_sub(age).filter(|remaining| !remaining.is_zero());
         Some(match self.answer.clone() {
             CachedAnswer::Completed { reply, attempts, completed_at, details } => {
-                Acquisition::Duplicate { reply, attempts, completed_at, details }
+                let cause = DuplicateCause::LocalRun;
+                Acquisition::Duplicate { reply, attempts, completed_at, details, cause }
             }
             CachedAnswer::Failed { attempts, reason } => {
                 Acquisition::AlreadyGivenUp { attempts, reason }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use campanile_core::telemetry::StoreOperation;
 use campanile_core::{
     Clock, Command, Details, FencingToken, Fingerprint, Grant, IdempotencyKey, Interrupt,
     LockControl, LockLost, LostCause, Operation, Owner,
@@ -15,6 +16,7 @@ use super::request::{
 };
 use super::results::{CachedAnswer, CachedResult, RecentResults};
 use super::settled::SettledFuture;
+use crate::telemetry::LayerMetrics;
 
 /// One acquisition of a key. While the slot exists, this keeper does not acquire the key again, and
 /// at most one command for it is in flight: a settlement is sent only after a renewal has ended.
@@ -105,10 +107,22 @@ pub(super) enum CommandKind {
     Cancel,
 }
 
+impl CommandKind {
+    /// Returns the operation as metrics name it.
+    pub(super) fn operation(self) -> StoreOperation {
+        match self {
+            Self::Acquire => StoreOperation::Acquire,
+            Self::Renew => StoreOperation::Renew,
+            Self::Settle | Self::Cancel => StoreOperation::Settle,
+        }
+    }
+}
+
 impl Slot {
     pub(super) fn new(acquire: AcquireRequest) -> Self {
         let AcquireRequest { key, owner, settings, fingerprint, details, interrupt, reply } =
             acquire;
+        settings.metrics.locks_held.increment();
         Self {
             key,
             settings,
@@ -199,6 +213,19 @@ impl Slot {
     }
 }
 
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let metrics = &self.settings.metrics;
+        metrics.locks_held.decrement();
+        // The keeper has stopped before the store has answered.
+        if let Phase::Settling(settling) = &self.phase
+            && settling.is_unrecorded_completion()
+        {
+            metrics.completions_unrecorded.decrement();
+        }
+    }
+}
+
 impl HeldGrant {
     pub(super) fn new(
         slot: &Slot,
@@ -231,6 +258,13 @@ impl HeldGrant {
     pub(super) fn extend(&mut self, sent: Duration, ttl: Duration) {
         self.control.renewed(deadline(sent, ttl));
         self.renew_at = renew_at(sent, ttl);
+    }
+
+    /// Notes that the lock is lost, and counts the first loss.
+    pub(super) fn set_lost(&mut self, cause: LostCause, metrics: &LayerMetrics) {
+        if !std::mem::replace(&mut self.is_lost, true) {
+            metrics.count_lost(self.control.cause().unwrap_or(cause));
+        }
     }
 
     /// Computes when to check the lock next, or `None` once it is lost.
@@ -268,6 +302,12 @@ impl SettlingGrant {
     /// Checks whether the handler has succeeded.
     pub(super) fn is_completion(&self) -> bool {
         matches!(self.settlement, Settlement::Complete { .. })
+    }
+
+    /// Checks whether the handler has succeeded and the store has not answered the first try to
+    /// record it.
+    pub(super) fn is_unrecorded_completion(&self) -> bool {
+        self.tries > 0 && self.is_completion()
     }
 
     /// Creates the error for a grant that had already ended differently.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use campanile_core::telemetry::{CacheResult, Counter, Family, instruments};
 use campanile_core::{
     Answer, Clock, Command, Details, Fingerprint, Grant, Operation, Owner, Reply, StoreKey,
 };
@@ -55,6 +56,7 @@ struct Inner {
     entries: Mutex<Cache<StoreKey, CacheEntry, Weight>>,
     hits: AtomicU64,
     misses: AtomicU64,
+    lookups: Family<CacheResult, Counter>,
 }
 
 enum CacheEntry {
@@ -116,7 +118,8 @@ impl<S> Cached<S> {
         let entries =
             Cache::with_weighter(max_bytes / AVERAGE_ENTRY_BYTES, max_bytes as u64, Weight);
         let (entries, hits, misses) = (Mutex::new(entries), AtomicU64::new(0), AtomicU64::new(0));
-        Self { store, cache: Arc::new(Inner { clock, entries, hits, misses }) }
+        let lookups = Family::new(&instruments::CACHE_LOOKUPS, &[]);
+        Self { store, cache: Arc::new(Inner { clock, entries, hits, misses, lookups }) }
     }
 
     /// Returns the number of acquires answered from the cache, each of which saved a command.
@@ -140,8 +143,12 @@ impl<S> Cached<S> {
             return None;
         };
         let answer = self.lookup(&command.key, fingerprint);
-        let count = if answer.is_some() { &self.cache.hits } else { &self.cache.misses };
+        let (count, result) = match answer {
+            Some(_) => (&self.cache.hits, CacheResult::Hit),
+            None => (&self.cache.misses, CacheResult::Miss),
+        };
         count.fetch_add(1, Ordering::Relaxed);
+        self.cache.lookups.of(result).increment(1);
         answer
     }
 

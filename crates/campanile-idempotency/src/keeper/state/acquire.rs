@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
+use campanile_core::telemetry::DuplicateCause;
 use campanile_core::{Answer, FencingToken, Reply};
 use tokio::sync::oneshot;
 
@@ -35,7 +36,9 @@ impl KeeperState {
                     }
                 }
                 if self.in_doubt >= MAX_IN_DOUBT {
-                    return self.refuse(acquire, Acquisition::Unavailable(overloaded_error()));
+                    let error = overloaded_error();
+                    self.metrics.count_error(&error);
+                    return self.refuse(acquire, Acquisition::Unavailable(error));
                 }
                 let index = *entry.insert(self.slots.insert(Slot::new(acquire)));
                 return self.queue_command(index);
@@ -101,7 +104,8 @@ impl KeeperState {
                 Acquisition::BackingOff { retry_after: remaining, attempts: attempt.into() }
             }
             Ok(Reply::Duplicate { reply, attempt, completed_at, details }) => {
-                Acquisition::Duplicate { reply, attempts: attempt.into(), completed_at, details }
+                let (attempts, cause) = (attempt.into(), DuplicateCause::Entry);
+                Acquisition::Duplicate { reply, attempts, completed_at, details, cause }
             }
             Ok(Reply::AlreadyGivenUp { attempt, reason }) => {
                 Acquisition::AlreadyGivenUp { attempts: attempt.into(), reason }

@@ -189,6 +189,7 @@ impl KeeperState {
             }
             let call = self.calls.swap_remove(position);
             if let Stage::InFlight { sent, abort } = call.stage {
+                self.measure_call(&sent);
                 self.deferred.extend(abort.map(Deferred::Abort));
                 self.fail_commands(sent, "the call exceeded the lock keeper's time limit");
             }

@@ -29,6 +29,7 @@ use super::shared::Effects;
 use super::slot::{CommandKind, CommandState, HeldGrant, Phase, Slot};
 use super::timers::Timers;
 use crate::store::StoreError;
+use crate::telemetry::StoreMetrics;
 
 /// The complete state of a keeper.
 #[derive(Debug)]
@@ -62,6 +63,7 @@ pub(super) struct KeeperState {
     /// Whether the background has to run before that.
     wake: bool,
     deferred: SmallVec<[Deferred; 2]>,
+    metrics: StoreMetrics,
 }
 
 /// Slots with a command to send. An element may be stale: the slot's command was sent from an
@@ -105,6 +107,7 @@ impl KeeperState {
             wake_at: Duration::MAX,
             wake: false,
             deferred: SmallVec::new(),
+            metrics: StoreMetrics::new(),
         }
     }
 
@@ -148,7 +151,7 @@ impl KeeperState {
             }
         }
         self.by_key.clear();
-        for slot in self.slots.drain() {
+        for mut slot in self.slots.drain() {
             match &slot.phase {
                 Phase::Held(held) if !held.is_lost => {
                     let (control, events) = (held.control.clone(), slot.events(held.grant.token));
@@ -159,6 +162,9 @@ impl KeeperState {
                     self.deferred.push(Deferred::LogCompletionFailed(events, stopped_error()));
                 }
                 _ => {}
+            }
+            if let Phase::Held(held) = &mut slot.phase {
+                held.set_lost(LostCause::Expired, &slot.settings.metrics);
             }
             self.deferred.push(Deferred::DropSlot(Box::new(slot)));
         }
@@ -181,9 +187,13 @@ impl KeeperState {
 
     /// Processes the answers to a call, unless the call was aborted.
     pub(super) fn handle_answers(&mut self, id: CallId, answers: Answers) {
-        let Some(Call { stage: Stage::InFlight { sent, .. }, .. }) = self.remove_call(id) else {
+        let Some(Call { stage: Stage::InFlight { sent, abort }, .. }) = self.remove_call(id) else {
             return;
         };
+        // A call without this handle was answered when it was first polled, without any wait.
+        if abort.is_some() {
+            self.measure_call(&sent);
+        }
         match answers {
             Ok(answers) => {
                 for (sent, answer) in sent.into_iter().zip(answers) {
@@ -194,6 +204,15 @@ impl KeeperState {
         }
     }
 
+    fn measure_call(&self, sent: &[Sent]) {
+        let Some(first) = sent.first() else {
+            return;
+        };
+        let duration = self.clock.now().saturating_sub(first.at);
+        let operations = sent.iter().map(|sent| sent.kind.operation());
+        self.metrics.record_call(operations, duration.as_secs_f64());
+    }
+
     fn fail_commands(&mut self, sent: SmallVec<[Sent; 1]>, reason: &'static str) {
         for sent in sent {
             self.handle_command_answer(sent, Err(StoreError::timeout(reason)));
@@ -202,8 +221,9 @@ impl KeeperState {
 
     fn handle_command_answer(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
         self.slots[sent.slot].command = CommandState::Idle;
-        if let Ok(answer) = &answer {
-            self.raise_floor(answer);
+        match &answer {
+            Ok(answer) => self.raise_floor(answer),
+            Err(error) => self.metrics.count_error(error),
         }
         match sent.kind {
             CommandKind::Acquire => self.handle_acquire_answer(sent, answer),
@@ -258,6 +278,7 @@ mod tests {
     use crate::keeper::request::{AcquireRequest, LockKey, LockSettings, Settlement};
     use crate::keeper::shared::StartCall;
     use crate::keeper::slot::new_nonce;
+    use crate::telemetry::LayerMetrics;
 
     /// Answers the call started by a change, and checks whether the change woke the background.
     fn answer(state: &mut KeeperState, reply: Reply) -> bool {
@@ -285,6 +306,7 @@ mod tests {
             store_keys: true,
             store_errors: true,
             keep_details: false,
+            metrics: LayerMetrics::new(&"payments".try_into().unwrap()),
         });
         let mut woken = 0;
         for number in 0..4_000_u64 {

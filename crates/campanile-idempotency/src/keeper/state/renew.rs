@@ -62,7 +62,7 @@ impl KeeperState {
     fn lose_lock(&mut self, index: usize, cause: LostCause) {
         let slot = &mut self.slots[index];
         if let Phase::Held(held) = &mut slot.phase {
-            held.is_lost = true;
+            held.set_lost(cause, &slot.settings.metrics);
             let (control, token) = (held.control.clone(), held.grant.token);
             self.deferred.push(Deferred::LoseLock(control, cause, slot.events(token)));
         }

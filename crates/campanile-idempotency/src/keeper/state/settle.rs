@@ -28,7 +28,7 @@ impl KeeperState {
             return self.deferred.push(Deferred::DropSettlement(settlement, reply));
         };
         self.timers.set(index, &mut slot.timer, None);
-        let Phase::Held(held) = std::mem::replace(&mut slot.phase, Phase::Ended) else {
+        let Phase::Held(mut held) = std::mem::replace(&mut slot.phase, Phase::Ended) else {
             unreachable!("a held lock is settled once, and its slot exists until then");
         };
         // The holder may have noticed the loss before the background.
@@ -36,6 +36,7 @@ impl KeeperState {
             && cause != LostCause::Ended
             && !held.is_lost
         {
+            held.set_lost(cause, &slot.settings.metrics);
             let events = slot.events(held.grant.token);
             self.deferred.push(Deferred::LoseLock(held.control.clone(), cause, events));
         }
@@ -78,6 +79,9 @@ impl KeeperState {
                 Ok(())
             }
             Ok((Reply::Lost | Reply::Settled(_), _)) => {
+                if let Some(kind) = settling.settlement.kind() {
+                    slot.settings.metrics.settlements_refused.of(kind).increment(1);
+                }
                 Err(SettleError::Lost(settling.lost_error(&slot.key.idempotency_key)))
             }
             Ok((Reply::Corrupt, _)) => Err(SettleError::Store(corrupt_error())),
@@ -87,6 +91,9 @@ impl KeeperState {
                 // the lock as well as a renewal would.
                 self.in_doubt += usize::from(settling.tries == 0);
                 settling.tries += 1;
+                if settling.tries == 1 && is_completion {
+                    slot.settings.metrics.completions_unrecorded.increment();
+                }
                 let now = self.clock.now();
                 let at = now + retry_delay(settling.tries).min(slot.settings.ttl / 6);
                 let logged_recently = |at| now < at + LOG_INTERVAL;
@@ -99,6 +106,9 @@ impl KeeperState {
             }
         };
         self.in_doubt -= usize::from(settling.tries > 0);
+        if settling.is_unrecorded_completion() {
+            slot.settings.metrics.completions_unrecorded.decrement();
+        }
         let reply = settling.reply.take();
         if is_completion && let Err(error) = &result {
             let events = slot.events(token);

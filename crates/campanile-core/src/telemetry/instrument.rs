@@ -1,0 +1,35 @@
+//! The definition of an instrument.
+
+/// The definition of one instrument.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Instrument {
+    /// The name, as in OpenTelemetry. Prometheus's name has underscores instead of dots, the unit
+    /// (`_seconds`, `_bytes`) and, for a counter, `_total`.
+    pub name: &'static str,
+    /// The kind, with the buckets of a histogram.
+    pub kind: InstrumentKind,
+    /// The unit in UCUM's notation, as in OpenTelemetry: `s`, `By`, or what is counted, in braces.
+    pub unit: &'static str,
+    /// What is counted, and when.
+    pub description: &'static str,
+    /// The names of the attributes. Each has a bounded set of values: none contains a key, an offset
+    /// or the text of an error.
+    pub attributes: &'static [&'static str],
+}
+
+/// The kind of an [`Instrument`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum InstrumentKind {
+    /// A sum that only grows.
+    Counter,
+    /// The current value.
+    Gauge,
+    /// A distribution, with the upper bounds of its buckets.
+    Histogram(&'static [f64]),
+}
+
+/// The values of some of an instrument's attributes.
+#[doc(hidden)]
+pub type Labels<'a> = &'a [(&'static str, &'a str)];
