@@ -148,6 +148,7 @@ mod serve;
 mod signals;
 mod status;
 mod summary;
+mod telemetry;
 mod thread;
 mod transaction;
 

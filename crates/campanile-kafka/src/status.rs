@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::summary::Summary;
+
 /// The stage of a consumer, and its progress in each partition that is assigned to it. Returned by
 /// [`Handle::status`](crate::Handle::status).
 #[derive(Clone, Debug)]
@@ -13,6 +15,9 @@ pub struct Status {
     /// The assigned partitions, sorted by topic and number. Empty before the first rebalance and
     /// after the end.
     pub partitions: Vec<PartitionStatus>,
+    /// The number of records by outcome since the start of serving, of all partitions that were
+    /// assigned since. After the end, this is the result of serving.
+    pub summary: Summary,
 }
 
 /// A stage in the life of a consumer. A consumer passes through the stages in this order, and may
@@ -74,6 +79,9 @@ pub struct PartitionStatus {
     /// [`Handle::pause_topic`](crate::Handle::pause_topic). A pause of the whole consumer is reported by
     /// [`Handle::paused`](crate::Handle::paused) instead.
     pub paused: bool,
+    /// The number of records by outcome since the start of serving, including those of earlier
+    /// assignments of the partition to this consumer.
+    pub summary: Summary,
 }
 
 /// The record at which a partition is stopped.

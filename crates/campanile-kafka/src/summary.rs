@@ -1,6 +1,10 @@
-//! The result of serving.
+//! The number of records by outcome.
 
-/// The number of records by outcome, from the start of serving to its end.
+use std::iter::Sum;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The number of records by outcome, since the start of serving. The result of serving has those of
+/// the whole time, and [`Handle::status`](crate::Handle::status) those until now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -32,4 +36,64 @@ pub struct Summary {
     /// Attempts that said nothing about the record: the key was locked or backing off, its lock was
     /// lost, or the store was unavailable.
     pub inconclusive: u64,
+}
+
+impl Sum for Summary {
+    fn sum<I: Iterator<Item = Self>>(summaries: I) -> Self {
+        summaries.fold(Self::default(), |sum, other| Self {
+            received: sum.received + other.received,
+            processed: sum.processed + other.processed,
+            skipped: sum.skipped + other.skipped,
+            dead_lettered: sum.dead_lettered + other.dead_lettered,
+            deferred: sum.deferred + other.deferred,
+            revoked: sum.revoked + other.revoked,
+            unfinished: sum.unfinished + other.unfinished,
+            retried: sum.retried + other.retried,
+            inconclusive: sum.inconclusive + other.inconclusive,
+        })
+    }
+}
+
+/// The summary of one partition while the consumer serves. The driver counts, and any thread reads.
+#[derive(Default)]
+pub(crate) struct SummaryCounters {
+    pub(crate) received: Count,
+    pub(crate) processed: Count,
+    pub(crate) skipped: Count,
+    pub(crate) dead_lettered: Count,
+    pub(crate) deferred: Count,
+    pub(crate) revoked: Count,
+    pub(crate) unfinished: Count,
+    pub(crate) retried: Count,
+    pub(crate) inconclusive: Count,
+}
+
+impl SummaryCounters {
+    pub(crate) fn summary(&self) -> Summary {
+        Summary {
+            received: self.received.get(),
+            processed: self.processed.get(),
+            skipped: self.skipped.get(),
+            dead_lettered: self.dead_lettered.get(),
+            deferred: self.deferred.get(),
+            revoked: self.revoked.get(),
+            unfinished: self.unfinished.get(),
+            retried: self.retried.get(),
+            inconclusive: self.inconclusive.get(),
+        }
+    }
+}
+
+/// A number that only one thread changes.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.get() + n, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }

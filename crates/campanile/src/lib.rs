@@ -67,6 +67,7 @@
 //! | `kafka` (default) | the consumer driver, with librdkafka | `make`, a C and a C++ compiler |
 //! | `kafka-tls` | TLS and SCRAM to the brokers, by OpenSSL | OpenSSL's headers (`libssl-dev` on Debian) |
 //! | `kafka-zstd` | topics compressed by zstd; the other codecs are always included | |
+//! | `metrics` | [`metrics`] for the recorders of the crate [`metrics`](https://docs.rs/metrics) | |
 //! | `serde` | settings of the layer and of the stores from a configuration file | |
 //! | `uuid` | `uuid::Uuid` as a key | |
 //! | `redis` (default) | [`RedisStore`] | |
@@ -158,6 +159,14 @@ pub mod lock {
     };
     pub use campanile_idempotency::{
         HeldLock, IntoKeeper, LockKeeper, SettledFuture, Settling, ShutdownReport,
+    };
+}
+
+/// The definitions of all metrics, and the buckets of the histograms. The metrics are recorded with the
+/// feature `metrics`; see [the guide](guide::observability#metrics).
+pub mod metrics {
+    pub use campanile_core::telemetry::{
+        Attribute, INSTRUMENTS, Instrument, InstrumentKind, buckets,
     };
 }
 

@@ -1,16 +1,13 @@
 //! The attributes with a fixed set of values.
 
+use super::instrument::Attribute;
+
 /// A value of an attribute with a fixed set of values.
 pub trait AttributeValue: Copy + 'static {
-    /// The name of the attribute.
-    const ATTRIBUTE: &'static str;
-    /// All values, each at its [`index`](Self::index).
-    const ALL: &'static [Self];
+    /// The attribute, with the texts of all values.
+    const ATTRIBUTE: Attribute;
 
-    /// Returns the text of the value.
-    fn text(self) -> &'static str;
-
-    /// Returns the position in [`ALL`](Self::ALL).
+    /// Returns the position of the value in [`ATTRIBUTE`](Self::ATTRIBUTE).
     fn index(self) -> usize;
 }
 
@@ -23,14 +20,7 @@ macro_rules! attribute {
         }
 
         impl AttributeValue for $name {
-            const ATTRIBUTE: &'static str = $attribute;
-            const ALL: &'static [Self] = &[$(Self::$value,)+];
-
-            fn text(self) -> &'static str {
-                match self {
-                    $(Self::$value => $text,)+
-                }
-            }
+            const ATTRIBUTE: Attribute = Attribute { name: $attribute, values: &[$($text,)+] };
 
             fn index(self) -> usize {
                 self as usize

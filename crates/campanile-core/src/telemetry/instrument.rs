@@ -13,9 +13,18 @@ pub struct Instrument {
     pub unit: &'static str,
     /// What is counted, and when.
     pub description: &'static str,
-    /// The names of the attributes. Each has a bounded set of values: none contains a key, an offset
-    /// or the text of an error.
-    pub attributes: &'static [&'static str],
+    /// The attributes. None contains a key, an offset or the text of an error.
+    pub attributes: &'static [Attribute],
+}
+
+/// An attribute of an [`Instrument`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attribute {
+    /// The name, as in OpenTelemetry. A label of Prometheus has underscores instead of dots.
+    pub name: &'static str,
+    /// All values. Empty for the namespaces, groups, topics and partitions of the program.
+    pub values: &'static [&'static str],
 }
 
 /// The kind of an [`Instrument`].

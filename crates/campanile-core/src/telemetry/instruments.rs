@@ -5,11 +5,11 @@
 //! of the conventions is adopted with a release that says so.
 
 use super::attributes::{
-    AttributeValue, CacheResult, DuplicateCause, ErrorType, LockLoss, PartitionState, PauseCause,
-    RebalanceKind, RecordOutcome, RequestOutcome, SettlementKind, StoreErrorType, StoreOperation,
-    UnguardedCause,
+    AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss,
+    PartitionState, PauseCause, RebalanceKind, RecordOutcome, RequestOutcome, SettlementKind,
+    StoreErrorType, StoreOperation, UnguardedCause,
 };
-use super::instrument::{Instrument, InstrumentKind};
+use super::instrument::{Attribute, Instrument, InstrumentKind};
 use InstrumentKind::{Counter, Gauge, Histogram};
 
 /// The attribute for the namespace of a layer.
@@ -18,9 +18,9 @@ pub const NAMESPACE: &str = "campanile.namespace";
 pub const SYSTEM: &str = "messaging.system";
 /// The value of [`SYSTEM`].
 pub const KAFKA: &str = "kafka";
-/// The attribute for the name of an operation: `poll`, `process`, `commit` or `send`.
+/// The attribute for the name of an operation.
 pub const OPERATION_NAME: &str = "messaging.operation.name";
-/// The attribute for the type of an operation: `settle` or `send`.
+/// The attribute for the type of an operation.
 pub const OPERATION_TYPE: &str = "messaging.operation.type";
 /// The attribute for a topic.
 pub const TOPIC: &str = "messaging.destination.name";
@@ -42,6 +42,16 @@ const WAIT_SECONDS: &[f64] =
     &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
 const BATCH_SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
+/// An attribute with values of the program.
+const fn open(name: &'static str) -> Attribute {
+    Attribute { name, values: &[] }
+}
+
+/// An attribute with these values.
+const fn fixed(name: &'static str, values: &'static [&'static str]) -> Attribute {
+    Attribute { name, values }
+}
 
 macro_rules! instruments {
     ($(
@@ -65,31 +75,31 @@ macro_rules! instruments {
 
 instruments! {
     // The layer and its keeper.
-    REQUESTS: Counter, "campanile.requests", "{request}", [NAMESPACE, RequestOutcome::ATTRIBUTE],
+    REQUESTS: Counter, "campanile.requests", "{request}", [open(NAMESPACE), RequestOutcome::ATTRIBUTE],
         "Requests that the layer has answered, or that were dropped while their handler ran.";
-    ATTEMPTS: Counter, "campanile.attempts", "{attempt}", [NAMESPACE],
+    ATTEMPTS: Counter, "campanile.attempts", "{attempt}", [open(NAMESPACE)],
         "Runs of a handler under a lock, counted when they begin.";
-    DUPLICATES: Counter, "campanile.duplicates", "{request}", [NAMESPACE, DuplicateCause::ATTRIBUTE],
-        "Requests whose key was COMPLETED, by where their answer comes from.";
+    DUPLICATES: Counter, "campanile.duplicates", "{request}", [open(NAMESPACE), DuplicateCause::ATTRIBUTE],
+        "Requests that were answered as duplicates: from the entry, after a run in this process, or after one in another process.";
     UNGUARDED_RUNS: Counter, "campanile.unguarded.runs", "{run}",
-        [NAMESPACE, UnguardedCause::ATTRIBUTE],
+        [open(NAMESPACE), UnguardedCause::ATTRIBUTE],
         "Runs of a handler without a lock, counted when they begin.";
-    LOCK_WAITS: Histogram(WAIT_SECONDS), "campanile.lock.wait.duration", "s", [NAMESPACE],
-        "Waits inside the layer for another owner of the key (OnLocked::Wait), until the next acquire.";
-    LOCKS_HELD: Gauge, "campanile.locks.held", "{lock}", [NAMESPACE],
+    LOCK_WAITS: Histogram(WAIT_SECONDS), "campanile.lock.wait.duration", "s", [open(NAMESPACE)],
+        "Waits of the layer for another owner of the key, with `OnLocked::Wait`.";
+    LOCKS_HELD: Gauge, "campanile.locks.held", "{lock}", [open(NAMESPACE)],
         "Locks that this process holds, acquires or settles now.";
-    LOCKS_LOST: Counter, "campanile.locks.lost", "{lock}", [NAMESPACE, LockLoss::ATTRIBUTE],
+    LOCKS_LOST: Counter, "campanile.locks.lost", "{lock}", [open(NAMESPACE), LockLoss::ATTRIBUTE],
         "Locks that were lost before their attempt ended.";
     SETTLEMENTS_REFUSED: Counter, "campanile.settlements.refused", "{settlement}",
-        [NAMESPACE, SettlementKind::ATTRIBUTE],
-        "Settlements that the store refused, because another owner has the lock or has settled the key. With the settlement complete, the effect may have happened twice.";
-    COMPLETIONS_UNRECORDED: Gauge, "campanile.completions.unrecorded", "{completion}", [NAMESPACE],
-        "Handlers that have succeeded and whose completion the store has not answered at the first try, until it does.";
+        [open(NAMESPACE), SettlementKind::ATTRIBUTE],
+        "Settlements that the store refused because another owner has taken over the key. If it is `complete`, the effect may have happened twice.";
+    COMPLETIONS_UNRECORDED: Gauge, "campanile.completions.unrecorded", "{completion}", [open(NAMESPACE)],
+        "Handlers that have succeeded, and whose completion is being repeated because the store did not answer it.";
     STORE_CALLS: Histogram(STORE_SECONDS), "campanile.store.call.duration", "s",
         [StoreOperation::ATTRIBUTE],
-        "Calls of the store, once for each kind of operation in the batch. Calls that are answered at once, as by MemoryStore, are not measured.";
+        "Calls of the store, once for each kind of operation in the call. Calls that never wait, as those of `MemoryStore`, are not measured.";
     STORE_BATCHES: Histogram(BATCH_SIZES), "campanile.store.batch.size", "{command}", [],
-        "Commands in each call that is measured by campanile.store.call.duration.";
+        "Commands in one of these calls.";
     STORE_ERRORS: Counter, "campanile.store.errors", "{command}", [StoreErrorType::ATTRIBUTE],
         "Commands that the store did not answer, or answered with an error.";
     CACHE_LOOKUPS: Counter, "campanile.cache.lookups", "{lookup}", [CacheResult::ATTRIBUTE],
@@ -97,38 +107,38 @@ instruments! {
 
     // The consumer.
     CONSUMED_MESSAGES: Counter, "messaging.client.consumed.messages", "{message}",
-        [SYSTEM, OPERATION_NAME, TOPIC, PARTITION, GROUP],
+        [fixed(SYSTEM, &[KAFKA]), fixed(OPERATION_NAME, &["poll"]), open(TOPIC), open(PARTITION), open(GROUP)],
         "Records that the consumer has received.";
     PROCESS_DURATION: Histogram(SECONDS), "messaging.process.duration", "s",
-        [SYSTEM, OPERATION_NAME, TOPIC, GROUP, ErrorType::ATTRIBUTE],
-        "Attempts at a record, from the call of the service to its response. Those that are dropped are not measured.";
+        [fixed(SYSTEM, &[KAFKA]), fixed(OPERATION_NAME, &["process"]), open(TOPIC), open(GROUP), ErrorType::ATTRIBUTE],
+        "Attempts at a record by the consumer, until the service responds. Attempts that are dropped are not measured.";
     OPERATION_DURATION: Histogram(SECONDS), "messaging.client.operation.duration", "s",
-        [SYSTEM, OPERATION_NAME, OPERATION_TYPE, GROUP, ErrorType::ATTRIBUTE],
-        "Commits of offsets or transactions (commit), until the brokers have answered, and publications (send), until they are acknowledged or given up. Publications have no group.";
+        [fixed(SYSTEM, &[KAFKA]), fixed(OPERATION_NAME, &["commit", "send"]), fixed(OPERATION_TYPE, &["settle", "send"]), open(GROUP), DeliveryError::ATTRIBUTE],
+        "Commits (`commit`, with the group) until the brokers respond, and publications (`send`) until they are acknowledged or given up.";
     SENT_MESSAGES: Counter, "messaging.client.sent.messages", "{message}",
-        [SYSTEM, OPERATION_NAME, ErrorType::ATTRIBUTE],
-        "Messages that were acknowledged, or given up with an error: dead letters, copies for retry topics, outputs of transactions, and those of a Publisher. An output counts when it is handed to the producer.";
-    RECORDS: Counter, "campanile.consumer.records", "{record}", [TOPIC, GROUP, RecordOutcome::ATTRIBUTE],
+        [fixed(SYSTEM, &[KAFKA]), fixed(OPERATION_NAME, &["send"]), DeliveryError::ATTRIBUTE],
+        "Messages that were published, or given up with an error: dead letters, copies for retry topics, outputs, and those of a `Publisher`.";
+    RECORDS: Counter, "campanile.consumer.records", "{record}", [open(TOPIC), open(GROUP), RecordOutcome::ATTRIBUTE],
         "Records that are finished or dropped.";
-    RETRIES: Counter, "campanile.consumer.retries", "{attempt}", [TOPIC, GROUP, ErrorType::ATTRIBUTE],
-        "Attempts that did not finish their record, which is tried again.";
+    RETRIES: Counter, "campanile.consumer.retries", "{attempt}", [open(TOPIC), open(GROUP), ErrorType::ATTRIBUTE],
+        "Attempts after which the record is tried again, by their error.";
     DEAD_LETTERS: Counter, "campanile.consumer.dead_letters", "{record}",
-        [TOPIC, GROUP, ErrorType::ATTRIBUTE],
+        [open(TOPIC), open(GROUP), ErrorType::ATTRIBUTE],
         "Records that were dead-lettered, by the error for which they were given up.";
-    REBALANCES: Counter, "campanile.consumer.rebalances", "{rebalance}", [GROUP, RebalanceKind::ATTRIBUTE],
+    REBALANCES: Counter, "campanile.consumer.rebalances", "{rebalance}", [open(GROUP), RebalanceKind::ATTRIBUTE],
         "Changes of the assigned partitions.";
-    LAG: Gauge, "campanile.consumer.lag", "{record}", [TOPIC, PARTITION, GROUP],
-        "Offsets from the watermark to the end of the partition, as in PartitionStatus. 0 once the partition is revoked.";
-    OLDEST_AGE: Gauge, "campanile.consumer.oldest.age", "s", [TOPIC, PARTITION, GROUP],
-        "How long the oldest unfinished record has been the oldest, as in PartitionStatus. 0 if there is none.";
-    PARTITIONS: Gauge, "campanile.consumer.partitions", "{partition}", [GROUP, PartitionState::ATTRIBUTE],
+    LAG: Gauge, "campanile.consumer.lag", "{record}", [open(TOPIC), open(PARTITION), open(GROUP)],
+        "The lag of the status; 0 once the partition is revoked.";
+    OLDEST_AGE: Gauge, "campanile.consumer.oldest.age", "s", [open(TOPIC), open(PARTITION), open(GROUP)],
+        "The age of the oldest unfinished record, as in the status; 0 if there is none.";
+    PARTITIONS: Gauge, "campanile.consumer.partitions", "{partition}", [open(GROUP), PartitionState::ATTRIBUTE],
         "Assigned partitions.";
-    BUFFERED_RECORDS: Gauge, "campanile.consumer.buffered.records", "{record}", [GROUP],
+    BUFFERED_RECORDS: Gauge, "campanile.consumer.buffered.records", "{record}", [open(GROUP)],
         "Records and outputs in memory: read, and not finished or not committed.";
-    BUFFERED_SIZE: Gauge, "campanile.consumer.buffered.size", "By", [GROUP],
+    BUFFERED_SIZE: Gauge, "campanile.consumer.buffered.size", "By", [open(GROUP)],
         "Bytes of these records and outputs.";
-    PAUSED: Gauge, "campanile.consumer.paused", "{consumer}", [GROUP, PauseCause::ATTRIBUTE],
+    PAUSED: Gauge, "campanile.consumer.paused", "{consumer}", [open(GROUP), PauseCause::ATTRIBUTE],
         "1 while the consumer is paused, else 0.";
-    STORE_UNAVAILABLE: Gauge, "campanile.consumer.store.unavailable", "{consumer}", [GROUP],
+    STORE_UNAVAILABLE: Gauge, "campanile.consumer.store.unavailable", "{consumer}", [open(GROUP)],
         "1 while no records are started because the store does not answer, else 0.";
 }

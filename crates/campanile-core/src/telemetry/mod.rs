@@ -27,7 +27,7 @@ pub use self::attributes::{
 pub use self::disabled::{Counter, Family, Gauge, Histogram, ResultHistogram};
 #[doc(hidden)]
 pub use self::instrument::Labels;
-pub use self::instrument::{Instrument, InstrumentKind};
+pub use self::instrument::{Attribute, Instrument, InstrumentKind};
 pub use self::instruments::INSTRUMENTS;
 #[cfg(feature = "metrics")]
 #[doc(hidden)]

@@ -105,11 +105,11 @@ pub struct Family<V, H>(Box<[H]>, PhantomData<fn(V)>);
 impl<V: AttributeValue, H: for<'a> From<(&'static Instrument, Labels<'a>)>> Family<V, H> {
     /// Resolves the series with these attributes and each value.
     pub fn new(instrument: &'static Instrument, labels: Labels<'_>) -> Self {
-        let series = |value: &V| {
-            let labels = [labels, &[(V::ATTRIBUTE, value.text())]].concat();
+        let series = |value: &&'static str| {
+            let labels = [labels, &[(V::ATTRIBUTE.name, *value)]].concat();
             H::from((instrument, &labels))
         };
-        Self(V::ALL.iter().map(series).collect(), PhantomData)
+        Self(V::ATTRIBUTE.values.iter().map(series).collect(), PhantomData)
     }
 
     /// Returns the series of this value.
@@ -139,7 +139,7 @@ impl<E: AttributeValue> ResultHistogram<E> {
     pub fn new(instrument: &'static Instrument, labels: Labels<'_>) -> Self {
         Self {
             succeeded: Histogram::new(instrument, labels),
-            failed: E::ALL.iter().map(|_| OnceLock::new()).collect(),
+            failed: E::ATTRIBUTE.values.iter().map(|_| OnceLock::new()).collect(),
             instrument,
             labels: labels.iter().map(|&(key, value)| (key, value.to_owned())).collect(),
             error: PhantomData,
@@ -158,7 +158,8 @@ impl<E: AttributeValue> ResultHistogram<E> {
 
     fn of(&self, error: E) -> Histogram {
         let labels = self.labels.iter().map(|(key, value)| (*key, value.as_str()));
-        let labels: Vec<_> = labels.chain([(E::ATTRIBUTE, error.text())]).collect();
+        let error = E::ATTRIBUTE.values[error.index()];
+        let labels: Vec<_> = labels.chain([(E::ATTRIBUTE.name, error)]).collect();
         Histogram::new(self.instrument, &labels)
     }
 }

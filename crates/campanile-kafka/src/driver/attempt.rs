@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use campanile_core::telemetry::ErrorType;
 use campanile_core::{BoxError, Output, Record};
 use tracing::Span;
 
@@ -12,6 +13,7 @@ use crate::dead_letter::GiveUpError;
 use crate::error::panic_text;
 use crate::flood_limit::FloodPermit;
 use crate::routes::{ReadinessReporter, Route, RouteError, RouteFuture};
+use crate::telemetry::error_type;
 
 /// The outcome of the work on a record.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ pub(crate) enum RecordOutcome {
     /// The record was given up, and its entry, if it has one, was updated.
     Skipped,
     /// The record's dead letter was published, and its entry, if it has one, was updated.
-    DeadLettered(FloodPermit),
+    DeadLettered(FloodPermit, ErrorType),
     /// The record's dead letter was not published, or its entry was not updated.
     DeadLetterFailed(GiveUpError),
     /// A copy of the record was published to a retry topic.
@@ -41,6 +43,18 @@ pub(crate) enum RecordOutcome {
     StoppedAt,
     /// The consumer is paused at the record. The record's lock is released.
     PausedAt,
+}
+
+impl RecordOutcome {
+    /// Returns the type of the error with which an attempt has ended.
+    pub(super) fn error_type(&self) -> Option<ErrorType> {
+        match self {
+            Self::Processed { .. } => None,
+            Self::Failed(error) => Some(error_type(&**error)),
+            Self::Panicked(_) => Some(ErrorType::Panicked),
+            _ => Some(ErrorType::Other),
+        }
+    }
 }
 
 /// One call of the service with one record.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use campanile_core::telemetry::{DeliveryError, ResultHistogram};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::assignment::Assignment;
@@ -26,17 +27,27 @@ pub(super) struct Commits {
     refused: bool,
     /// The time at which the next commit may start.
     next_commit: Pin<Box<Sleep>>,
+    /// When the commit in flight was started.
+    started_at: Instant,
+    durations: ResultHistogram<DeliveryError>,
 }
 
 impl Commits {
-    pub(super) fn new(interval: Duration) -> Self {
-        Self { interval, in_flight: false, refused: false, next_commit: Box::pin(sleep(interval)) }
+    pub(super) fn new(interval: Duration, durations: ResultHistogram<DeliveryError>) -> Self {
+        let (next_commit, started_at) = (Box::pin(sleep(interval)), Instant::now());
+        Self { interval, in_flight: false, refused: false, next_commit, started_at, durations }
     }
 
     /// Handles the end of the commit in flight.
     pub(super) fn on_result(&mut self, result: CommitResult) {
         self.in_flight = false;
         self.refused = result == CommitResult::Refused;
+        let error = match result {
+            CommitResult::Acknowledged => None,
+            CommitResult::Refused => Some(DeliveryError::Refused),
+            CommitResult::Failed => Some(DeliveryError::Other),
+        };
+        self.durations.record(error, self.started_at.elapsed().as_secs_f64());
         let after = match result {
             CommitResult::Failed => RETRY_DELAY.min(self.interval),
             CommitResult::Acknowledged | CommitResult::Refused => self.interval,
@@ -61,6 +72,7 @@ impl Commits {
     }
 
     fn start(&mut self, source: &mut impl Source, partitions: &[Arc<Assignment>]) {
+        self.started_at = Instant::now();
         let start = source.commit(partitions);
         self.in_flight = start == CommitStart::Started;
         self.refused = start == CommitStart::Never;
@@ -121,6 +133,7 @@ mod tests {
 
     use crate::driver::{Amount, AssignmentId, Event, Usage};
     use crate::seek::{SeekError, SeekTarget, SeekTo};
+    use crate::telemetry::commit_durations;
 
     /// A source that cannot commit.
     struct FailedSource(CommitStart);
@@ -157,7 +170,8 @@ mod tests {
         assignment.advance(7, std::iter::empty());
         let partitions = [Arc::new(assignment)];
         let (mut source, began) = (FailedSource(start), Instant::now());
-        let (mut commits, mut last) = (Commits::new(Duration::from_secs(1)), FinalCommit::new());
+        let (mut commits, mut last) =
+            (Commits::new(Duration::from_secs(1), commit_durations("g")), FinalCommit::new());
         poll_fn(|cx| last.poll(cx, &mut commits, &mut source, &partitions)).await;
         began.elapsed()
     }

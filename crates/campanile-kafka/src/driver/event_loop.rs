@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use campanile_core::telemetry::RebalanceKind;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::RESUME_LEVEL;
@@ -25,6 +26,7 @@ use crate::error::ConsumerError;
 use crate::policies::Policies;
 use crate::status::ConsumerStage;
 use crate::summary::Summary;
+use crate::telemetry::commit_durations;
 
 /// The fraction of the budget at which transactions are committed without waiting for the commit
 /// interval.
@@ -83,11 +85,12 @@ impl<S: Source> Driver<S> {
     ) -> Self {
         let reports = Arc::new(Reports::default());
         let runtime = services.runtime.clone();
+        let commits = commit_durations(&services.spans.group);
         Self {
             source,
             scheduler: Scheduler::new(policies, services, control, reports.clone()),
             intake: Intake::new(settings.budget, settings.total.clone()),
-            commits: Commits::new(settings.commit_interval),
+            commits: Commits::new(settings.commit_interval, commits),
             reports,
             runtime,
             settings,
@@ -108,7 +111,9 @@ impl<S: Source> Driver<S> {
     pub(crate) async fn run(mut self) -> (Result<Summary, ConsumerError>, S) {
         self.scheduler.status().enter_stage(ConsumerStage::Serving);
         poll_fn(|cx| self.poll(cx)).await;
-        let summary = self.scheduler.summary();
+        let summary = self.scheduler.status().summary();
+        self.scheduler.status().end();
+        self.scheduler.export_metrics(Amount::default());
         match &self.error {
             Some(error) => tracing::info!(?summary, %error, "consumer stopped"),
             None => tracing::info!(?summary, "consumer stopped"),
@@ -159,6 +164,7 @@ impl<S: Source> Driver<S> {
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::Assigned(assignments) => {
+                self.scheduler.metrics().count_rebalance(RebalanceKind::Assigned);
                 self.scheduler.control().assign(&assignments);
                 self.intake.assign(&assignments);
                 self.assigned.extend(assignments.iter().cloned());
@@ -175,6 +181,8 @@ impl<S: Source> Driver<S> {
             }
             Event::Revoked { partitions, lost } => {
                 self.scheduler.status().revoke(lost);
+                let kind = if lost { RebalanceKind::Lost } else { RebalanceKind::Revoked };
+                self.scheduler.metrics().count_rebalance(kind);
                 // Otherwise a partition that is assigned again would still be paused.
                 let paused = self.intake.revoke(&partitions);
                 if !paused.is_empty() {
@@ -236,6 +244,7 @@ impl<S: Source> Driver<S> {
             self.last_tick = now;
             self.source.update_end_offsets(&self.assigned);
             self.scheduler.tick();
+            self.scheduler.export_metrics(self.settings.total.total());
             if self.scheduler.status().start_ping() {
                 let status = self.scheduler.control().status().clone();
                 self.runtime.spawn(async move { status.finish_ping() });

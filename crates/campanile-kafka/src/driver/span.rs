@@ -13,7 +13,7 @@ use crate::error::panic_text;
 
 /// Creates the spans of attempts.
 pub(crate) struct RecordSpans {
-    group: Arc<str>,
+    pub(crate) group: Arc<str>,
     kind: SpanKind,
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::assignment::{Assignment, AssignmentId};
+use crate::rebalance::TopicPartition;
 use crate::status::{ConsumerStage, PartitionStatus, Status, StoppedPartition};
+use crate::summary::{Summary, SummaryCounters};
 
 /// The value for no time.
 const NO_TIME: u64 = u64::MAX;
@@ -29,6 +31,8 @@ pub(crate) struct DriverStatus {
     /// Since when each partition's oldest unfinished record has been the oldest.
     oldest: Mutex<HashMap<AssignmentId, Instant>>,
     max_poll_interval: Duration,
+    /// The counters of all partitions that were ever assigned.
+    counters: Mutex<HashMap<TopicPartition, Arc<SummaryCounters>>>,
 }
 
 impl DriverStatus {
@@ -45,6 +49,7 @@ impl DriverStatus {
             store_down: AtomicBool::new(false),
             oldest: Mutex::default(),
             max_poll_interval,
+            counters: Mutex::default(),
         }
     }
 
@@ -128,6 +133,16 @@ impl DriverStatus {
         self.assignments().clear();
     }
 
+    /// Returns the counters of a partition, which outlive its assignment.
+    pub(crate) fn counters_of(&self, assignment: &Arc<Assignment>) -> Arc<SummaryCounters> {
+        lock(&self.counters).entry(assignment.into()).or_default().clone()
+    }
+
+    /// Adds up the counters of all partitions.
+    pub(crate) fn summary(&self) -> Summary {
+        lock(&self.counters).values().map(|counters| counters.summary()).sum()
+    }
+
     pub(crate) fn snapshot(&self) -> Status {
         let oldest = lock(&self.oldest).clone();
         let of = |assignment: &Arc<Assignment>| {
@@ -143,12 +158,13 @@ impl DriverStatus {
                     .stopped_at()
                     .map(|(offset, since)| StoppedPartition { offset, elapsed: since.elapsed() }),
                 paused: assignment.is_paused(),
+                summary: self.counters_of(assignment).summary(),
             }
         };
         let stage = self.stage();
         let mut partitions: Vec<_> = self.assignments().iter().map(of).collect();
         partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
-        Status { stage, partitions }
+        Status { stage, partitions, summary: self.summary() }
     }
 
     pub(super) fn assignments(&self) -> MutexGuard<'_, Vec<Arc<Assignment>>> {

@@ -29,6 +29,7 @@ use crate::backoff::server_backoff;
 use crate::client::ClientSettings;
 use crate::config::config_error;
 use crate::log::LogLimit;
+use crate::telemetry::ProducerMetrics;
 
 /// The timeout of one attempt, if the budget allows for several: restarted brokers are back sooner, and
 /// all brokers know a newly created topic by then.
@@ -81,6 +82,7 @@ struct SharedProducer {
     client: ClientSettings,
     producer: Mutex<Arc<DropOnThread>>,
     log_limit: LogLimit,
+    metrics: ProducerMetrics,
 }
 
 impl Publisher {
@@ -106,7 +108,8 @@ impl Publisher {
         let client =
             producer_config::producer(consumer, &publish_settings.overrides, attempt_timeout)?;
         let producer = Mutex::new(Arc::new(DropOnThread::new(&client)?));
-        let shared = SharedProducer { client, producer, log_limit: LogLimit::default() };
+        let (log_limit, metrics) = (LogLimit::default(), ProducerMetrics::new());
+        let shared = SharedProducer { client, producer, log_limit, metrics };
         Ok(Self { shared: Arc::new(shared), budget, attempt_timeout })
     }
 
@@ -121,6 +124,16 @@ impl Publisher {
     /// Dropping the future stops the retries; a message that was sent may still be published.
     pub(crate) async fn publish(&self, message: &Output) -> Result<(), PublishError> {
         let start = Instant::now();
+        let result = self.publish_within_budget(message, start).await;
+        self.shared.metrics.record(&result, start.elapsed());
+        result
+    }
+
+    async fn publish_within_budget(
+        &self,
+        message: &Output,
+        start: Instant,
+    ) -> Result<(), PublishError> {
         let mut attempts = 0_u32;
         loop {
             let current = self.shared.producer().clone();

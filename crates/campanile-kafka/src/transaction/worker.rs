@@ -19,6 +19,7 @@ use crate::error::{ConsumerError, chain, log_stop};
 use crate::kafka::SourceWaker;
 use crate::log::LogLimit;
 use crate::publish;
+use crate::telemetry::ProducerMetrics;
 
 /// The timeout of one call to the brokers. A call that times out is repeated, unless no caller waits
 /// for its result any more.
@@ -48,6 +49,7 @@ pub(super) struct Worker {
     /// Woken with each answer.
     waker: SourceWaker,
     log_limit: LogLimit,
+    metrics: ProducerMetrics,
 }
 
 /// The reason why a transaction is not committed.
@@ -70,7 +72,8 @@ impl Worker {
         waker: SourceWaker,
     ) -> Self {
         let (clock, log_limit) = (Clock::boot(), LogLimit::default());
-        Self { producer, settings, clock, abandoned, waker, log_limit }
+        let metrics = ProducerMetrics::new();
+        Self { producer, settings, clock, abandoned, waker, log_limit, metrics }
     }
 
     pub(super) fn run(
@@ -238,6 +241,7 @@ impl Worker {
                     let _ = self.producer.flush(Duration::from_millis(10));
                     record = same;
                 }
+                self.metrics.count_sent();
             }
         }
         Ok(())

@@ -42,8 +42,11 @@ async fn status_has_lag_watermark_and_held_records() {
     permits.add_permits(100);
     let done = |p: &PartitionStatus| (p.lag, p.watermark, p.buffered) == (Some(0), Some(10), 0);
     until("all records are finished", || all(&done)).await;
-    serving.stop().await.unwrap();
+    assert!(all(&|p| (p.summary.received, p.summary.processed) == (10, 10)));
+    assert_eq!(handle.status().summary.processed, 20);
+    let summary = serving.stop().await.unwrap();
     let status = handle.status();
+    assert_eq!(status.summary, summary, "it outlives the assignments");
     assert_eq!((status.stage, status.partitions.len()), (ConsumerStage::Ended, 0));
 }
 

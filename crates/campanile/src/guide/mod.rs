@@ -19,7 +19,7 @@
 //! | [`outages`] | unavailable stores and brokers, and timeouts |
 //! | [`shutdown`] | graceful shutdown |
 //! | [`health`] | liveness and readiness probes |
-//! | [`observability`] | logs, spans, lag, and the outcomes of records |
+//! | [`observability`] | logs, spans, metrics, alerts, and the outcomes of records |
 //! | [`testing`] | tests without servers and with servers |
 //! | [`migrating`] | replacing an existing consumer |
 //! | [`upgrading`] | rolling updates and changed settings |

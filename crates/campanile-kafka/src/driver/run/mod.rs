@@ -34,6 +34,7 @@ use super::span::RecordSpans;
 use super::task::Task;
 use super::waker::AttemptWaker;
 use crate::routes::{ReadinessReporter, Route};
+use crate::telemetry::TopicMetrics;
 
 /// The time after which a run ends, as soon as the record in progress is finished. Queues that wait
 /// because of the in-flight limit then get their turn.
@@ -49,6 +50,7 @@ pub(super) struct Run {
     pub(super) records: Vec<Record>,
     pub(super) route: Arc<dyn Route>,
     pub(super) assignment: Arc<Assignment>,
+    pub(super) metrics: Arc<TopicMetrics>,
     /// Keeps the run from starting further records while it is set.
     pub(super) run_gate: Arc<RunGate>,
     pub(super) spans: Arc<RecordSpans>,
@@ -64,7 +66,7 @@ impl Run {
     }
 
     async fn run(self) {
-        let Self { records, route, assignment, run_gate, spans, reporter } = self;
+        let Self { records, route, assignment, metrics, run_gate, spans, reporter } = self;
         let Reporter { queue, reports } = &reporter;
         let since = Instant::now();
         let is_slice_over = || since.elapsed() >= TIME_SLICE;
@@ -82,6 +84,8 @@ impl Run {
             Some(first) if !is_stopped() => attempt(first, false),
             _ => return reports.send(Report::RunStopped { queue: *queue }),
         };
+        // The time at which the turn of the current record has begun.
+        let mut turn = since;
         let mut ahead = VecDeque::new();
         // The number of records to start ahead because the previous records were duplicates.
         let mut lookahead = 0;
@@ -108,6 +112,10 @@ impl Run {
                 Poll::Pending
             })
             .await;
+            let now = Instant::now();
+            metrics.record_attempt(outcome.error_type(), now - turn);
+            turn = now;
+            let is_slice_over = now - since >= TIME_SLICE;
             let RecordOutcome::Processed { outputs } = outcome else {
                 cancel_ahead(&mut ahead, &mut pending);
                 wait_for_lock_release(&pending, &assignment).await;
@@ -119,9 +127,7 @@ impl Run {
                 0
             };
             let next = match ahead.pop_front() {
-                None if !is_slice_over() => {
-                    pending.pop_front().map(|record| attempt(record, false))
-                }
+                None if !is_slice_over => pending.pop_front().map(|record| attempt(record, false)),
                 next => next,
             };
             let Some(next) = next else {
@@ -134,7 +140,7 @@ impl Run {
                 wait_for_lock_release(&pending, &assignment).await;
                 return reports.send(Report::RunStopped { queue: *queue });
             }
-            if is_slice_over() {
+            if is_slice_over {
                 // The next record is still run, since it may already have its lock.
                 cancel_ahead(&mut ahead, &mut pending);
             }

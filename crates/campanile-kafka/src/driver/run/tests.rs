@@ -12,6 +12,7 @@ use super::*;
 use crate::driver::SpanKind;
 use crate::driver::{AssignmentId, DriverControl, DriverStatus, QueueId, Reports, Usage};
 use crate::routes::{RouteError, RouteFuture};
+use crate::telemetry::ConsumerMetrics;
 
 /// A route in place of an idempotency layer. The outcome of a call is being recorded until the test
 /// ends the call.
@@ -108,6 +109,7 @@ async fn start_run_of(records: i64, route: FakeLayer) -> TestRun {
         records: (0..records).map(record).collect(),
         route: route.clone(),
         assignment: assignment.clone(),
+        metrics: ConsumerMetrics::new("g".into()).on_assigned(&assignment, &Arc::default()),
         run_gate: DriverControl::new(DriverStatus::new(Duration::MAX)).run_gate(),
         spans: Arc::new(RecordSpans::new("g".into(), SpanKind::Level(tracing::Level::DEBUG))),
         reporter: Reporter { queue: QueueId::default(), reports: reports.clone() },

@@ -80,6 +80,7 @@ impl Scheduler {
             records,
             route: self.services.router.route(route),
             assignment: partition.assignment.clone(),
+            metrics: partition.metrics.clone(),
             run_gate: self.control.run_gate(),
             spans: self.services.spans.clone(),
             reporter: Reporter { queue: id, reports: self.reports.clone() },

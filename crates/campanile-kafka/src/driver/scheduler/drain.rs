@@ -14,7 +14,6 @@ use super::Scheduler;
 use super::queue::{Queue, QueueId, QueueState, Queued};
 use crate::driver::LOCK_RELEASE_TIMEOUT;
 use crate::driver::assignment::{Assignment, AssignmentId};
-use crate::driver::budget::Amount;
 use crate::driver::task::Task;
 
 /// Identifies a drain.
@@ -133,15 +132,13 @@ impl Scheduler {
     /// Drops the records of draining partitions that are not in flight.
     pub(super) fn drop_pending(&mut self) {
         let mut ended = Vec::new();
-        let mut dropped = Amount::default();
         for (id, queue) in self.queues.iter_mut() {
             let Some(partition) = self.partitions.get(&queue.assignment).filter(|p| p.draining)
             else {
                 continue;
             };
             let amount = queue.drop_pending();
-            partition.release(amount);
-            dropped += amount;
+            partition.drop_records(amount, self.stopping);
             if queue.records.is_empty() {
                 ended.push(id);
             }
@@ -149,12 +146,10 @@ impl Scheduler {
         for partition in self.partitions.values_mut().filter(|partition| partition.draining) {
             let keyless = std::mem::take(&mut partition.keyless);
             let amount = keyless.records.iter().map(Queued::amount).sum();
-            partition.release(amount);
-            dropped += amount;
+            partition.drop_records(amount, self.stopping);
         }
         ended.into_iter().for_each(|id| drop(self.remove(id)));
         self.waiting_for_resume.retain(|id| self.queues.get_mut(*id).is_some());
-        self.count_dropped(dropped);
     }
 
     /// Polls the drains; returns whether any has ended.
@@ -189,9 +184,8 @@ impl Scheduler {
         for id in ids {
             let queue = self.remove(id);
             if let Some(partition) = self.partitions.get(&queue.assignment) {
-                partition.release(queue.amount());
+                partition.drop_records(queue.amount(), self.stopping);
             }
-            self.count_dropped(queue.amount());
             let running = queue.records.iter().take(queue.running);
             let records = running.map(|queued| queued.record.clone()).collect();
             match queue.state {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::BoxError;
+use campanile_core::telemetry::ErrorType;
 use campanile_idempotency::IdempotencyError;
 
 use super::Scheduler;
@@ -42,7 +43,7 @@ impl Scheduler {
         id: QueueId,
         letters: Arc<DeadLetters>,
         giving_up: GiveUpLock,
-        cause: Cause,
+        (cause, error_type): (Cause, ErrorType),
         reason: String,
     ) {
         let dead = GivenUpRecord { record: self.record(id), cause, reason };
@@ -62,7 +63,7 @@ impl Scheduler {
         };
         self.spawn(id, |reporter| async move {
             reporter.end_run(match letters.give_up(dead, giving_up).await {
-                Ok(()) => RecordOutcome::DeadLettered(permit),
+                Ok(()) => RecordOutcome::DeadLettered(permit, error_type),
                 Err(why) => {
                     drop(permit);
                     RecordOutcome::DeadLetterFailed(why)

@@ -49,7 +49,7 @@ use crate::flood_limit::FloodCounter;
 use crate::give_up::GiveUpAction;
 use crate::policies::Policies;
 use crate::routes::Router;
-use crate::summary::Summary;
+use crate::telemetry::ConsumerMetrics;
 
 /// The maximum number of records in a run. A longer run saves nothing more.
 const MAX_RUN_LEN: usize = 64;
@@ -87,7 +87,7 @@ pub(super) struct Scheduler {
     policies: Policies,
     services: Services,
     reports: Arc<Reports>,
-    summary: Summary,
+    metrics: ConsumerMetrics,
 }
 
 impl Scheduler {
@@ -115,9 +115,9 @@ impl Scheduler {
             control,
             flood_counter: FloodCounter::new(policies.flood_limit),
             policies,
+            metrics: ConsumerMetrics::new(services.spans.group.clone()),
             services,
             reports,
-            summary: Summary::default(),
         }
     }
 
@@ -132,7 +132,10 @@ impl Scheduler {
         }
         // A partition that is assigned during the shutdown is not consumed.
         if !self.stopping {
-            let partition = Partition::new(assignment.clone(), self.policies.commits_start_offset);
+            let counters = self.status().counters_of(&assignment);
+            let metrics = self.metrics.on_assigned(&assignment, &counters);
+            let starts = self.policies.commits_start_offset;
+            let partition = Partition::new(assignment.clone(), counters, metrics, starts);
             self.partitions.insert(assignment.id, partition);
         }
         Ok(())
@@ -212,8 +215,16 @@ impl Scheduler {
         &mut self.control
     }
 
-    pub(super) fn summary(&self) -> Summary {
-        self.summary
+    pub(super) fn metrics(&self) -> &ConsumerMetrics {
+        &self.metrics
+    }
+
+    /// Exports the metrics that are counted elsewhere.
+    pub(super) fn export_metrics(&mut self, buffered: Amount) {
+        let status = self.status().snapshot();
+        let state = self.control.shared().state().borrow();
+        let store_unavailable = self.breaker.is_store_unavailable();
+        self.metrics.export(&status, state.paused.as_ref(), store_unavailable, buffered);
     }
 
     fn queue(&mut self, id: QueueId) -> &mut Queue {
@@ -290,14 +301,5 @@ impl Scheduler {
             partition.queues.remove(&key);
         }
         queue
-    }
-
-    /// Counts records that were dropped before they were finished.
-    fn count_dropped(&mut self, amount: Amount) {
-        if self.stopping {
-            self.summary.unfinished += amount.records;
-        } else {
-            self.summary.revoked += amount.records;
-        }
     }
 }

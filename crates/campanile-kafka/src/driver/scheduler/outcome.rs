@@ -1,5 +1,6 @@
 //! Outcomes: what follows when the work on a record has ended.
 
+use campanile_core::telemetry::ErrorType;
 use campanile_core::{BoxError, Output};
 use tracing::field::debug;
 
@@ -16,6 +17,8 @@ use crate::driver::verdict::{Verdict, store_answered, verdict_for};
 use crate::error::{ConsumerError, chain};
 use crate::give_up::{GiveUpAction, GiveUpLock};
 use crate::retry_topics::origin;
+use crate::summary::{Count, SummaryCounters};
+use crate::telemetry::error_type;
 
 impl Scheduler {
     /// Handles the end of a queue's run. `outcome` is the outcome of its first record.
@@ -41,28 +44,26 @@ impl Scheduler {
         match outcome {
             RecordOutcome::Processed { .. } => unreachable!("returned above"),
             RecordOutcome::Skipped => {
-                self.summary.skipped += 1;
                 self.flood_counter.record_finished(false);
-                self.finish(id, Vec::new());
+                self.finish(id, Vec::new(), |counters| &counters.skipped);
             }
-            RecordOutcome::DeadLettered(_permit) => {
-                self.summary.dead_lettered += 1;
+            RecordOutcome::DeadLettered(_permit, error_type) => {
+                self.partition(id).metrics.dead_letters.of(error_type).increment(1);
                 self.flood_counter.record_finished(true);
-                self.finish(id, Vec::new());
+                self.finish(id, Vec::new(), |counters| &counters.dead_lettered);
             }
             RecordOutcome::DeadLetterFailed(why) => return self.on_dead_letter_failed(id, why),
             // The record comes back as a copy, so the flood limit counts it neither as a dead
             // letter nor as a record that was finished otherwise.
             RecordOutcome::Deferred => {
-                self.summary.deferred += 1;
-                self.finish(id, Vec::new());
+                self.finish(id, Vec::new(), |counters| &counters.deferred);
             }
             RecordOutcome::DeferFailed(after) => drop(self.schedule_retry(id, after, None)),
             RecordOutcome::PausedAt => self.requeue(id),
             RecordOutcome::StoppedAt => self.drop_first(id),
             RecordOutcome::Panicked(text) => {
                 self.breaker.on_no_store_call(id);
-                self.retry(id, None, &format!("panicked: {text}"));
+                self.retry(id, None, &format!("panicked: {text}"), ErrorType::Panicked);
             }
             RecordOutcome::ServiceFailed(error) => {
                 self.breaker.on_no_store_call(id);
@@ -90,9 +91,8 @@ impl Scheduler {
             self.clear_in_flight(id);
         }
         self.on_store_answer(id);
-        self.summary.processed += 1;
         self.flood_counter.record_finished(false);
-        self.finish(id, outputs);
+        self.finish(id, outputs, |counters| &counters.processed);
     }
 
     /// Handles a run that was stopped before its next record.
@@ -120,9 +120,9 @@ impl Scheduler {
             }
         }
         match verdict {
-            Verdict::Retry { after } => self.retry(id, after, &text()),
+            Verdict::Retry { after } => self.retry(id, after, &text(), error_type(&*error)),
             Verdict::Wait { after, settled } => {
-                self.summary.inconclusive += 1;
+                self.count_inconclusive(id, error_type(&*error));
                 self.queue(id).record_failure(text(), waits_for(&*error));
                 let after = self.schedule_retry(id, after, settled).map(debug);
                 tracing::debug!(
@@ -134,7 +134,7 @@ impl Scheduler {
                 );
             }
             Verdict::StoreUnavailable => {
-                self.summary.inconclusive += 1;
+                self.count_inconclusive(id, error_type(&*error));
                 self.queue(id).record_failure(text(), WAITS_FOR_STORE);
                 self.breaker.on_store_failure(id, &text());
                 self.schedule_store_retry(id);
@@ -151,7 +151,8 @@ impl Scheduler {
                 }
                 GiveUpAction::DeadLetter(letters) => {
                     let letters = letters.clone();
-                    self.publish_dead_letter(id, letters, giving_up, Cause::of(&*error), reason);
+                    let cause = (Cause::of(&*error), error_type(&*error));
+                    self.publish_dead_letter(id, letters, giving_up, cause, reason);
                 }
                 GiveUpAction::Stop => return Err(self.stop_at(id, giving_up, help, error)),
                 GiveUpAction::StopPartition => self.stop_partition_at(id, giving_up, help, &*error),
@@ -170,6 +171,13 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// Counts an attempt that said nothing about its record.
+    fn count_inconclusive(&mut self, id: QueueId, error_type: ErrorType) {
+        let partition = self.partition(id);
+        partition.counters.inconclusive.add(1);
+        partition.metrics.retries.of(error_type).increment(1);
     }
 
     /// Notes that the store answered this record.
@@ -213,13 +221,14 @@ impl Scheduler {
         self.enqueue(id);
     }
 
-    /// Finishes the first record of a queue.
-    fn finish(&mut self, id: QueueId, outputs: Vec<Output>) {
+    /// Finishes the first record of a queue, and counts it in `count`.
+    fn finish(&mut self, id: QueueId, outputs: Vec<Output>, count: fn(&SummaryCounters) -> &Count) {
         let max_ahead = self.max_ahead();
         let first = self.queue(id).first();
         let (delivery, amount) = (first.delivery, first.amount());
         let at = (!outputs.is_empty()).then(|| first.record.coordinates().clone());
         let partition = self.partition(id);
+        count(&partition.counters).add(1);
         let outputs = at.map(|at| partition.record_outputs(at, outputs));
         #[cfg(test)]
         let amount = if is_planted(Bug::BudgetNotReturned) { Amount::default() } else { amount };
@@ -234,9 +243,8 @@ impl Scheduler {
 
     /// Drops the first record of a queue without finishing it.
     pub(super) fn drop_first(&mut self, id: QueueId) {
-        let amount = self.queue(id).first().amount();
-        self.partition(id).release(amount);
-        self.count_dropped(amount);
+        let (amount, stopping) = (self.queue(id).first().amount(), self.stopping);
+        self.partition(id).drop_records(amount, stopping);
         self.advance(id);
     }
 
@@ -248,9 +256,8 @@ impl Scheduler {
             self.remove(id);
         } else if !queue.is_running() {
             if self.partition(id).draining {
-                let amount = self.queue(id).amount();
-                self.partition(id).release(amount);
-                self.count_dropped(amount);
+                let (amount, stopping) = (self.queue(id).amount(), self.stopping);
+                self.partition(id).drop_records(amount, stopping);
                 self.remove(id);
             } else {
                 self.enqueue(id);

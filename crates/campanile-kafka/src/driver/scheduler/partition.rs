@@ -15,10 +15,14 @@ use crate::driver::task::Task;
 use crate::driver::watermark::{Delivery, Watermark};
 use crate::order::OrderKey;
 use crate::retry_topics::RetryTopic;
+use crate::summary::SummaryCounters;
+use crate::telemetry::TopicMetrics;
 use crate::transaction::RecordOutputs;
 
 pub(super) struct Partition {
     pub(super) assignment: Arc<Assignment>,
+    pub(super) counters: Arc<SummaryCounters>,
+    pub(super) metrics: Arc<TopicMetrics>,
     watermark: Watermark,
     /// The queues that further records can join, by key.
     pub(super) queues: FxHashMap<OrderKey, QueueId>,
@@ -52,9 +56,16 @@ pub(super) struct Keyless {
 }
 
 impl Partition {
-    pub(super) fn new(assignment: Arc<Assignment>, commits_start_offset: bool) -> Self {
+    pub(super) fn new(
+        assignment: Arc<Assignment>,
+        counters: Arc<SummaryCounters>,
+        metrics: Arc<TopicMetrics>,
+        commits_start_offset: bool,
+    ) -> Self {
         Self {
             assignment,
+            counters,
+            metrics,
             watermark: Watermark::default(),
             queues: FxHashMap::default(),
             keyless: Keyless::default(),
@@ -166,6 +177,15 @@ impl Partition {
         RecordOutputs::new(at, outputs, [usage.clone(), total.clone()])
     }
 
+    /// Counts records that were dropped before they were finished, and releases their part of the
+    /// budget. `stopping` is set during the shutdown.
+    pub(super) fn drop_records(&self, amount: Amount, stopping: bool) {
+        let SummaryCounters { unfinished, revoked, .. } = &*self.counters;
+        let count = if stopping { unfinished } else { revoked };
+        count.add(amount.records);
+        self.release(amount);
+    }
+
     /// Releases the part of the budget that was taken by finished or dropped records.
     pub(super) fn release(&self, amount: Amount) {
         self.assignment.usage.remove(amount);
@@ -177,6 +197,7 @@ impl Partition {
 mod tests {
     use super::*;
     use crate::driver::{AssignmentId, Usage};
+    use crate::telemetry::ConsumerMetrics;
 
     fn finish(partition: &mut Partition, Queued { delivery, record, .. }: Queued) {
         let outputs = vec![Output::to("invoices").payload("1")];
@@ -199,7 +220,10 @@ mod tests {
     fn partition() -> Partition {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
-        Partition::new(Arc::new(assignment), true)
+        let assignment = Arc::new(assignment);
+        let mut metrics = ConsumerMetrics::new("g".into());
+        let metrics = metrics.on_assigned(&assignment, &Arc::default());
+        Partition::new(assignment, Arc::default(), metrics, true)
     }
 
     /// Takes the watermark, and the offsets of the records whose outputs are sent with it.

@@ -36,7 +36,7 @@ impl Scheduler {
                 partition.release(Amount::of(&record));
                 continue;
             }
-            self.summary.received += 1;
+            partition.counters.received.add(1);
             if self.policies.skip_at.contains(record.coordinates()) {
                 self.skip_unprocessed(assignment, record, due);
                 continue;
@@ -77,9 +77,9 @@ impl Scheduler {
             "record skipped without processing, as `Consumer::skip_at` requests; its offset is \
              committed"
         );
-        self.summary.skipped += 1;
         let max_ahead = self.max_ahead();
         if let Some(partition) = self.partitions.get_mut(&assignment) {
+            partition.counters.skipped.add(1);
             let amount = Amount::of(&record);
             let (Queued { delivery, .. }, mut unblocked) =
                 partition.deliver(record, due, max_ahead);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use campanile_core::telemetry::ErrorType;
 use campanile_idempotency::{Backoff, SettledFuture};
 use tokio::time::Instant;
 
@@ -15,8 +16,16 @@ use crate::retry_topics::{RetryPublisher, origin};
 impl Scheduler {
     /// Handles a failed attempt: retries the record after this time, or after the driver's own
     /// backoff. With retry topics, a copy of the record is published instead.
-    pub(super) fn retry(&mut self, id: QueueId, after: Option<Duration>, error: &str) {
-        self.summary.retried += 1;
+    pub(super) fn retry(
+        &mut self,
+        id: QueueId,
+        after: Option<Duration>,
+        error: &str,
+        error_type: ErrorType,
+    ) {
+        let partition = self.partition(id);
+        partition.counters.retried.add(1);
+        partition.metrics.retries.of(error_type).increment(1);
         self.queue(id).record_failure(error.to_owned(), WAITS_FOR_BACKOFF);
         let record = self.record(id);
         let (after, retry_topic) = match self.policies.retry_publisher.clone() {

@@ -1,0 +1,8 @@
+//! The metrics, as an exporter for Prometheus shows them.
+
+#![expect(clippy::unwrap_used, reason = "test helpers")]
+
+mod consumer;
+mod layer;
+mod scrape;
+mod table;
