@@ -102,4 +102,16 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION campanile.publish, campanile.relay FROM PUBLIC;
+-- ---------------------------------------------------------------------------------------------------
+-- backlog: counts the messages that are not known to be published, at most `most` of them, and returns
+-- the age of the oldest in seconds.
+
+CREATE FUNCTION campanile.backlog(most integer, OUT messages bigint, OUT oldest_age double precision)
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(next.written)), 0)
+    FROM (SELECT o.written FROM campanile.outbox o ORDER BY o.id LIMIT most) next
+$$;
+
+REVOKE ALL ON FUNCTION campanile.publish, campanile.relay, campanile.backlog FROM PUBLIC;

@@ -1,8 +1,10 @@
-//! The cost of the layer itself: a record through the layer and a [`MemoryStore`].
+//! The cost of the layer itself: a record through the layer and a [`MemoryStore`]. It has no recorder of
+//! metrics, except in the rows about them.
 
 use std::time::Duration;
 
 use campanile::{BoxError, IdempotencyLayer, LockKeeper, MemoryStore, lock::Clock};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::handlers::{Noop, key, process, with_layer};
@@ -10,6 +12,9 @@ use crate::report::{Goal, Report, Row};
 
 const ROUNDS: usize = 5;
 const RECORDS: u64 = 100_000;
+
+/// More rounds, since the difference is small.
+const METRICS_ROUNDS: usize = 21;
 
 pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     let (mut bare, mut alone, mut many, mut same_thread) = (vec![], vec![], vec![], vec![]);
@@ -25,7 +30,13 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
             RECORDS..2 * RECORDS,
             256,
         ))?));
-        same_thread.push(nanos_per_record(run_on_one_thread()?.time));
+        same_thread.push(nanos_per_record(run_on_one_thread(None)?.time));
+    }
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let mut with_metrics = vec![];
+    for _ in 0..METRICS_ROUNDS {
+        let without = nanos_per_record(run_on_one_thread(None)?.time);
+        with_metrics.push(nanos_per_record(run_on_one_thread(Some(&recorder))?.time) - without);
     }
     let over_bare = |all: Vec<f64>| all.iter().zip(&bare).map(|(all, bare)| all - bare).collect();
     let mut row = |name, unit, values, goal| {
@@ -41,9 +52,14 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
         over_bare(same_thread),
         two_micros,
     );
-    let allocations = run_on_one_thread()?.allocations - bare_allocations()?;
+    row("the same with metrics, over without", "ns/record", with_metrics, Some(Goal::AtMost(60.0)));
+    let without_metrics = run_on_one_thread(None)?.allocations;
+    let allocations = without_metrics - bare_allocations()?;
     let each = vec![allocations as f64 / RECORDS as f64];
     row("its allocations over the bare handler's", "a record", each, Some(Goal::AtMost(6.0)));
+    let metrics = run_on_one_thread(Some(&recorder))?.allocations as f64 - without_metrics as f64;
+    let each = vec![metrics / RECORDS as f64];
+    row("allocations of metrics", "a record", each, Some(Goal::AtMost(0.001)));
     Ok(())
 }
 
@@ -53,11 +69,17 @@ struct SingleThreadRun {
 }
 
 /// Runs everything on one thread, so that all allocations are counted.
-fn run_on_one_thread() -> Result<SingleThreadRun, BoxError> {
+fn run_on_one_thread(recorder: Option<&PrometheusRecorder>) -> Result<SingleThreadRun, BoxError> {
     let runtime = current_thread()?;
-    let (keeper, task) = LockKeeper::pair(MemoryStore::new(), Clock::boot());
-    runtime.spawn(task);
-    let layer = IdempotencyLayer::new(&keeper, "bench", key)?;
+    let layer = || {
+        let (keeper, task) = LockKeeper::pair(MemoryStore::new(), Clock::boot());
+        runtime.spawn(task);
+        IdempotencyLayer::new(&keeper, "bench", key)
+    };
+    let layer = match recorder {
+        Some(recorder) => metrics::with_local_recorder(recorder, layer)?,
+        None => layer()?,
+    };
     let mut time = Ok(Duration::ZERO);
     let counted = allocation_counter::measure(|| {
         time = runtime.block_on(process(with_layer(&layer), 0..RECORDS, 256));

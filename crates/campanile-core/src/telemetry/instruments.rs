@@ -141,4 +141,12 @@ instruments! {
         "1 while the consumer is paused, else 0.";
     STORE_UNAVAILABLE: Gauge, "campanile.consumer.store.unavailable", "{consumer}", [open(GROUP)],
         "1 while no records are started because the store does not answer, else 0.";
+
+    // The stores.
+    OUTBOX_MESSAGES: Gauge, "campanile.outbox.messages", "{message}", [],
+        "Messages in the outbox, at most 10000, counted every 10 s by the relay that leads. 0 in other processes.";
+    OUTBOX_OLDEST_AGE: Gauge, "campanile.outbox.oldest.age", "s", [],
+        "The age of the oldest of them.";
+    REDIS_SHORTFALLS: Counter, "campanile.redis.shortfalls", "{completion}", [],
+        "Completions that were acknowledged although too few replicas or disks had them in time.";
 }

@@ -33,6 +33,10 @@ pub use self::instruments::INSTRUMENTS;
 #[doc(hidden)]
 pub use self::recorded::{Counter, Family, Gauge, Histogram, ResultHistogram};
 
+/// Whether values are recorded. For values that are determined only to be recorded.
+#[doc(hidden)]
+pub const IS_ENABLED: bool = cfg!(feature = "metrics");
+
 /// Returns the name of each histogram with the upper bounds of its buckets, for the configuration of
 /// an exporter. Durations are in seconds.
 pub fn buckets() -> impl Iterator<Item = (&'static str, &'static [f64])> {

@@ -9,6 +9,7 @@
 mod dispatcher;
 mod key_queue;
 mod message_counter;
+mod metrics;
 mod publish;
 mod refused;
 mod relay;

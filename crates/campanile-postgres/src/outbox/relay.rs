@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxError, BoxableError, Output};
+use campanile_core::{BoxError, BoxableError, Output, telemetry};
 use futures_util::future::{Either, Fuse, FusedFuture, FutureExt, select};
 use futures_util::select_biased;
 use tokio::sync::Notify;
@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
 use super::dispatcher::Dispatcher;
+use super::metrics::OutboxMetrics;
 use super::session::Session;
 use crate::log_limit::LogLimit;
 use crate::{Inbox, PgConfig};
@@ -19,6 +20,9 @@ use crate::{Inbox, PgConfig};
 /// The pause between two reads of the table for messages of other processes, and between two
 /// attempts to lead.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The interval at which the messages in the table are counted, for metrics.
+const BACKLOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The time limit for acknowledgments of in-flight messages at a shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -177,7 +181,10 @@ impl Relay {
         P::Future: Send,
         F: Future<Output = ()>,
     {
+        let metrics = OutboxMetrics::new();
         let mut exchange = pin!(Fuse::terminated());
+        let mut backlog = pin!(Fuse::terminated());
+        let mut backlog_due = Instant::now();
         let mut drain_deadline = None;
         loop {
             let now = Instant::now();
@@ -188,6 +195,10 @@ impl Relay {
                     None if drain_deadline.is_some() && dispatcher.is_idle() => return Ok(()),
                     None => {}
                 }
+            }
+            if telemetry::IS_ENABLED && backlog.is_terminated() && now >= backlog_due {
+                backlog.set(session.backlog().fuse());
+                backlog_due = now + BACKLOG_INTERVAL;
             }
             let wakeup = [Some(now + POLL_INTERVAL), dispatcher.next_wakeup(now), drain_deadline]
                 .into_iter()
@@ -204,6 +215,7 @@ impl Relay {
                     let (request, messages) = response?;
                     dispatcher.accept(messages, &request, Instant::now());
                 }
+                counted = backlog => metrics.set(counted?),
                 result = dispatcher.next_result() => dispatcher.handle_result(result, Instant::now()),
                 () = written => dispatcher.mark_has_more(),
                 () = pause => if drain_deadline.is_some_and(|deadline| deadline <= Instant::now()) {

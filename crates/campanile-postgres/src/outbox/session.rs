@@ -20,10 +20,23 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// hangs. A leader sends a statement every second.
 const SET_IDLE_TIMEOUT: &str = "SET idle_session_timeout = '15s'";
 
+/// The maximum number of messages that are counted, which takes some milliseconds.
+const MAX_BACKLOG: i32 = 10_000;
+
 /// The relay's own session. Dropping it closes it and gives up the lead.
 pub(super) struct Session {
     lease: Lease,
     relay: Statement,
+    backlog: Statement,
+}
+
+/// The messages in the table.
+#[derive(Default)]
+pub(super) struct Backlog {
+    /// At most [`MAX_BACKLOG`].
+    pub(super) messages: i64,
+    /// In seconds.
+    pub(super) oldest_age: f64,
 }
 
 /// The arguments of an exchange.
@@ -45,12 +58,14 @@ pub(super) struct ExchangeRequest {
 impl Session {
     pub(super) async fn open(config: &PgConfig) -> Result<Self, BoxError> {
         const RELAY: &str = "SELECT * FROM campanile.relay($1, $2, $3, $4, $5, $6)";
+        const BACKLOG: &str = "SELECT messages, oldest_age FROM campanile.backlog($1)";
         let pool = config.admin_pool()?;
         let opening = async {
             let lease = pool.lease().await.map_err(|error| pool.unreachable(error))?;
             lease.batch_execute(SET_IDLE_TIMEOUT).await.map_err(with_advice)?;
             let relay = lease.prepare(RELAY).await.map_err(with_advice)?;
-            Ok(Self { lease, relay })
+            let backlog = lease.prepare(BACKLOG).await.map_err(with_advice)?;
+            Ok(Self { lease, relay, backlog })
         };
         timeout(STATEMENT_TIMEOUT, opening).await?
     }
@@ -77,5 +92,12 @@ impl Session {
         let rows = rows.map_err(with_advice)?;
         let messages = rows.iter().map(Message::read).collect::<Result<_, _>>()?;
         Ok((request, messages))
+    }
+
+    /// Counts the messages in the table.
+    pub(super) async fn backlog(&self) -> Result<Backlog, BoxError> {
+        let query = self.lease.query_one(&self.backlog, &[&MAX_BACKLOG]);
+        let row = timeout(STATEMENT_TIMEOUT, query).await?.map_err(with_advice)?;
+        Ok(Backlog { messages: row.try_get(0)?, oldest_age: row.try_get(1)? })
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use campanile_core::telemetry::{Counter, instruments};
 use campanile_core::{Answer, Command, Operation, Reply};
 use campanile_idempotency::StoreError;
 
@@ -43,9 +44,9 @@ pub(crate) struct WaitState {
 
 /// Counts the completions that were acknowledged before they reached the required replicas or
 /// disks.
-#[derive(Default)]
 pub(crate) struct ShortfallCounter {
     count: AtomicU64,
+    metric: Counter,
     /// Whether the last wait fell short.
     has_shortfall: AtomicBool,
 }
@@ -68,7 +69,7 @@ impl Durability {
 
 impl WaitState {
     pub(crate) fn new(durability: Durability, pool: ConnectionPool) -> Self {
-        Self { durability, pool, shortfalls: Arc::default() }
+        Self { durability, pool, shortfalls: Arc::new(ShortfallCounter::new()) }
     }
 
     /// Creates the same for `topology`, with connections of its own. Both count their shortfalls
@@ -97,11 +98,20 @@ impl WaitState {
 }
 
 impl ShortfallCounter {
+    fn new() -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            metric: Counter::new(&instruments::REDIS_SHORTFALLS, &[]),
+            has_shortfall: AtomicBool::new(false),
+        }
+    }
+
     /// Records the result of a wait and, if it fell short, how many completions that affects. Logs
     /// only when the result changes, not for every wait.
     pub(crate) fn record(&self, address: &str, completions: usize, shortfall: Option<&Shortfall>) {
         if shortfall.is_some() {
             self.count.fetch_add(completions as u64, Ordering::Relaxed);
+            self.metric.increment(completions as u64);
         }
         let had_shortfall = self.has_shortfall.swap(shortfall.is_some(), Ordering::Relaxed);
         match shortfall {

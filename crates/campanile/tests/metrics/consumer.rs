@@ -19,13 +19,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
-use crate::scrape::{Scrape, recorder};
+use crate::scrape::{Scrape, TIMEOUT, recorder};
 use crate::table::assert_defined;
 
 const GROUP: &str = "messaging_consumer_group_name";
 const TOPIC: &str = "messaging_destination_name";
 const OUTCOME: &str = "campanile_record_outcome";
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program's recorder.
 fn scrape() -> Scrape {
@@ -96,19 +95,24 @@ fn start(serve: Serve) -> (Handle, JoinHandle<Served>) {
 }
 
 /// Waits until this many records are finished, and stops the consumer.
-async fn stop_after(finished: u64, (handle, served): (Handle, JoinHandle<Served>)) -> Summary {
+async fn stop_after(finished: u64, serving: (Handle, JoinHandle<Served>)) -> Summary {
+    let (handle, served) = &serving;
     let done = |summary: Summary| {
         let Summary { processed, skipped, dead_lettered, deferred, .. } = summary;
         processed + skipped + dead_lettered + deferred
     };
-    let stopped = async {
+    let are_finished = async {
         while done(handle.status().summary) < finished && !served.is_finished() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        handle.shutdown();
-        served.await.unwrap().unwrap()
     };
-    tokio::time::timeout(TIMEOUT, stopped).await.expect("the records are finished")
+    tokio::time::timeout(TIMEOUT, are_finished).await.expect("the records are finished");
+    stop(serving).await
+}
+
+async fn stop((handle, served): (Handle, JoinHandle<Served>)) -> Summary {
+    handle.shutdown();
+    tokio::time::timeout(TIMEOUT, served).await.expect("serving ends").unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -256,8 +260,7 @@ async fn flood_pause_and_unavailable_store_show() {
     let flood = [group, ("campanile_pause_cause", "flood_limit")];
     scrape.reaches("campanile_consumer_paused", &flood, 1.0).await;
     scrape.reaches("campanile_consumer_store_unavailable", &[group], 0.0).await;
-    handle.shutdown();
-    served.await.unwrap().unwrap();
+    stop((handle.clone(), served)).await;
     scrape.assert("campanile_consumer_records_total", &[group, (OUTCOME, "unfinished")], 1.0);
     assert_eq!(handle.status().stage, ConsumerStage::Ended);
 }
@@ -277,13 +280,12 @@ async fn deferred_and_revoked_records_are_counted() {
     let deferred = [(GROUP, "deferred"), (TOPIC, "orders"), (OUTCOME, "deferred")];
     scrape.assert(records, &deferred, 1.0);
 
-    produce(&kafka, "orders", "2");
+    // The group has no offset, and reads the record as well.
     let stops = consumer(&kafka, "revoked", "orders").on_give_up(OnGiveUp::StopPartition);
     let fails = service_fn(async |_: Record| Err::<(), BoxError>(permanent("no").into()));
-    let (handle, served) = start(stops.serve(fails));
+    let serving = start(stops.serve(fails));
     let stopped = [(GROUP, "revoked"), ("campanile_partition_state", "stopped")];
     scrape.reaches("campanile_consumer_partitions", &stopped, 1.0).await;
-    scrape.reaches(records, &[(GROUP, "revoked"), (OUTCOME, "revoked")], 2.0).await;
-    handle.shutdown();
-    served.await.unwrap().unwrap();
+    scrape.reaches(records, &[(GROUP, "revoked"), (OUTCOME, "revoked")], 1.0).await;
+    stop(serving).await;
 }

@@ -5,4 +5,5 @@
 mod consumer;
 mod layer;
 mod scrape;
+mod stores;
 mod table;

@@ -7,6 +7,9 @@ use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
+/// The time limit for everything a test waits for.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Creates a recorder as the guide shows it, without its listener.
 pub(crate) fn recorder() -> PrometheusRecorder {
     let mut builder = PrometheusBuilder::new().with_recommended_naming(true);
@@ -36,18 +39,18 @@ impl Scrape {
 
     /// Waits until the value is reached. Gauges of the consumer are updated once a second.
     pub(crate) async fn reaches(&self, name: &str, labels: &[(&str, &str)], expected: f64) {
-        for _ in 0..3_000 {
+        let current = || {
             let text = self.0.render();
-            let value: f64 = text.lines().filter_map(|line| sample(line, name, labels)).sum();
-            if value == expected {
-                return;
+            text.lines().filter_map(|line| sample(line, name, labels)).sum::<f64>()
+        };
+        let reached = async {
+            while current() != expected {
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        if tokio::time::timeout(TIMEOUT, reached).await.is_err() {
+            panic!("{name} with {labels:?} is {} and not {expected}", current());
         }
-        panic!(
-            "timed out waiting until {name} with {labels:?} is {expected}:\n{}",
-            self.0.render()
-        );
     }
 }
 

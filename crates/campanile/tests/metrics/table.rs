@@ -9,7 +9,8 @@ use crate::scrape::Scrape;
 const GUIDE: &str = include_str!("../../src/guide/observability.md");
 
 /// The tests, in which each instrument has a value that is not zero.
-const TESTS: &[&str] = &[include_str!("layer.rs"), include_str!("consumer.rs")];
+const TESTS: &[&str] =
+    &[include_str!("layer.rs"), include_str!("consumer.rs"), include_str!("stores.rs")];
 
 /// The name that OpenTelemetry's exporters for Prometheus give to an instrument.
 fn prometheus_name(instrument: &Instrument) -> String {
