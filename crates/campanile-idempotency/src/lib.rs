@@ -41,6 +41,7 @@
 //! * [`BatchLayer`] is for handlers that process many requests at a time.
 //! * [`LockKeeper`] sends all operations to the store: it batches commands, renews locks, and
 //!   repeats a settlement until the store replies.
+//! * `telemetry` counts what layers and keepers do; [`campanile_core::telemetry`] lists the metrics.
 //! * [`store`] contains the trait of stores; [`MemoryStore`] is an in-memory implementation.
 
 mod backoff;

@@ -104,6 +104,10 @@
 //! `origin`, the original coordinates. Retry events have `after`, the delay, and `retry_topic`. A dead
 //! letter without its payload is `truncated`. librdkafka's own log has the target `librdkafka`.
 //!
+//! With the feature `metrics`, the consumer and its producers record the metrics that
+//! [`campanile_core::telemetry::instruments`] lists. [`Handle::status`] has the number of records by
+//! outcome in any case.
+//!
 //! At startup, an unsafe configuration is logged at WARN: a topic that [retains records for longer than
 //! their entries are kept](Consumer::without_retention_check), and a drain timeout above half of
 //! `max.poll.interval.ms`, which a revoke would shorten.
@@ -120,6 +124,7 @@
 //!   `publish`, which waits for acknowledgements.
 //! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of
 //!   transactions.
+//! * `telemetry` has the metrics of a consumer.
 //! * `retention` compares how long a topic's records and their entries are kept.
 
 mod backoff;

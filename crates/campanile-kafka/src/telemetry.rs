@@ -195,10 +195,12 @@ impl PartitionMetrics {
 /// Classifies the error of a service.
 pub(crate) fn error_type(error: &(dyn Error + 'static)) -> ErrorType {
     let Some(own) = IdempotencyError::find(error) else {
-        return match () {
-            () if error::find::<DecodeError>(error).is_some() => ErrorType::Decode,
-            () if error::find::<NoRoute>(error).is_some() => ErrorType::NoRoute,
-            () => ErrorType::Other,
+        return if error::find::<DecodeError>(error).is_some() {
+            ErrorType::Decode
+        } else if error::find::<NoRoute>(error).is_some() {
+            ErrorType::NoRoute
+        } else {
+            ErrorType::Other
         };
     };
     match own {

@@ -215,7 +215,7 @@ async fn duplicates_are_counted_by_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn record_that_was_locked_elsewhere_is_an_other_process_duplicate() {
+async fn record_locked_elsewhere_is_an_other_process_duplicate() {
     let process = Process::new();
     let other = process.other();
     let running = start(&service(process.layer()), "a", "wait").await;
