@@ -1,0 +1,179 @@
+//! The settings of a store of any kind.
+
+use std::str::FromStr;
+
+use campanile_core::{BoxError, ConfigError, error};
+use campanile_idempotency::{BoxStore, Store};
+use campanile_postgres::{PgConfig, PgStore};
+use campanile_redis::{RedisConfig, RedisStore};
+
+use crate::AdminError;
+
+/// The settings of a store of any kind, parsed from a URL:
+///
+/// | URL | store |
+/// |---|---|
+/// | `redis://[user][:password@]host[:port][/database]`, `redis+unix:///path/to/socket` | a single Redis server |
+/// | `redis+sentinel://[user][:password@]host[:port][,host…]/name` | the primary that the sentinels know by this name; the user and password are the primary's |
+/// | `redis+cluster://[user][:password@]host[:port][,host…]` | a Redis Cluster |
+/// | `postgres://[user[:password]@]host[:port][,host…][/database]` | Postgres |
+///
+/// With `rediss` in place of `redis`, the connections use TLS, which needs the feature `tls`.
+/// `Debug` shows no credentials.
+///
+/// ```
+/// use campanile_admin::StoreConfig;
+///
+/// # fn main() -> Result<(), campanile_core::ConfigError> {
+/// let config: StoreConfig = "redis+sentinel://app:secret@s1:26379,s2:26379/tower".parse()?;
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StoreConfig {
+    /// Redis: a single server, the primary behind sentinels, or a cluster.
+    Redis(RedisConfig),
+    /// Postgres.
+    Postgres(PgConfig),
+}
+
+impl StoreConfig {
+    /// Connects to the store.
+    ///
+    /// # Errors
+    /// Fails if the URL is invalid, or if the server is not available within the connect timeout of
+    /// the settings or refuses the credentials.
+    pub async fn connect(self) -> Result<BoxStore, AdminError> {
+        match self {
+            Self::Redis(config) => match RedisStore::connect(config).await {
+                Ok(store) => Ok(store.boxed()),
+                Err(campanile_redis::ConnectError::Config(error)) => Err(error.into()),
+                Err(error @ campanile_redis::ConnectError::Url { .. }) => Err(invalid_url(error)),
+                Err(error) => Err(unavailable(error)),
+            },
+            Self::Postgres(config) => match PgStore::connect(config).await {
+                Ok(store) => Ok(store.boxed()),
+                Err(campanile_postgres::ConnectError::Config(error)) => Err(error.into()),
+                Err(error @ campanile_postgres::ConnectError::Url { .. }) => {
+                    Err(invalid_url(error))
+                }
+                Err(error) => Err(unavailable(error)),
+            },
+        }
+    }
+}
+
+/// Neither the error nor its sources contain the URL, which may contain a password.
+fn invalid_url(invalid: impl Into<BoxError>) -> AdminError {
+    let invalid = invalid.into();
+    let texts: Vec<String> = error::sources(&*invalid).map(ToString::to_string).collect();
+    ConfigError::new(texts.join(": ")).into()
+}
+
+fn unavailable(error: impl Into<BoxError>) -> AdminError {
+    AdminError::unavailable("cannot connect to the store", error)
+}
+
+impl FromStr for StoreConfig {
+    type Err = ConfigError;
+
+    /// Parses the URL as far as it decides which kind of store there is;
+    /// [`connect`](Self::connect) parses the rest.
+    fn from_str(url: &str) -> Result<Self, ConfigError> {
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        Ok(match scheme {
+            "postgres" | "postgresql" => Self::Postgres(PgConfig::new(url)),
+            "redis" | "rediss" | "redis+unix" | "unix" => Self::Redis(RedisConfig::new(url)),
+            "redis+sentinel" | "rediss+sentinel" => Self::Redis(sentinel(url)?),
+            "redis+cluster" | "rediss+cluster" => Self::Redis(cluster(url)),
+            _ => {
+                return Err(ConfigError::new(
+                    "the URL of the store must begin with redis://, rediss://, redis+unix://, \
+                     redis+sentinel://, redis+cluster:// or postgres://",
+                ));
+            }
+        })
+    }
+}
+
+/// A URL of several hosts: the scheme of each host, the user and password, the hosts and the path.
+struct Hosts<'a> {
+    scheme: &'a str,
+    credentials: Option<&'a str>,
+    hosts: &'a str,
+    path: &'a str,
+}
+
+impl<'a> Hosts<'a> {
+    fn parse(url: &'a str) -> Self {
+        let (kind, rest) = url.split_once("://").unwrap_or_default();
+        let (scheme, _) = kind.split_once('+').unwrap_or((kind, ""));
+        // A password may contain `@`; a host cannot.
+        let (credentials, rest) = match rest.rsplit_once('@') {
+            Some((credentials, rest)) => (Some(credentials), rest),
+            None => (None, rest),
+        };
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        Self { scheme, credentials, hosts, path }
+    }
+
+    fn urls(&self, credentials: Option<&str>) -> Vec<String> {
+        let at = if credentials.is_some() { "@" } else { "" };
+        let credentials = credentials.unwrap_or_default();
+        let urls = self.hosts.split(',');
+        urls.map(|host| format!("{}://{credentials}{at}{host}", self.scheme)).collect()
+    }
+}
+
+fn sentinel(url: &str) -> Result<RedisConfig, ConfigError> {
+    let parts = Hosts::parse(url);
+    if parts.path.is_empty() {
+        return Err(ConfigError::new(
+            "the URL of sentinels must end with the name of the primary: \
+             redis+sentinel://host:26379/name",
+        ));
+    }
+    let config = RedisConfig::sentinel(parts.path, parts.urls(None));
+    Ok(match parts.credentials {
+        Some(credentials) => {
+            let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+            let user = if user.is_empty() { "default" } else { user };
+            config.with_credentials(user, password)
+        }
+        None => config,
+    })
+}
+
+fn cluster(url: &str) -> RedisConfig {
+    let parts = Hosts::parse(url);
+    RedisConfig::cluster(parts.urls(parts.credentials))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_of_store_follows_from_the_scheme() {
+        for (url, address) in [
+            ("redis://127.0.0.1:6379/2", "127.0.0.1:6379"),
+            ("redis+sentinel://:s3cret@s1:26379,s2:26379/tower", "tower"),
+            ("redis+cluster://app:s3cret@n1:6379,n2:6379", "n2:6379"),
+            ("postgres://app:s3cret@db1,db2/app", "db2"),
+        ] {
+            let config: StoreConfig = url.parse().unwrap();
+            let shown = format!("{config:?}");
+            assert!(shown.contains(address) && !shown.contains("s3cret"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn invalid_url_error_omits_the_password() {
+        for url in ["mysql://app:s3cret@db", "s3cret", "redis+sentinel://app:s3cret@s1:26379"] {
+            let error = url.parse::<StoreConfig>().unwrap_err().to_string();
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+}
