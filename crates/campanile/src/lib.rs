@@ -127,7 +127,9 @@ pub mod consumer {
 /// Dead-letter topics.
 #[cfg(feature = "kafka")]
 pub mod dead_letter {
-    pub use campanile_kafka::{DeadLetter, FloodLimit, HeaderStyle};
+    pub use campanile_kafka::{
+        DeadLetter, FloodLimit, HeaderStyle, InvalidLetter, LetterHeaders, LetterLock,
+    };
 }
 
 /// Errors: those of the layer, and the markers with which a handler says what to do.

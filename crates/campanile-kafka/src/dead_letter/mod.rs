@@ -9,7 +9,7 @@ mod publisher;
 mod targets;
 mod topic;
 
-pub use self::headers::HeaderStyle;
+pub use self::headers::{HeaderStyle, InvalidLetter, LetterHeaders, LetterLock};
 pub(crate) use self::headers::{Cause, Letter};
 pub use self::policy::DeadLetter;
 pub(crate) use self::publisher::{DeadLetters, GiveUpError, GivenUpRecord};

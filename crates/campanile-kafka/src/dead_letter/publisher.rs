@@ -4,13 +4,13 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use campanile_core::{BoxError, ConfigError, FencingToken, LockHandle, Output, Record};
+use campanile_core::{BoxError, ConfigError, LockHandle, Output, Record};
 use campanile_idempotency::IdempotencyError;
 use futures_util::future::{Either, select};
 
 use super::policy::DeadLetter;
 use super::topic::TopicChoice;
-use super::{Cause, HeaderStyle, Letter};
+use super::{Cause, HeaderStyle, Letter, LetterLock};
 use crate::client::ClientSettings;
 use crate::give_up::{GiveUpLock, give_up, settle_for_stop};
 use crate::publish::{PublishError, Publisher};
@@ -135,7 +135,8 @@ impl DeadLetters {
         let Some(lock) = lock else {
             return Ok(self.publish(topic, dead, None, truncated).await);
         };
-        let publication = pin!(self.publish(topic, dead, Some(lock.token()), truncated));
+        let letter_lock = LetterLock { namespace: lock.namespace().clone(), token: lock.token() };
+        let publication = pin!(self.publish(topic, dead, Some(&letter_lock), truncated));
         match select(lock.lost(), publication).await {
             // The new owner of the lock gives up the record, or tries it again.
             Either::Left((lost, _)) => Err(unsettled(IdempotencyError::LockLost(lost))),
@@ -149,12 +150,12 @@ impl DeadLetters {
         &self,
         topic: &Arc<str>,
         dead: &GivenUpRecord,
-        token: Option<FencingToken>,
+        lock: Option<&LetterLock>,
         truncated: bool,
     ) -> Result<LetterForm, PublishError> {
         let mut form = LetterForm { truncated, has_timestamp: true };
         loop {
-            let message = self.message(topic, dead, token, form);
+            let message = self.message(topic, dead, lock, form);
             match self.publisher.publish(&message).await {
                 Err(PublishError::TooLarge) if !form.truncated => form.truncated = true,
                 Err(PublishError::Timestamp) if form.has_timestamp => form.has_timestamp = false,
@@ -167,10 +168,10 @@ impl DeadLetters {
         &self,
         topic: &Arc<str>,
         GivenUpRecord { record, cause, .. }: &GivenUpRecord,
-        token: Option<FencingToken>,
+        lock: Option<&LetterLock>,
         LetterForm { truncated, has_timestamp }: LetterForm,
     ) -> Output {
-        let letter = Letter { record, group: &self.group, cause, token, truncated };
+        let letter = Letter { record, group: &self.group, cause, lock, truncated };
         let small = |key: &&Bytes| !truncated || key.len() <= MAX_KEPT_KEY;
         let mut message = Output::to(topic.clone());
         message.key = record.key().filter(small).cloned();

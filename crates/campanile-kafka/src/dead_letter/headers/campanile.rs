@@ -4,10 +4,11 @@ use bytes::Bytes;
 use campanile_core::IdempotencyKey;
 
 use super::cause::CauseKind;
-use super::{Header, Letter, MAX_KEPT, put};
+use super::{Header, Letter, LetterLock, MAX_KEPT, put};
 
 pub(super) const CAUSE: &str = "campanile-cause";
 pub(super) const KEY: &str = "campanile-key";
+pub(super) const NAMESPACE: &str = "campanile-namespace";
 pub(super) const TOKEN: &str = "campanile-token";
 pub(super) const ATTEMPTS: &str = "campanile-attempts";
 pub(super) const GIVE_UPS: &str = "campanile-give-ups";
@@ -17,7 +18,17 @@ pub(super) const TRUNCATED_PAYLOAD: &str = "campanile-truncated-payload-bytes";
 pub(super) const TRUNCATED_HEADERS: &str = "campanile-truncated-headers";
 
 pub(super) fn is_header(name: &str) -> bool {
-    [CAUSE, KEY, TOKEN, ATTEMPTS, GIVE_UPS, TRUNCATED_PAYLOAD, TRUNCATED_HEADERS].contains(&name)
+    [
+        CAUSE,
+        KEY,
+        NAMESPACE,
+        TOKEN,
+        ATTEMPTS,
+        GIVE_UPS,
+        TRUNCATED_PAYLOAD,
+        TRUNCATED_HEADERS,
+    ]
+    .contains(&name)
 }
 
 pub(super) fn add(letter: &Letter<'_>, omitted: usize, headers: &mut Vec<Header>) {
@@ -28,7 +39,8 @@ pub(super) fn add(letter: &Letter<'_>, omitted: usize, headers: &mut Vec<Header>
     if let Some(key) = cause.key.as_ref().filter(fits) {
         put(headers, KEY, Bytes::copy_from_slice(key.as_bytes()));
     }
-    if let Some(token) = letter.token {
+    if let Some(LetterLock { namespace, token }) = letter.lock {
+        put(headers, NAMESPACE, namespace.to_string());
         put(headers, TOKEN, token.to_string());
     }
     if let Some(attempts) = cause.attempts {

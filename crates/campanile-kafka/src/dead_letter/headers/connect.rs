@@ -4,6 +4,8 @@
 //! `org.apache.kafka.connect.runtime.errors.DeadLetterQueueReporter` writes: all text in UTF-8,
 //! numbers in decimal.
 
+use campanile_core::{Coordinates, Headers};
+
 use super::cause::CauseKind;
 use super::{Header, Letter, put};
 
@@ -22,6 +24,24 @@ pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
     add("exception.class.name", format!("campanile.{}", cause.kind.name()));
     add("exception.message", cause.message.clone());
     add("exception.stacktrace", cause.trace.clone());
+}
+
+/// Reads the coordinates of the original record.
+pub(super) fn origin(headers: &Headers) -> Option<Coordinates> {
+    Some(Coordinates {
+        topic: header(headers, "topic")?.into(),
+        partition: header(headers, "partition")?.parse().ok()?,
+        offset: header(headers, "offset")?.parse().ok()?,
+    })
+}
+
+/// Reads the message of the error.
+pub(super) fn message(headers: &Headers) -> Option<&str> {
+    header(headers, "exception.message")
+}
+
+fn header<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
+    headers.get_str(&format!("{PREFIX}{name}"))
 }
 
 /// Maps the kind to the corresponding name in `org.apache.kafka.connect.runtime.errors.Stage`.

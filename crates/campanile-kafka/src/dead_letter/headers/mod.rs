@@ -7,18 +7,20 @@
 mod campanile;
 mod cause;
 mod connect;
+mod read;
 mod spring;
 
 use bytes::Bytes;
-use campanile_core::{FencingToken, Record};
+use campanile_core::Record;
 
 pub(crate) use self::cause::Cause;
+pub use self::read::{InvalidLetter, LetterHeaders, LetterLock};
 
 /// The style of the headers that say where a dead letter came from and why it was given up.
 ///
 /// Campanile's own headers are present with every style: `campanile-cause` (the cause, as one
-/// word), `campanile-key` (the idempotency key, as bytes), `campanile-token`, `campanile-attempts`
-/// and `campanile-give-ups` (decimal), as far as the record has them. A crash between the
+/// word), `campanile-key` (the idempotency key, as bytes), `campanile-namespace` and `campanile-token` (of the
+/// lock), `campanile-attempts` and `campanile-give-ups` (decimal), as far as the record has them. A crash between the
 /// publication of a letter and the update of its entry leaves a second copy of the letter. The copy
 /// has the same key and the same original topic, partition and offset, but another token and one
 /// more give-up, because it was published under a lock of its own. A letter that was too large also
@@ -56,8 +58,8 @@ pub(crate) struct Letter<'a> {
     pub(crate) record: &'a Record,
     pub(crate) group: &'a str,
     pub(crate) cause: &'a Cause,
-    /// The token of the lock under which the record is given up.
-    pub(crate) token: Option<FencingToken>,
+    /// The lock under which the record is given up.
+    pub(crate) lock: Option<&'a LetterLock>,
     /// Whether the payload is left out, because the whole record was too large for the topic or an
     /// earlier give-up was interrupted. Large headers are then left out as well.
     pub(crate) truncated: bool,

@@ -5,7 +5,7 @@
 //! numbers in big-endian order, as `ByteBuffer.putInt` and `putLong` write them.
 
 use bytes::Bytes;
-use campanile_core::{Timestamp, millis};
+use campanile_core::{Coordinates, Headers, Timestamp, millis};
 
 use super::{Header, Letter, put};
 
@@ -34,6 +34,42 @@ pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
     add("original-timestamp", number(&millis.to_be_bytes()));
     add("original-timestamp-type", text(kind));
     add("original-consumer-group", text(letter.group));
+}
+
+/// Reads the coordinates of the original record.
+pub(super) fn origin(headers: &Headers) -> Option<Coordinates> {
+    Some(Coordinates {
+        topic: header(headers, "original-topic").and_then(as_text)?.into(),
+        partition: i32::from_be_bytes(header(headers, "original-partition")?.try_into().ok()?),
+        offset: original_i64(headers, "original-offset")?,
+    })
+}
+
+/// Reads the message of the error.
+pub(super) fn message(headers: &Headers) -> Option<&str> {
+    header(headers, "exception-message").and_then(as_text)
+}
+
+/// Reads the timestamp of the original record.
+pub(super) fn original_timestamp(headers: &Headers) -> Option<Timestamp> {
+    let at = millis::time(original_i64(headers, "original-timestamp")?)?;
+    match header(headers, "original-timestamp-type").and_then(as_text)? {
+        "CreateTime" => Some(Timestamp::CreateTime(at)),
+        "LogAppendTime" => Some(Timestamp::LogAppendTime(at)),
+        _ => None,
+    }
+}
+
+fn original_i64(headers: &Headers, name: &str) -> Option<i64> {
+    Some(i64::from_be_bytes(header(headers, name)?.try_into().ok()?))
+}
+
+fn header<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
+    headers.get(&format!("{PREFIX}{name}"))
+}
+
+fn as_text(value: &[u8]) -> Option<&str> {
+    str::from_utf8(value).ok()
 }
 
 fn text(text: &str) -> Bytes {

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{BoxError, DecodeLayer, IdempotencyKey, RecordBuilder, Timestamp, error};
+use campanile_core::{
+    BoxError, DecodeLayer, FencingToken, IdempotencyKey, Namespace, RecordBuilder, Timestamp, error,
+};
 use campanile_idempotency::{Backoff, IdempotencyConfig, IdempotencyError, MemoryStore, Runner};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -19,7 +21,12 @@ fn cause(error: impl Into<BoxError>) -> Cause {
 }
 
 fn letter<'a>(record: &'a Record, cause: &'a Cause) -> Letter<'a> {
-    Letter { record, group: "billing", cause, token: None, truncated: false }
+    Letter { record, group: "billing", cause, lock: None, truncated: false }
+}
+
+fn lock() -> LetterLock {
+    let namespace = Namespace::try_from("payments").unwrap();
+    LetterLock { namespace, token: FencingToken::new(7).unwrap() }
 }
 
 /// Reads names and values as Java does.
@@ -166,10 +173,11 @@ struct OwnHeaders {
 
 fn own_headers(error: &BoxError) -> OwnHeaders {
     let (record, cause) = (record().build(), Cause::of(&**error));
-    let token = FencingToken::new(7);
-    let headers = Letter { token, ..letter(&record, &cause) }.headers(HeaderStyle::Spring);
+    let lock = lock();
+    let headers = Letter { lock: Some(&lock), ..letter(&record, &cause) };
+    let headers = headers.headers(HeaderStyle::Spring);
     let text = |name| text(&headers, name).to_owned();
-    assert_eq!(text("campanile-token"), "7");
+    assert_eq!((&*text("campanile-namespace"), &*text("campanile-token")), ("payments", "7"));
     let key = headers.iter().find(|(name, _)| name == "campanile-key").unwrap();
     OwnHeaders {
         class: text("kafka_dlt-exception-fqcn"),
@@ -314,4 +322,61 @@ fn truncated_letter_has_the_whole_key_or_none() {
         assert!(has_key(false));
         assert_eq!(has_key(true), kept);
     }
+}
+
+/// Reads a letter with these headers as a consumer of the dead-letter topic does.
+fn received(headers: &[Header]) -> Record {
+    let letter = Record::builder("payments.dead", 0, 1).key("k").payload("p");
+    let letter = headers.iter().fold(letter, |letter, (name, value)| match value {
+        Some(value) => letter.header(&**name, value.clone()),
+        None => letter.null_header(&**name),
+    });
+    letter.build()
+}
+
+#[test]
+fn letter_of_each_style_is_read_back() {
+    let at = Timestamp::CreateTime(SystemTime::UNIX_EPOCH + Duration::from_millis(1500));
+    let own = record().timestamp(at).header("source", "web").null_header("trace").build();
+    let (cause, lock) = (cause("card declined"), lock());
+    let letter = Letter { lock: Some(&lock), ..letter(&own, &cause) };
+    for style in [HeaderStyle::Spring, HeaderStyle::Connect, HeaderStyle::Both] {
+        let received = received(&letter.headers(style));
+        let read = LetterHeaders::read(&received).unwrap();
+        assert_eq!(read.origin.to_string(), "payments/3@42");
+        assert_eq!((&*read.cause, read.error.as_deref()), ("error", Some("card declined")));
+        assert_eq!((read.lock.as_ref(), read.key.as_ref()), (Some(&lock), None));
+        assert_eq!(read.timestamp, (style != HeaderStyle::Connect).then_some(at));
+        let restored = read.restore(&received).unwrap();
+        assert_eq!((&*restored.topic, restored.payload.as_deref()), ("payments", Some(&b"p"[..])));
+        assert_eq!(decoded(&restored.headers), [("source", Some(&b"web"[..])), ("trace", None)]);
+    }
+}
+
+#[test]
+fn truncated_letter_restores_no_record() {
+    let (own, cause) = (record().build(), cause("x"));
+    let truncated = Letter { truncated: true, ..letter(&own, &cause) };
+    let received = received(&truncated.headers(HeaderStyle::Spring));
+    let read = LetterHeaders::read(&received).unwrap();
+    assert!(read.is_truncated && read.restore(&received).is_none());
+}
+
+#[test]
+fn letter_with_invalid_header_is_an_error_that_names_it() {
+    let (own, cause, lock) = (record().build(), cause("x"), lock());
+    let letter = Letter { lock: Some(&lock), ..letter(&own, &cause) };
+    let headers = letter.headers(HeaderStyle::Spring);
+    for (name, invalid) in [
+        ("campanile-cause", &b"\xff"[..]),
+        ("campanile-token", b"7 "),
+        ("campanile-namespace", b"Payments!"),
+        ("kafka_dlt-original-topic", b"\xff"),
+    ] {
+        let mut headers = headers.clone();
+        headers.iter_mut().find(|(n, _)| n == name).unwrap().1 = Some(invalid.into());
+        let error = LetterHeaders::read(&received(&headers)).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+    assert!(LetterHeaders::read(&received(&[])).is_err());
 }
