@@ -4,8 +4,11 @@
 //!
 //! # Layout
 //!
+//! * [`redrive`] brings dead letters back.
 //! * [`StoreConfig`] is the store of any kind, from a URL.
 //! * [`AdminError`] says whether a setting is wrong or a server is unavailable.
+
+pub mod redrive;
 
 mod error;
 mod store_config;

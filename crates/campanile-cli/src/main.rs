@@ -1,15 +1,46 @@
 //! The command `campanile`: parses arguments, calls `campanile-admin`, and prints the results.
 
+mod exit;
+mod options;
+mod redrive;
+mod signals;
+
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::Exit;
 
 /// Inspects and repairs what Campanile keeps in Kafka and in its stores.
 #[derive(Debug, Parser)]
-#[command(name = "campanile", version)]
-struct Cli {}
+#[command(name = "campanile", version, after_help = exit::HELP)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Redrive(redrive::Arguments),
+}
 
 fn main() -> ExitCode {
-    let Cli {} = Cli::parse();
-    ExitCode::SUCCESS
+    // Exits with the code of `Exit::Usage` if the arguments are wrong.
+    let Cli { verb } = Cli::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return Exit::report(&error, Exit::Unavailable),
+    };
+    let result = runtime.block_on(async {
+        match verb {
+            Verb::Redrive(arguments) => redrive::run(arguments).await,
+        }
+    });
+    match result {
+        Ok(exit) => exit.into(),
+        Err(error) => Exit::report(&error, Exit::of(&error)),
+    }
 }

@@ -312,6 +312,14 @@ impl From<ClientConfig> for ConsumerConfig {
     }
 }
 
+/// Converts the settings, for clients of your own. The driver's defaults and a function that obtains
+/// OAuth tokens are not included.
+impl From<ConsumerConfig> for ClientConfig {
+    fn from(config: ConsumerConfig) -> Self {
+        (*config.client).clone()
+    }
+}
+
 /// Shows the brokers and the group only: other settings may be secrets.
 impl fmt::Debug for ConsumerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

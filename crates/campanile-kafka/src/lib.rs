@@ -159,9 +159,7 @@ mod transaction;
 
 pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;
-pub use self::dead_letter::{
-    DeadLetter, HeaderStyle, InvalidLetter, LetterHeaders, LetterLock,
-};
+pub use self::dead_letter::{DeadLetter, HeaderStyle, InvalidLetter, LetterHeaders, LetterLock};
 pub use self::error::ConsumerError;
 pub use self::flood_limit::FloodLimit;
 pub use self::give_up::OnGiveUp;

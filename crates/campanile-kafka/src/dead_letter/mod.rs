@@ -9,8 +9,8 @@ mod publisher;
 mod targets;
 mod topic;
 
-pub use self::headers::{HeaderStyle, InvalidLetter, LetterHeaders, LetterLock};
 pub(crate) use self::headers::{Cause, Letter};
+pub use self::headers::{HeaderStyle, InvalidLetter, LetterHeaders, LetterLock};
 pub use self::policy::DeadLetter;
 pub(crate) use self::publisher::{DeadLetters, GiveUpError, GivenUpRecord};
 pub(crate) use self::targets::DeadLetterTargets;

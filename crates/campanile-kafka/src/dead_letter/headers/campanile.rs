@@ -18,17 +18,8 @@ pub(super) const TRUNCATED_PAYLOAD: &str = "campanile-truncated-payload-bytes";
 pub(super) const TRUNCATED_HEADERS: &str = "campanile-truncated-headers";
 
 pub(super) fn is_header(name: &str) -> bool {
-    [
-        CAUSE,
-        KEY,
-        NAMESPACE,
-        TOKEN,
-        ATTEMPTS,
-        GIVE_UPS,
-        TRUNCATED_PAYLOAD,
-        TRUNCATED_HEADERS,
-    ]
-    .contains(&name)
+    [CAUSE, KEY, NAMESPACE, TOKEN, ATTEMPTS, GIVE_UPS, TRUNCATED_PAYLOAD, TRUNCATED_HEADERS]
+        .contains(&name)
 }
 
 pub(super) fn add(letter: &Letter<'_>, omitted: usize, headers: &mut Vec<Header>) {

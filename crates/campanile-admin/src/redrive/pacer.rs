@@ -1,0 +1,48 @@
+//! Limits the number of letters per second.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+pub(super) struct Pacer {
+    /// The time for one letter. Zero for no limit.
+    interval: Duration,
+    /// When the letters so far have used up their time.
+    next: Instant,
+}
+
+impl Pacer {
+    pub(super) fn new(rate: Option<NonZeroU32>) -> Self {
+        let interval = rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate.get());
+        Self { interval, next: Instant::now() }
+    }
+
+    /// Waits until this many more letters may be handled. A delay is not caught up by a burst.
+    pub(super) async fn wait(&mut self, letters: u32) {
+        if self.interval.is_zero() {
+            return;
+        }
+        self.next = self.next.max(Instant::now()) + self.interval * letters;
+        sleep_until(self.next).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn letters_take_their_time_and_delays_cause_no_burst() {
+        let start = Instant::now();
+        let mut pacer = Pacer::new(NonZeroU32::new(100));
+        for _ in 0..20 {
+            pacer.wait(10).await;
+        }
+        assert_eq!(start.elapsed(), Duration::from_secs(2));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        pacer.wait(10).await;
+        pacer.wait(10).await;
+        assert_eq!(start.elapsed(), Duration::from_millis(62_200));
+    }
+}

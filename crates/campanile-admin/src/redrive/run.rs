@@ -1,0 +1,285 @@
+//! Handles letters in rounds: reopen the keys, produce the records, report, commit the offsets.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::State;
+use campanile_idempotency::Store;
+use futures_util::future::{Either, join_all, select};
+
+use super::Redrive;
+use super::letter::{Letter, Plan};
+use super::pacer::Pacer;
+use super::reopen::{Verdict, reopen};
+use super::report::{LetterOutcome, LetterReport, RedriveObserver, RedriveSummary};
+use super::sink::{Sink, Verb};
+use super::source::{Next, Source};
+use crate::AdminError;
+
+/// The number of letters in a round, unless a rate asks for fewer.
+const MAX_ROUND: usize = 512;
+
+/// The number of letters in a round that the filter does not select.
+const MAX_FILTERED: usize = 8 * MAX_ROUND;
+
+/// How long to wait for the first letter of a round, and for each further one.
+const FIRST_LETTER_WAIT: Duration = Duration::from_millis(500);
+const NEXT_LETTER_WAIT: Duration = Duration::from_millis(5);
+
+/// Rounds per second with a rate.
+const ROUNDS_PER_SECOND: u32 = 10;
+
+/// The number of letters that wait until their keys are no longer processed.
+const MAX_PENDING: usize = 1000;
+
+/// The time between two looks at the pending letters.
+const PENDING_INTERVAL: Duration = Duration::from_millis(500);
+
+pub(super) struct Run<'a, S, O> {
+    settings: &'a Redrive,
+    source: Source,
+    store: &'a S,
+    sink: Sink,
+    observer: &'a mut O,
+    /// Whether the topics of the records exist.
+    topics: HashMap<Arc<str>, bool>,
+    pacer: Pacer,
+    /// Letters whose keys are being processed.
+    pending: Vec<Letter>,
+    /// How much longer to wait for the pending letters.
+    patience: Duration,
+    /// How many letters may still be handled.
+    left: u64,
+    summary: RedriveSummary,
+}
+
+/// The result of gathering letters.
+enum Round {
+    Letters(Vec<(Letter, Plan)>),
+    Reassigned,
+    End,
+}
+
+impl<'a, S: Store, O: RedriveObserver> Run<'a, S, O> {
+    pub(super) fn new(
+        settings: &'a Redrive,
+        source: Source,
+        store: &'a S,
+        sink: Sink,
+        observer: &'a mut O,
+    ) -> Self {
+        Self {
+            settings,
+            source,
+            store,
+            sink,
+            observer,
+            topics: HashMap::new(),
+            pacer: Pacer::new(settings.rate),
+            pending: Vec::new(),
+            patience: settings.patience,
+            left: settings.max.unwrap_or(u64::MAX),
+            summary: RedriveSummary::default(),
+        }
+    }
+
+    /// Handles all letters, then leaves the group.
+    pub(super) async fn finish<F: Future>(
+        mut self,
+        stop: Pin<&mut F>,
+    ) -> Result<RedriveSummary, AdminError> {
+        let result = self.handle_all(stop).await;
+        self.source.close().await;
+        result.map(|()| self.summary)
+    }
+
+    async fn handle_all<F: Future>(&mut self, mut stop: Pin<&mut F>) -> Result<(), AdminError> {
+        loop {
+            let gathered = {
+                let gather = pin!(self.gather());
+                match select(&mut stop, gather).await {
+                    Either::Left(_) => None,
+                    Either::Right((round, _)) => Some(round?),
+                }
+            };
+            let Some(round) = gathered else {
+                self.summary.interrupted = true;
+                break;
+            };
+            match round {
+                Round::Letters(letters) => self.handle(letters).await?,
+                Round::Reassigned => {
+                    self.pending.clear();
+                    self.observer.remaining(self.source.remaining());
+                }
+                Round::End if self.pending.is_empty() || self.patience.is_zero() => break,
+                Round::End => self.retry_pending(&mut stop).await?,
+            }
+            if self.pending.len() >= MAX_PENDING {
+                self.retry_pending(&mut stop).await?;
+            }
+            if self.summary.interrupted {
+                break;
+            }
+        }
+        self.defer_pending().await
+    }
+
+    /// Gathers the letters of one round.
+    async fn gather(&mut self) -> Result<Round, AdminError> {
+        let limit = self.round_limit();
+        let (mut letters, mut selected) = (Vec::new(), 0);
+        while selected < limit && letters.len() < MAX_FILTERED {
+            let wait = if letters.is_empty() { FIRST_LETTER_WAIT } else { NEXT_LETTER_WAIT };
+            let letter = match self.source.next(wait).await? {
+                Next::Letter(record) => Letter::new(record),
+                Next::Reassigned => return Ok(Round::Reassigned),
+                Next::Idle if letters.is_empty() => continue,
+                Next::Idle | Next::End => break,
+            };
+            let plan = letter.plan(self.settings);
+            selected += usize::from(plan != Plan::Filter);
+            letters.push((letter, plan));
+        }
+        Ok(if letters.is_empty() { Round::End } else { Round::Letters(letters) })
+    }
+
+    fn round_limit(&self) -> usize {
+        let by_rate = |rate: u32| usize::try_from(rate / ROUNDS_PER_SECOND).unwrap_or(MAX_ROUND);
+        let limit = self.settings.rate.map_or(MAX_ROUND, |rate| by_rate(rate.get()).max(1));
+        limit.min(MAX_ROUND).min(usize::try_from(self.left).unwrap_or(usize::MAX))
+    }
+
+    /// Handles one round of letters.
+    async fn handle(&mut self, letters: Vec<(Letter, Plan)>) -> Result<(), AdminError> {
+        let selected = letters.iter().filter(|(_, plan)| *plan != Plan::Filter).count();
+        self.left -= u64::try_from(selected).unwrap_or(u64::MAX).min(self.left);
+        self.pacer.wait(u32::try_from(selected).unwrap_or(u32::MAX)).await;
+        self.handle_paced(letters).await
+    }
+
+    async fn handle_paced(&mut self, letters: Vec<(Letter, Plan)>) -> Result<(), AdminError> {
+        let (letters, plans): (Vec<Letter>, Vec<Plan>) = letters.into_iter().unzip();
+        let verbs = self.decide(&letters, plans).await?;
+        let acts = letters.iter().zip(verbs).map(|(letter, verb)| self.sink.act(letter, verb));
+        let results = join_all(acts).await;
+        let mut reports = Vec::with_capacity(letters.len());
+        let mut failure = None;
+        for (letter, result) in letters.iter().zip(results) {
+            match result {
+                Ok(Some(report)) => reports.push(report),
+                Ok(None) => self.pending.push(letter.clone()),
+                Err(error) => failure = Some(error),
+            }
+        }
+        self.report(&reports)?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        letters.iter().for_each(|letter| self.source.set_handled(&letter.record));
+        self.commit().await
+    }
+
+    /// Decides what is to be done with each letter. Reopens keys.
+    async fn decide(
+        &mut self,
+        letters: &[Letter],
+        mut plans: Vec<Plan>,
+    ) -> Result<Vec<Verb>, AdminError> {
+        for (letter, plan) in letters.iter().zip(&mut plans) {
+            if let (Plan::Reopen { .. } | Plan::Produce, Ok(headers)) = (&*plan, &letter.headers)
+                && !self.topic_exists(&headers.origin.topic).await?
+            {
+                let topic = &headers.origin.topic;
+                *plan = Plan::Park(format!("its topic `{topic}` does not exist").into());
+            }
+        }
+        let keys = plans.iter().filter_map(|plan| match plan {
+            Plan::Reopen { key, token } => Some((key.clone(), *token)),
+            _ => None,
+        });
+        let verdicts = reopen(self.store, keys.collect(), self.settings.timeout).await?;
+        let mut verdicts = verdicts.into_iter();
+        let verbs = plans.into_iter().map(|plan| match plan {
+            Plan::Filter => Verb::Filter,
+            Plan::Park(why) => Verb::Park(why),
+            Plan::Produce => Verb::Produce("held no lock"),
+            Plan::Reopen { .. } => self.verb(verdicts.next().unwrap_or(Verdict::Unreadable)),
+        });
+        Ok(verbs.collect())
+    }
+
+    fn verb(&self, verdict: Verdict) -> Verb {
+        match verdict {
+            Verdict::Reopened => Verb::Produce("reopened"),
+            Verdict::Absent if self.settings.without_entry => Verb::Produce("had no entry"),
+            Verdict::Absent => Verb::Park("its key has no entry in the store".into()),
+            Verdict::Superseded => Verb::Skip("its key was locked again later"),
+            Verdict::Settled(State::Completed) => Verb::Skip("completed"),
+            Verdict::Settled(State::Processing) => Verb::Wait,
+            Verdict::Settled(State::Retrying) => {
+                Verb::Skip("not given up; its consumer retries it")
+            }
+            Verdict::Settled(State::Failed) | Verdict::Unreadable => {
+                Verb::Park("the entry of its key cannot be read".into())
+            }
+        }
+    }
+
+    async fn topic_exists(&mut self, topic: &Arc<str>) -> Result<bool, AdminError> {
+        if let Some(&exists) = self.topics.get(topic) {
+            return Ok(exists);
+        }
+        let exists = self.source.partitions_of(topic).await?.is_some();
+        self.topics.insert(topic.clone(), exists);
+        Ok(exists)
+    }
+
+    fn report(&mut self, reports: &[LetterReport]) -> Result<(), AdminError> {
+        let reported = self.observer.handled(reports);
+        reported.map_err(|error| AdminError::unavailable("cannot write the audit", error))?;
+        reports.iter().for_each(|report| self.summary.add(report));
+        Ok(())
+    }
+
+    async fn commit(&mut self) -> Result<(), AdminError> {
+        self.source.commit(self.pending.iter().map(|letter| &letter.record)).await
+    }
+
+    /// Waits, then handles the pending letters again.
+    async fn retry_pending<F: Future>(&mut self, stop: &mut Pin<&mut F>) -> Result<(), AdminError> {
+        while !self.pending.is_empty() && !self.patience.is_zero() {
+            let wait = PENDING_INTERVAL.min(self.patience);
+            self.patience -= wait;
+            if tokio::time::timeout(wait, &mut *stop).await.is_ok() {
+                self.summary.interrupted = true;
+                return Ok(());
+            }
+            let pending = std::mem::take(&mut self.pending);
+            let planned = pending.into_iter().map(|letter| {
+                let plan = letter.plan(self.settings);
+                (letter, plan)
+            });
+            let planned = planned.collect();
+            self.handle_paced(planned).await?;
+        }
+        self.defer_pending().await
+    }
+
+    /// Leaves the pending letters to the next run.
+    async fn defer_pending(&mut self) -> Result<(), AdminError> {
+        let pending = std::mem::take(&mut self.pending);
+        if pending.is_empty() {
+            return Ok(());
+        }
+        pending.iter().for_each(|letter| self.source.set_deferred(&letter.record));
+        let report = |letter| {
+            LetterReport::new(letter, LetterOutcome::Deferred, "its key is being processed")
+        };
+        self.report(&pending.iter().map(report).collect::<Vec<_>>())?;
+        self.commit().await
+    }
+}

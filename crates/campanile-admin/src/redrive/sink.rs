@@ -1,0 +1,91 @@
+//! Produces records back, and parks letters.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use campanile_core::Output;
+use campanile_kafka::{PublishError, Publisher};
+use tower_service::Service;
+
+use super::letter::Letter;
+use super::report::{LetterOutcome, LetterReport};
+use crate::AdminError;
+
+/// What is to be done with a letter once the store has answered.
+pub(super) enum Verb {
+    Produce(&'static str),
+    Skip(&'static str),
+    Park(Cow<'static, str>),
+    Wait,
+    Filter,
+}
+
+pub(super) struct Sink {
+    pub(super) publisher: Publisher,
+    pub(super) parking_topic: Option<Arc<str>>,
+}
+
+impl Sink {
+    /// Produces or parks a letter. `None` if the letter has to wait.
+    pub(super) async fn act(
+        &self,
+        letter: &Letter,
+        verb: Verb,
+    ) -> Result<Option<LetterReport>, AdminError> {
+        let report = |outcome, detail: Cow<'static, str>| {
+            Ok(Some(LetterReport::new(letter, outcome, detail)))
+        };
+        match verb {
+            Verb::Filter => report(LetterOutcome::Filtered, "not selected".into()),
+            Verb::Skip(why) => report(LetterOutcome::Skipped, why.into()),
+            Verb::Wait => Ok(None),
+            Verb::Park(why) => self.park(letter, why).await,
+            Verb::Produce(detail) => match letter.restore() {
+                None => self.park(letter, "its record is not in the letter".into()).await,
+                Some(record) => match self.publish(record).await {
+                    Ok(()) => report(LetterOutcome::Reopened, detail.into()),
+                    Err(PublishError::TooLarge) => {
+                        self.park(letter, "its record is too large for its topic".into()).await
+                    }
+                    Err(error) => {
+                        Err(AdminError::unavailable("cannot produce records back to Kafka", error))
+                    }
+                },
+            },
+        }
+    }
+
+    async fn park(
+        &self,
+        letter: &Letter,
+        why: Cow<'static, str>,
+    ) -> Result<Option<LetterReport>, AdminError> {
+        let mut report = LetterReport::new(letter, LetterOutcome::Parked, why);
+        if let Some(topic) = &self.parking_topic {
+            match self.publish(letter.copy_to(topic)).await {
+                Ok(()) => report.parked_to = Some((**topic).into()),
+                Err(PublishError::TooLarge) => report
+                    .detail
+                    .to_mut()
+                    .push_str("; the letter is too large for the parking topic"),
+                Err(error) => {
+                    let action = "cannot produce letters to the parking topic on Kafka";
+                    return Err(AdminError::unavailable(action, error));
+                }
+            }
+        }
+        Ok(Some(report))
+    }
+
+    /// Publishes a message, without its timestamp if the topic does not accept that.
+    async fn publish(&self, mut message: Output) -> Result<(), PublishError> {
+        let mut publisher = self.publisher.clone();
+        match publisher.call(message.clone()).await {
+            Err(PublishError::Timestamp) => {
+                message.timestamp = None;
+                publisher.call(message).await
+            }
+            result => result,
+        }
+    }
+}

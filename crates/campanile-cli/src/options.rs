@@ -1,0 +1,153 @@
+//! The options of several verbs.
+
+use std::path::{Path, PathBuf};
+
+use campanile_admin::{AdminError, StoreConfig};
+use campanile_core::ConfigError;
+use campanile_kafka::ConsumerConfig;
+use clap::Args;
+use rdkafka::ClientConfig;
+
+/// The prefix of the environment variables that are settings of librdkafka.
+const KAFKA_PREFIX: &str = "CAMPANILE_KAFKA_";
+
+/// Parts of the names of settings that are secrets, or contain them.
+const SECRETS: &[&str] = &["password", "secret", "jaas", "pem"];
+
+/// How to reach Kafka.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Kafka")]
+pub(crate) struct KafkaOptions {
+    /// Addresses of brokers, separated by commas
+    #[arg(long, env = "CAMPANILE_BROKERS", value_name = "HOST:PORT")]
+    brokers: Option<String>,
+    /// A setting of librdkafka, such as security.protocol=sasl_ssl. May be repeated. Secrets are
+    /// refused here, because other users can read the arguments of a process: use --kafka-file or the
+    /// environment, where CAMPANILE_KAFKA_SASL_PASSWORD sets sasl.password
+    #[arg(long = "kafka", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    settings: Vec<(String, String)>,
+    /// A file with a setting NAME=VALUE on each line; lines that begin with # are comments
+    #[arg(long, value_name = "FILE")]
+    kafka_file: Option<PathBuf>,
+}
+
+impl KafkaOptions {
+    /// Merges the settings. Those of the environment have the lowest precedence, and the options the
+    /// highest.
+    pub(crate) fn config(&self) -> Result<ClientConfig, AdminError> {
+        let mut config: ClientConfig = ConsumerConfig::from_env(KAFKA_PREFIX)?.into();
+        if let Some(path) = &self.kafka_file {
+            for (number, line) in (1..).zip(read(path)?.lines()) {
+                let line = line.trim();
+                if line.is_empty() || line.starts_with('#') {
+                    continue;
+                }
+                // The line may contain a secret.
+                let (name, value) = line.split_once('=').ok_or_else(|| {
+                    ConfigError::new(format!("{}:{number}: expected NAME=VALUE", path.display()))
+                })?;
+                config.set(name.trim(), value.trim());
+            }
+        }
+        if let Some(brokers) = &self.brokers {
+            config.set("bootstrap.servers", brokers);
+        }
+        for (name, value) in &self.settings {
+            if SECRETS.iter().any(|secret| name.contains(secret)) {
+                let variable = name.to_uppercase().replace('.', "_");
+                return Err(ConfigError::new(format!(
+                    "`{name}` may be a secret, and other users can read the arguments of a process: \
+                     set {KAFKA_PREFIX}{variable}, or use --kafka-file"
+                ))
+                .into());
+            }
+            config.set(name, value);
+        }
+        match config.get("bootstrap.servers") {
+            Some(brokers) if !brokers.trim().is_empty() => Ok(config),
+            _ => Err(ConfigError::new("no brokers: use --brokers or set CAMPANILE_BROKERS").into()),
+        }
+    }
+}
+
+/// How to reach the store.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Store")]
+pub(crate) struct StoreOptions {
+    /// The URL of the store: redis[s]://HOST:PORT, redis[s]+sentinel://HOST:PORT,…/NAME,
+    /// redis[s]+cluster://HOST:PORT,… or postgres://HOST/DATABASE. A URL with a password is refused
+    /// here, because other users can read the arguments of a process: use --store-file or the
+    /// environment
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// A file that contains the URL. Without either option, the URL is that in CAMPANILE_STORE
+    #[arg(long, value_name = "FILE", conflicts_with = "store")]
+    store_file: Option<PathBuf>,
+    /// The number of buckets of each namespace in Redis, if the consumers set another than the
+    /// default
+    #[arg(long, value_name = "NUMBER")]
+    buckets: Option<u16>,
+}
+
+impl StoreOptions {
+    pub(crate) fn config(&self) -> Result<StoreConfig, AdminError> {
+        const VARIABLE: &str = "CAMPANILE_STORE";
+        let url = match (&self.store, &self.store_file) {
+            (Some(url), _) if has_password(url) => {
+                return Err(ConfigError::new(format!(
+                    "the URL of --store has a password, and other users can read the arguments of a \
+                     process: set {VARIABLE}, or use --store-file"
+                ))
+                .into());
+            }
+            (Some(url), _) => url.clone(),
+            (None, Some(path)) => read(path)?,
+            (None, None) => std::env::var(VARIABLE).map_err(|_| {
+                ConfigError::new(format!(
+                    "no store: use --store or --store-file, or set {VARIABLE}"
+                ))
+            })?,
+        };
+        let config: StoreConfig = url.trim().parse()?;
+        Ok(match (config, self.buckets) {
+            (StoreConfig::Redis(config), Some(buckets)) => {
+                StoreConfig::Redis(config.with_buckets(buckets))
+            }
+            (config, _) => config,
+        })
+    }
+}
+
+fn has_password(url: &str) -> bool {
+    let Some((authority, _)) = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'))
+    else {
+        return url.contains("pass=");
+    };
+    authority.contains(':')
+}
+
+/// Parses `NAME=VALUE`. The error does not contain the value, which may be a secret.
+pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((name.trim().to_owned(), value.to_owned()))
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::new(format!("cannot read {}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn password_in_a_url_is_detected() {
+        for url in ["redis://:p@h", "redis://u:p@h:1", "redis+unix:///s?user=u&pass=p"] {
+            assert!(has_password(url), "{url}");
+        }
+        for url in ["redis://h:6379", "postgres://app@db:5432/app", "redis+cluster://a:1,b:2"] {
+            assert!(!has_password(url), "{url}");
+        }
+    }
+}

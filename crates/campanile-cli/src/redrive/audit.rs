@@ -1,0 +1,129 @@
+//! The audit: a line for each letter.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use campanile_admin::redrive::{LetterOutcome, LetterReport, RedriveObserver};
+use campanile_core::{BoxError, ConfigError};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Writes the audit, and shows the progress on a terminal.
+pub(super) struct Audit {
+    target: Target,
+    progress: ProgressBar,
+}
+
+enum Target {
+    /// A file; letters that need attention are also printed.
+    File(File),
+    /// Standard output, as JSON.
+    Json,
+    /// Only letters that need attention are printed.
+    Text,
+}
+
+impl Audit {
+    pub(super) fn open(path: Option<&Path>, json: bool) -> Result<Self, ConfigError> {
+        let target = match path {
+            Some(path) => Target::File(open(path).map_err(|error| {
+                ConfigError::new(format!("cannot write to {}: {error}", path.display()))
+            })?),
+            None if json => Target::Json,
+            None => Target::Text,
+        };
+        // Draws nothing if standard error is not a terminal.
+        let progress = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        let style =
+            ProgressStyle::with_template("{bar:40} {pos}/{len} letters, {per_sec}, {eta} left");
+        Ok(Self {
+            target,
+            progress: progress.with_style(style.unwrap_or(ProgressStyle::default_bar())),
+        })
+    }
+
+    pub(super) fn finish(&self) {
+        self.progress.finish_and_clear();
+    }
+}
+
+impl RedriveObserver for Audit {
+    fn remaining(&mut self, letters: u64) {
+        self.progress.set_length(self.progress.position() + letters);
+    }
+
+    fn handled(&mut self, reports: &[LetterReport]) -> Result<(), BoxError> {
+        self.progress.inc(reports.len() as u64);
+        if reports.is_empty() {
+            return Ok(());
+        }
+        let lines = match &self.target {
+            Target::Text => attention(reports),
+            Target::File(_) | Target::Json => json_lines(reports)?,
+        };
+        self.progress.suspend(|| match &mut self.target {
+            // One write, so that a kill leaves whole lines.
+            Target::File(file) => file.write_all(lines.as_bytes()),
+            Target::Json | Target::Text => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(lines.as_bytes())?;
+                stdout.flush()
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Opens the file at its end. Ends a line that a kill has cut.
+fn open(path: &Path) -> io::Result<File> {
+    let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+    if file.seek(SeekFrom::End(0))? > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        let mut last = [0];
+        file.read_exact(&mut last)?;
+        if last != *b"\n" {
+            file.write_all(b"\n")?;
+        }
+    }
+    Ok(file)
+}
+
+fn json_lines(reports: &[LetterReport]) -> Result<String, serde_json::Error> {
+    let mut lines = String::new();
+    for report in reports {
+        lines.push_str(&serde_json::to_string(report)?);
+        lines.push('\n');
+    }
+    Ok(lines)
+}
+
+fn attention(reports: &[LetterReport]) -> String {
+    let needs_attention = |report: &&LetterReport| {
+        matches!(report.outcome, LetterOutcome::Parked | LetterOutcome::Deferred)
+    };
+    let line = |report: &LetterReport| {
+        let origin = report.origin.as_ref().map(|origin| format!(" (from {origin})"));
+        let origin = origin.unwrap_or_default();
+        let target = report.parked_to.as_ref().map(|topic| format!(" in {topic}"));
+        let target = target.unwrap_or_default();
+        let LetterReport { letter, outcome, detail, .. } = report;
+        format!("{outcome}{target}: {letter}{origin}: {detail}\n")
+    };
+    reports.iter().filter(needs_attention).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_that_a_kill_has_cut_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        for (before, after) in [("", "x\n"), ("a\n", "a\nx\n"), ("a\nb", "a\nb\nx\n")] {
+            std::fs::write(&path, before).unwrap();
+            open(&path).unwrap().write_all(b"x\n").unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
+        }
+    }
+}
