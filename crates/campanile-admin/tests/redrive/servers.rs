@@ -1,0 +1,88 @@
+//! Servers that are away, and topics that do not exist.
+
+use std::future::pending;
+use std::time::Duration;
+
+use campanile_admin::AdminError;
+use campanile_admin::redrive::{LetterReport, Redrive, RedriveObserver};
+use campanile_core::{BoxError, error};
+use rdkafka::ClientConfig;
+
+use crate::run;
+use crate::support::{KAFKA, Scene};
+
+const SHORT: Duration = Duration::from_secs(2);
+
+fn text(failed: &AdminError) -> String {
+    error::sources(failed).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_topics_are_errors_before_anything_changes() {
+    let scene = Scene::new("missing", 1).await;
+    KAFKA.producer().produce_all(scene.failed_letters(1).await).unwrap();
+    let redrive = Redrive::new(scene.dead.as_str());
+    for (redrive, why) in [
+        (Redrive::new("nowhere"), "there is no topic `nowhere`"),
+        (redrive.clone().with_parking_topic("nowhere"), "there is no topic `nowhere` to park"),
+        (redrive.clone().with_parking_topic("missing.dead"), "parking topic of itself"),
+    ] {
+        let failed = run(&scene, &redrive).await.err().unwrap();
+        assert!(
+            matches!(failed, AdminError::Config(_)) && text(&failed).contains(why),
+            "{failed:?}"
+        );
+    }
+    assert!(scene.produced().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unreachable_kafka_is_an_error_with_its_address() {
+    let scene = Scene::new("unreachable", 1).await;
+    let mut kafka = ClientConfig::new();
+    kafka.set("bootstrap.servers", "127.0.0.1:1");
+    let redrive = Redrive::new("unreachable.dead").with_timeout(SHORT);
+    let failed = redrive.run(&kafka, &scene.store, &mut (), pending::<()>()).await.err().unwrap();
+    let text = text(&failed);
+    assert!(matches!(failed, AdminError::Unavailable { .. }), "{failed:?}");
+    assert!(text.contains("on Kafka") && text.contains("127.0.0.1:1"), "{text}");
+}
+
+/// Kills the store after the first letters.
+struct KillStore<'a>(&'a mut Option<campanile_test::RedisServer>);
+
+impl RedriveObserver for KillStore<'_> {
+    fn handled(&mut self, _: &[LetterReport]) -> Result<(), BoxError> {
+        drop(self.0.take());
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn store_that_goes_away_is_an_error_and_the_rest_stays() {
+    let scene = Scene::new("away", 1).await;
+    KAFKA.producer().produce_all(scene.failed_letters(20).await).unwrap();
+    let (kafka, topic, dead) = (scene.kafka(), scene.topic.clone(), scene.dead.clone());
+    let Scene { redis, store, .. } = scene;
+    let mut redis = Some(redis);
+    let redrive = Redrive::new(dead.as_str()).with_timeout(SHORT);
+    let redrive = redrive.with_rate(std::num::NonZeroU32::new(100).unwrap());
+    let killed = &mut KillStore(&mut redis);
+    let failed = redrive.run(&kafka, &store, killed, pending::<()>()).await.err().unwrap();
+    assert!(matches!(failed, AdminError::Unavailable { .. }), "{failed:?}");
+    assert!(text(&failed).contains("cannot reopen keys in the store"), "{}", text(&failed));
+    let other = Scene::new("away-reader", 1).await;
+    assert_eq!(other.records(&topic).len(), 10, "the first round");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_run_is_resumed() {
+    let scene = Scene::new("stopped", 1).await;
+    KAFKA.producer().produce_all(scene.failed_letters(30).await).unwrap();
+    let redrive = Redrive::new(scene.dead.as_str());
+    let stopped =
+        redrive.run(&scene.kafka(), &scene.store, &mut (), std::future::ready(())).await.unwrap();
+    assert_eq!((stopped.interrupted, stopped.reopened), (true, 0));
+    let (summary, _) = run(&scene, &redrive).await.unwrap();
+    assert_eq!(summary.reopened, 30);
+}
