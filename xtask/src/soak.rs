@@ -19,6 +19,7 @@ pub(crate) struct Soak {
 
 pub(crate) const ALL: Soak = Soak {
     packages: &[
+        "campanile-cli",
         "campanile-core",
         "campanile-idempotency",
         "campanile-postgres",
@@ -83,6 +84,8 @@ const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_INBOX_RECORDS", "20000"),
     ("CAMPANILE_INBOX_KILLS", "30"),
     ("CAMPANILE_INBOX_TERMINATIONS", "10"),
+    ("CAMPANILE_REDRIVE_LETTERS", "20000"),
+    ("CAMPANILE_REDRIVE_KILLS", "200"),
 ];
 
 impl Soak {

@@ -1,6 +1,7 @@
 //! The settings of a store of any kind.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use campanile_core::{BoxError, ConfigError, error};
 use campanile_idempotency::{BoxStore, Store};
@@ -40,6 +41,15 @@ pub enum StoreConfig {
 }
 
 impl StoreConfig {
+    /// Sets how long [`connect`](Self::connect) waits for a server that is not up. Default: 10 s.
+    #[must_use]
+    pub fn with_connect_timeout(self, timeout: Duration) -> Self {
+        match self {
+            Self::Redis(config) => Self::Redis(config.with_connect_timeout(timeout)),
+            Self::Postgres(config) => Self::Postgres(config.with_connect_timeout(timeout)),
+        }
+    }
+
     /// Connects to the store.
     ///
     /// # Errors

@@ -38,6 +38,8 @@ const COMMIT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 pub(super) struct Source {
     consumer: Arc<StreamConsumer<Context>>,
+    /// The addresses of brokers, for errors.
+    brokers: String,
     topic: Arc<str>,
     /// The first and the last offset of each partition at the start.
     bounds: HashMap<i32, (i64, i64)>,
@@ -136,6 +138,7 @@ impl Source {
         let consumer = consumer.map_err(|error| ConfigError::new(error.to_string()))?;
         let mut source = Self {
             consumer: Arc::new(consumer),
+            brokers: kafka.get("bootstrap.servers").unwrap_or_default().to_owned(),
             topic: topic.clone(),
             bounds: HashMap::new(),
             partitions: BTreeMap::new(),
@@ -389,10 +392,10 @@ impl Source {
     fn error(&self, action: &str, error: impl Into<BoxError>) -> AdminError {
         let error = error.into();
         let source = match self.context().last_error() {
-            Some(last) => format!("{error}: {last}").into(),
-            None => error,
+            Some(last) if !error.to_string().contains(&last) => format!("{error}: {last}").into(),
+            _ => error,
         };
-        AdminError::unavailable(format!("{action} on Kafka"), source)
+        AdminError::unavailable(format!("{action} on Kafka at {}", self.brokers), source)
     }
 }
 

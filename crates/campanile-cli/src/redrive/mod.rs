@@ -151,7 +151,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     }
     let store = arguments.store.config()?;
     let mut audit = Audit::open(arguments.audit.as_deref(), arguments.json)?;
-    let store = store.connect().await?;
+    let store = store.with_connect_timeout(arguments.timeout).connect().await?;
     let result = redrive.run(&kafka, &store, &mut audit, stop_requested()).await;
     audit.finish();
     let summary = result?;

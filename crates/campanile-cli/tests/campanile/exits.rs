@@ -1,0 +1,86 @@
+//! Exit codes, and what is printed.
+
+use campanile_test::free_port;
+
+use crate::support::{KAFKA, Scene};
+use crate::{campanile, finish, redrive};
+
+#[test]
+fn wrong_arguments_exit_with_2_and_echo_no_secret() {
+    for (arguments, why) in [
+        (&["redrive"][..], "<DEAD-LETTER-TOPIC>"),
+        (&["redrive", "t"], "--brokers or set CAMPANILE_BROKERS"),
+        (&["redrive", "t", "--brokers", "b:1"], "set CAMPANILE_STORE"),
+        (&["redrive", "t", "--brokers", "b:1", "--store", "mysql://db"], "redis://"),
+        (
+            &["redrive", "t", "--brokers", "b:1", "--store", "redis://:s3cret@h"],
+            "set CAMPANILE_STORE",
+        ),
+        (
+            &["redrive", "t", "--brokers", "b:1", "--kafka", "sasl.password=s3cret"],
+            "CAMPANILE_KAFKA_SASL_PASSWORD",
+        ),
+        (&["redrive", "t", "--brokers", "b:1", "--kafka-file", "/nowhere"], "/nowhere"),
+        (&["redrive", "t", "--since", "yesterday"], "--since"),
+    ] {
+        let (code, stdout, stderr) = finish(campanile(arguments));
+        assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(why), "{arguments:?}: {stderr}");
+        assert!(!stderr.contains("s3cret") && stdout.is_empty(), "{stdout}{stderr}");
+    }
+}
+
+#[test]
+fn help_shows_exit_codes_and_no_values_of_the_environment() {
+    let mut help = campanile(&["redrive", "--help"]);
+    help.env("CAMPANILE_STORE", "redis://:s3cret@h");
+    let (code, stdout, _) = finish(help);
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("--dry-run") && !stdout.contains("s3cret"), "{stdout}");
+    let (code, stdout, _) = finish(campanile(&["--help"]));
+    assert!(code == Some(0) && stdout.contains("130  stopped"), "{stdout}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unavailable_servers_exit_with_3() {
+    let scene = Scene::new("cli-away", 1).await;
+    let away = format!("127.0.0.1:{}", free_port().unwrap());
+    let mut kafka_away = redrive(&scene, &["--timeout", "1s"]);
+    kafka_away.env("CAMPANILE_BROKERS", &away);
+    let (code, _, stderr) = finish(kafka_away);
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(stderr.contains(&away), "{stderr}");
+    let mut store_away = redrive(&scene, &["--timeout", "1s"]);
+    store_away.env("CAMPANILE_STORE", format!("redis://:s3cret@{away}"));
+    let (code, _, stderr) = finish(store_away);
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(stderr.contains(&away) && !stderr.contains("s3cret"), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exit_code_says_whether_letters_need_attention() {
+    let scene = Scene::new("cli-codes", 1).await;
+    KAFKA.producer().produce_all(scene.failed_letters(3).await).unwrap();
+    let (code, stdout, stderr) = finish(redrive(&scene, &["--dry-run"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("3  would be produced back"), "{stdout}");
+    assert!(stdout.contains("3  exhausted: card of p-# declined"), "{stdout}");
+    assert!(scene.produced().is_empty());
+
+    let (code, stdout, stderr) = finish(redrive(&scene, &["--json"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let lines: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, letters) = lines.split_last().unwrap();
+    assert_eq!(summary["summary"]["reopened"], 3);
+    assert_eq!(letters.len(), 3);
+    assert_eq!(letters[0]["letter"], "cli-codes.dead/0@0");
+    assert_eq!((&letters[0]["outcome"], &letters[0]["key"]), (&"reopened".into(), &"p-0".into()));
+
+    KAFKA.producer().produce(scene.keyless_letter("k-1", "undecodable")).unwrap();
+    let (code, stdout, stderr) = finish(redrive(&scene, &[]));
+    assert_eq!(code, Some(1), "{stderr}");
+    let parked = "parked: cli-codes.dead/0@3 (from cli-codes/0@7): held no lock (undecodable)";
+    assert!(stdout.contains(parked), "{stdout}");
+    assert!(stdout.contains("0 reopened, 0 skipped, 0 deferred, 1 parked"), "{stdout}");
+}
