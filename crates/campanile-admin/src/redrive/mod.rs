@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use campanile_core::{ConfigError, FingerprintHasher};
 use campanile_idempotency::Store;
-use campanile_kafka::{Publisher, PublisherConfig};
+use campanile_kafka::PublisherConfig;
 use rdkafka::ClientConfig;
 
 pub use self::filter::LetterFilter;
@@ -226,10 +226,9 @@ impl Redrive {
         stop: impl Future,
     ) -> Result<RedriveSummary, AdminError> {
         let publisher = PublisherConfig::from(kafka.clone()).with_timeout(self.timeout);
-        let publisher = Publisher::new(publisher)?;
+        let sink = Sink::new(publisher, self.parking_topic.clone())?;
         let source = Source::join(kafka, &self.topic, &self.group(), self.timeout).await?;
         self.check_parking_topic(&source).await?;
-        let sink = Sink { publisher, parking_topic: self.parking_topic.clone() };
         Run::new(self, source, store, sink, observer).finish(pin!(stop)).await
     }
 

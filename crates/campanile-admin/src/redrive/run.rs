@@ -20,10 +20,10 @@ use super::source::{Next, Source};
 use crate::AdminError;
 
 /// The number of letters in a round, unless a rate asks for fewer.
-const MAX_ROUND: usize = 512;
+const MAX_ROUND: usize = 1024;
 
 /// The number of letters in a round that the filter does not select.
-const MAX_FILTERED: usize = 8 * MAX_ROUND;
+const MAX_FILTERED: usize = 4 * MAX_ROUND;
 
 /// How long to wait for the first letter of a round, and for each further one.
 const FIRST_LETTER_WAIT: Duration = Duration::from_millis(500);

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use campanile_core::Output;
-use campanile_kafka::{PublishError, Publisher};
+use campanile_core::{ConfigError, Output};
+use campanile_kafka::{PublishError, Publisher, PublisherConfig};
 use tower_service::Service;
 
 use super::letter::Letter;
@@ -20,12 +20,33 @@ pub(super) enum Verb {
     Filter,
 }
 
+/// Settings for small batches, which are ten times as fast as none. The size is below any limit that
+/// a topic is likely to have.
+const BATCHES: &[(&str, &str)] =
+    &[("batch.num.messages", "1000"), ("batch.size", "16384"), ("linger.ms", "5")];
+
 pub(super) struct Sink {
-    pub(super) publisher: Publisher,
-    pub(super) parking_topic: Option<Arc<str>>,
+    publisher: Publisher,
+    /// Publishes what a topic refuses in a batch: all messages of a batch are refused together, even
+    /// if only one of them is too large.
+    unbatched: Publisher,
+    parking_topic: Option<Arc<str>>,
 }
 
 impl Sink {
+    pub(super) fn new(
+        config: PublisherConfig,
+        parking_topic: Option<Arc<str>>,
+    ) -> Result<Self, ConfigError> {
+        let batched =
+            BATCHES.iter().fold(config.clone(), |config, &(name, value)| config.set(name, value));
+        Ok(Self {
+            publisher: Publisher::new(batched)?,
+            unbatched: Publisher::new(config)?,
+            parking_topic,
+        })
+    }
+
     /// Produces or parks a letter. `None` if the letter has to wait.
     pub(super) async fn act(
         &self,
@@ -79,11 +100,15 @@ impl Sink {
 
     /// Publishes a message, without its timestamp if the topic does not accept that.
     async fn publish(&self, mut message: Output) -> Result<(), PublishError> {
-        let mut publisher = self.publisher.clone();
-        match publisher.call(message.clone()).await {
+        match self.publisher.clone().call(message.clone()).await {
+            Err(PublishError::TooLarge | PublishError::Timestamp) => {}
+            result => return result,
+        }
+        let mut unbatched = self.unbatched.clone();
+        match unbatched.call(message.clone()).await {
             Err(PublishError::Timestamp) => {
                 message.timestamp = None;
-                publisher.call(message).await
+                unbatched.call(message).await
             }
             result => result,
         }

@@ -7,7 +7,7 @@ use campanile_test::Message;
 use rdkafka::Message as _;
 
 use crate::run;
-use crate::support::{KAFKA, Scene, headers};
+use crate::support::{KAFKA, NAMESPACE, Scene, headers};
 
 /// What a letter is like, with the outcome and a part of the detail that are expected.
 type Kind = (&'static str, LetterOutcome, &'static str);
@@ -171,6 +171,27 @@ fn headers_lossy(record: &rdkafka::message::OwnedMessage) -> Vec<(String, String
     let all = record.headers().unwrap().iter();
     all.map(|h| (h.key.to_owned(), String::from_utf8_lossy(h.value.unwrap()).into_owned()))
         .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn record_too_large_for_its_topic_is_parked_alone() {
+    let scene = Scene::new("large", 1).await;
+    KAFKA.create_topic("small", 1, &[("max.message.bytes", "2000")]).unwrap();
+    let mut letters = Vec::new();
+    // Together they are larger than a batch that the topic accepts.
+    for number in 0..20 {
+        let key = format!("p-{number}");
+        let token = scene.fail(&key).await.to_string();
+        let payload = if number == 7 { "x".repeat(3000) } else { "x".repeat(500) };
+        let letter = scene.letter_of("small", &payload, "exhausted").header("campanile-key", &key);
+        letters
+            .push(letter.header("campanile-namespace", NAMESPACE).header("campanile-token", token));
+    }
+    KAFKA.producer().produce_all(letters).unwrap();
+    let (summary, audit) = run(&scene, &Redrive::new(scene.dead.as_str())).await.unwrap();
+    assert_eq!((summary.reopened, summary.parked), (19, 1), "{:?}", audit.0);
+    assert_eq!(audit.keys(LetterOutcome::Parked), ["p-7"]);
+    assert_eq!(scene.records("small").len(), 19);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,7 +17,7 @@ use crate::support::{KAFKA, NAMESPACE, Scene};
 
 /// The numbers of letters and kills; `cargo xtask soak` sets larger ones.
 const LETTERS: (&str, usize) = ("CAMPANILE_REDRIVE_LETTERS", 400);
-const KILLS: (&str, usize) = ("CAMPANILE_REDRIVE_KILLS", 3);
+const KILLS: (&str, usize) = ("CAMPANILE_REDRIVE_KILLS", 2);
 
 /// The time limit of each step.
 const TIMEOUT: Duration = Duration::from_secs(120);
