@@ -18,12 +18,13 @@ impl Pacer {
         Self { interval, next: Instant::now() }
     }
 
-    /// Waits until this many more letters may be handled. A delay is not caught up by a burst.
+    /// Waits until this many more letters may be handled. The time that the letters before took is
+    /// part of their time. A longer delay is not caught up by a burst.
     pub(super) async fn wait(&mut self, letters: u32) {
         if self.interval.is_zero() {
             return;
         }
-        self.next = self.next.max(Instant::now()) + self.interval * letters;
+        self.next = (self.next + self.interval * letters).max(Instant::now());
         sleep_until(self.next).await;
     }
 }
@@ -38,11 +39,12 @@ mod tests {
         let mut pacer = Pacer::new(NonZeroU32::new(100));
         for _ in 0..20 {
             pacer.wait(10).await;
+            tokio::time::advance(Duration::from_millis(40)).await;
         }
-        assert_eq!(start.elapsed(), Duration::from_secs(2));
+        assert_eq!(start.elapsed(), Duration::from_millis(2_040));
         tokio::time::advance(Duration::from_secs(60)).await;
         pacer.wait(10).await;
         pacer.wait(10).await;
-        assert_eq!(start.elapsed(), Duration::from_millis(62_200));
+        assert_eq!(start.elapsed(), Duration::from_millis(62_140));
     }
 }

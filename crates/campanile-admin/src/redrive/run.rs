@@ -22,6 +22,9 @@ use crate::AdminError;
 /// The number of letters in a round, unless a rate asks for fewer.
 const MAX_ROUND: usize = 1024;
 
+/// The size of the letters in a round, in bytes, after which no more are added.
+const MAX_ROUND_BYTES: usize = 16 << 20;
+
 /// The number of letters in a round that the filter does not select.
 const MAX_FILTERED: usize = 4 * MAX_ROUND;
 
@@ -131,8 +134,8 @@ impl<'a, S: Store, O: RedriveObserver> Run<'a, S, O> {
     /// Gathers the letters of one round.
     async fn gather(&mut self) -> Result<Round, AdminError> {
         let limit = self.round_limit();
-        let (mut letters, mut selected) = (Vec::new(), 0);
-        while selected < limit && letters.len() < MAX_FILTERED {
+        let (mut letters, mut selected, mut bytes) = (Vec::new(), 0, 0);
+        while selected < limit && letters.len() < MAX_FILTERED && bytes < MAX_ROUND_BYTES {
             let wait = if letters.is_empty() { FIRST_LETTER_WAIT } else { NEXT_LETTER_WAIT };
             let letter = match self.source.next(wait).await? {
                 Next::Letter(record) => Letter::new(record),
@@ -141,6 +144,7 @@ impl<'a, S: Store, O: RedriveObserver> Run<'a, S, O> {
                 Next::Idle | Next::End => break,
             };
             let plan = letter.plan(self.settings);
+            bytes += letter.record.size();
             selected += usize::from(plan != Plan::Filter);
             letters.push((letter, plan));
         }

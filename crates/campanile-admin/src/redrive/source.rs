@@ -13,6 +13,7 @@ use rdkafka::consumer::{
 };
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Message, Offset, TopicPartitionList};
+use tokio::time::Instant;
 
 use crate::AdminError;
 
@@ -33,8 +34,8 @@ const SETTINGS: &[(&str, &str)] = &[
 /// before the next.
 const SESSION_TIMEOUT: (&str, &str) = ("session.timeout.ms", "6000");
 
-/// The time between two attempts to commit.
-const COMMIT_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// The time between two attempts of a call.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 pub(super) struct Source {
     consumer: Arc<StreamConsumer<Context>>,
@@ -135,7 +136,7 @@ impl Source {
             config.set(SESSION_TIMEOUT.0, SESSION_TIMEOUT.1);
         }
         let consumer = StreamConsumer::from_config_and_context(&config, Context::default());
-        let consumer = consumer.map_err(|error| ConfigError::new(error.to_string()))?;
+        let consumer = consumer.map_err(|error| config_error(&error))?;
         let mut source = Self {
             consumer: Arc::new(consumer),
             brokers: kafka.get("bootstrap.servers").unwrap_or_default().to_owned(),
@@ -157,18 +158,18 @@ impl Source {
             return Err(ConfigError::new(format!("there is no topic `{topic}`")).into());
         };
         let (topic, timeout) = (self.topic.clone(), self.timeout);
-        let bounds = self.call(move |consumer| {
+        self.call("cannot read the ends of the topic", move |consumer| {
             let bounds =
                 |partition| Ok((partition, consumer.fetch_watermarks(&topic, partition, timeout)?));
-            (0..partitions).map(bounds).collect::<KafkaResult<_>>()
-        });
-        bounds.await.map_err(|error| self.error("cannot read the ends of the topic", error))
+            (0..partitions).map(bounds).collect()
+        })
+        .await
     }
 
     /// Counts the partitions of a topic. `None` if the topic does not exist.
     pub(super) async fn partitions_of(&self, topic: &str) -> Result<Option<i32>, AdminError> {
         let (name, timeout) = (topic.to_owned(), self.timeout);
-        let metadata = self.call(move |consumer| {
+        self.call(&format!("cannot look up `{topic}`"), move |consumer| {
             let metadata = consumer.fetch_metadata(Some(&name), timeout)?;
             let topic = metadata.topics().iter().find(|topic| topic.name() == name);
             let error = topic.and_then(|topic| topic.error()).map(Code::from);
@@ -179,8 +180,8 @@ impl Source {
                 (Some(error), _) => Err(KafkaError::MetadataFetch(error)),
                 (None, partitions) => Ok(Some(i32::try_from(partitions).unwrap_or(i32::MAX))),
             }
-        });
-        metadata.await.map_err(|error| self.error(&format!("cannot look up `{topic}`"), error))
+        })
+        .await
     }
 
     /// Reads the next letter. Waits for at most this time.
@@ -220,6 +221,7 @@ impl Source {
 
     /// Receives the next event. `None` if there was none in time.
     async fn receive(&mut self, wait: Duration) -> Result<Option<Event>, AdminError> {
+        let start = Instant::now();
         let received = tokio::time::timeout(wait, self.consumer.recv()).await;
         let event = match received {
             Err(_) => None,
@@ -240,7 +242,7 @@ impl Source {
             Ok(Err(error)) => {
                 self.context().set_last_error(error.to_string());
                 // Errors of all brokers arrive together; the next event is waited for.
-                tokio::time::sleep(wait.min(COMMIT_RETRY_DELAY)).await;
+                tokio::time::sleep(wait.min(RETRY_DELAY)).await;
                 None
             }
         };
@@ -248,7 +250,7 @@ impl Source {
             self.idle = Duration::ZERO;
             return Ok(event);
         }
-        self.idle += wait;
+        self.idle += start.elapsed();
         if self.idle >= self.timeout {
             let waited = format!("nothing received for {:?}", self.timeout);
             return Err(self.error("cannot read the dead letters", waited));
@@ -263,9 +265,10 @@ impl Source {
             return Ok(());
         }
         let timeout = self.timeout;
-        let committed = self.call(move |consumer| consumer.committed_offsets(list, timeout)).await;
-        let committed =
-            committed.map_err(|error| self.error("cannot read the group's offsets", error))?;
+        let committed = self.call("cannot read the group's offsets", move |consumer| {
+            consumer.committed_offsets(list.clone(), timeout)
+        });
+        let committed = committed.await?;
         for element in committed.elements() {
             // A partition that was added since the start has no letters for this run.
             let &(first, end) = self.bounds.get(&element.partition()).unwrap_or(&(0, 0));
@@ -343,23 +346,14 @@ impl Source {
         if offsets.is_empty() {
             return Ok(());
         }
-        let mut waited = Duration::ZERO;
-        loop {
-            let list = list.clone();
-            let commit = self.call(move |consumer| consumer.commit(&list, CommitMode::Sync));
-            match commit.await {
-                Ok(()) => break,
+        let commit = self.call("cannot commit offsets", move |consumer| {
+            match consumer.commit(&list, CommitMode::Sync) {
                 // The new owner of the partitions handles these letters once more.
-                Err(error) if is_reassigned(&error) => return Ok(()),
-                Err(error) if waited >= self.timeout => {
-                    return Err(self.error("cannot commit offsets", error));
-                }
-                Err(_) => {
-                    tokio::time::sleep(COMMIT_RETRY_DELAY).await;
-                    waited += COMMIT_RETRY_DELAY;
-                }
+                Err(error) if is_reassigned(&error) => Ok(()),
+                result => result,
             }
-        }
+        });
+        commit.await?;
         for (partition, offset) in offsets {
             if let Some(state) = self.partitions.get_mut(&partition) {
                 state.committed = offset;
@@ -374,14 +368,25 @@ impl Source {
         let _ = tokio::task::spawn_blocking(move || drop(self.consumer)).await;
     }
 
-    /// Makes a call that blocks.
+    /// Makes a call that blocks, and repeats it until it succeeds or the timeout is over. A broker
+    /// that has just started, or a coordinator that has just moved, refuses some requests.
     async fn call<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&StreamConsumer<Context>) -> KafkaResult<T> + Send + 'static,
-    ) -> KafkaResult<T> {
-        let consumer = self.consumer.clone();
-        let result = tokio::task::spawn_blocking(move || call(&consumer)).await;
-        result.unwrap_or(Err(KafkaError::Canceled))
+        action: &str,
+        call: impl Fn(&StreamConsumer<Context>) -> KafkaResult<T> + Send + Sync + 'static,
+    ) -> Result<T, AdminError> {
+        let (start, call) = (Instant::now(), Arc::new(call));
+        loop {
+            let (consumer, call) = (self.consumer.clone(), call.clone());
+            let result = tokio::task::spawn_blocking(move || call(&consumer)).await;
+            match result.unwrap_or(Err(KafkaError::Canceled)) {
+                Ok(result) => return Ok(result),
+                Err(error) if is_permanent(&error) || start.elapsed() >= self.timeout => {
+                    return Err(self.error(action, error));
+                }
+                Err(_) => tokio::time::sleep(RETRY_DELAY).await,
+            }
+        }
     }
 
     fn context(&self) -> &Context {
@@ -399,18 +404,19 @@ impl Source {
     }
 }
 
+/// Omits the value of a setting, which may be a secret.
+fn config_error(error: &KafkaError) -> ConfigError {
+    ConfigError::new(match error {
+        KafkaError::ClientConfig(_, description, name, _) => format!("`{name}`: {description}"),
+        error => error.to_string(),
+    })
+}
+
 /// Whether a retry cannot succeed without a change by an operator.
 fn is_permanent(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
     matches!(error, KafkaError::MessageConsumptionFatal(_))
-        || matches!(
-            error.rdkafka_error_code(),
-            Some(
-                Code::TopicAuthorizationFailed
-                    | Code::GroupAuthorizationFailed
-                    | Code::UnknownTopicOrPartition
-                    | Code::UnknownTopic
-            )
-        )
+        || matches!(code, Some(Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed))
 }
 
 /// Whether the partitions were assigned to another process.
