@@ -55,7 +55,7 @@ impl Letter {
         }
         match (&headers.key, &headers.lock) {
             (Some(key), Some(lock)) => {
-                let key = StoreKey::new(lock.namespace.clone(), key.clone());
+                let key = StoreKey::new(lock.namespace.clone(), key);
                 Plan::Reopen { key, token: lock.token }
             }
             _ if settings.without_key => Plan::Produce,

@@ -62,6 +62,7 @@ impl Scene {
             max_attempts: 5,
             fingerprint: None,
             floor: FencingToken::ZERO,
+            details: None,
         };
         match self.apply(key, acquire).await {
             Reply::Acquired { token, .. } => Grant { token, owner },
@@ -77,7 +78,8 @@ impl Scene {
 
     /// Makes a locked key COMPLETED.
     pub(crate) async fn complete(&self, key: &str, grant: Grant) {
-        let complete = Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None };
+        let (fingerprint, reply, details) = (None, None, None);
+        let complete = Operation::Complete { grant, attempt: 1, fingerprint, reply, details };
         assert_eq!(self.apply(key, complete).await, Reply::Completed);
     }
 
@@ -187,7 +189,7 @@ impl Scene {
 }
 
 pub(crate) fn store_key(key: &str) -> StoreKey {
-    StoreKey::new(NAMESPACE.try_into().unwrap(), IdempotencyKey::new(key.to_owned()).unwrap())
+    StoreKey::new(NAMESPACE.try_into().unwrap(), &IdempotencyKey::new(key.to_owned()).unwrap())
 }
 
 /// The names and values of the headers, as text.
