@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-use campanile_core::{BoxError, ConfigError};
+use campanile_core::{BoxError, ConfigError, error};
+use campanile_idempotency::{StoreError, StoreErrorKind};
 
 /// Why an operation could not be started, or ended early.
 #[derive(Debug)]
@@ -23,6 +24,17 @@ pub enum AdminError {
 impl AdminError {
     pub(crate) fn unavailable(action: impl Into<Box<str>>, source: impl Into<BoxError>) -> Self {
         Self::Unavailable { action: action.into(), source: source.into() }
+    }
+
+    /// Creates the error of a call to the store. A configuration that contradicts the store's data is
+    /// for the operator to correct.
+    pub(crate) fn store(action: impl Into<Box<str>>, store_error: StoreError) -> Self {
+        if store_error.kind() == StoreErrorKind::Misconfigured {
+            let texts: Vec<String> =
+                error::sources(&store_error).map(ToString::to_string).collect();
+            return ConfigError::new(texts.join(": ")).into();
+        }
+        Self::unavailable(action, store_error)
     }
 }
 

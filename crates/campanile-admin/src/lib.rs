@@ -4,14 +4,18 @@
 //!
 //! # Layout
 //!
+//! * [`entries`] reads, lists, counts and repairs entries; [`explain`] says why a record ran or waits.
 //! * [`redrive`] brings dead letters back.
 //! * [`StoreConfig`] is the store of any kind, from a URL.
 //! * [`AdminError`] says whether a setting is wrong or a server is unavailable.
 
+pub mod entries;
+pub mod explain;
 pub mod redrive;
 
 mod error;
 mod store_config;
+mod time;
 
 pub use self::error::AdminError;
 pub use self::store_config::StoreConfig;

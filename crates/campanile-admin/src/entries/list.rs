@@ -1,0 +1,101 @@
+//! Lists entries.
+
+use std::time::Duration;
+
+use campanile_core::{Namespace, State};
+use campanile_idempotency::{InspectStore, ScanCursor, ScanFilter};
+
+use super::EntryReport;
+use crate::AdminError;
+
+/// Selects entries. Values that cannot be read are always selected, because nothing is known of them.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct EntryQuery {
+    filter: ScanFilter,
+    /// In addition to the states of the filter, which includes PROCESSING for it.
+    stuck: bool,
+    processing: bool,
+    error: Option<Box<str>>,
+}
+
+impl EntryQuery {
+    /// Selects all entries of a namespace.
+    pub const fn new(namespace: Namespace) -> Self {
+        Self { filter: ScanFilter::new(namespace), stuck: false, processing: false, error: None }
+    }
+
+    /// Selects only entries in this state. If it is called several times, the states add up.
+    pub fn with_state(mut self, state: State) -> Self {
+        self.filter = self.filter.with_state(state);
+        self.processing |= state == State::Processing;
+        self
+    }
+
+    /// Selects only entries that are [stuck](EntryReport::is_stuck), in addition to those in the
+    /// [states](Self::with_state) that are selected.
+    pub fn with_stuck(mut self) -> Self {
+        self.filter = self.filter.with_state(State::Processing);
+        self.stuck = true;
+        self
+    }
+
+    /// Selects only entries that were created at least this long ago.
+    pub fn with_min_age(mut self, age: Duration) -> Self {
+        self.filter = self.filter.with_min_age(age);
+        self
+    }
+
+    /// Selects only entries whose last error contains this text.
+    pub fn with_error(mut self, text: impl Into<Box<str>>) -> Self {
+        self.error = Some(text.into());
+        self
+    }
+
+    fn matches(&self, report: &EntryReport) -> bool {
+        let Some(entry) = report.entry() else {
+            return true;
+        };
+        let contains = |text: &str| entry.error().is_some_and(|error| error.contains(text));
+        let only_stuck = self.stuck && !self.processing;
+        !(only_stuck && report.is_locked()) && self.error.as_deref().is_none_or(contains)
+    }
+}
+
+/// The entries that a query selects, in pages and in no particular order. Nothing is written, and the
+/// store is never blocked for long.
+///
+/// An entry that exists all the time is listed at least once, and may be listed twice.
+#[derive(Debug)]
+pub struct EntryPages<'a, S> {
+    store: &'a S,
+    query: EntryQuery,
+    /// `None` at the end.
+    cursor: Option<ScanCursor>,
+}
+
+impl<'a, S: InspectStore> EntryPages<'a, S> {
+    /// Starts a list.
+    pub fn new(store: &'a S, query: EntryQuery) -> Self {
+        Self { store, query, cursor: Some(ScanCursor::default()) }
+    }
+
+    /// Reads the next page. It may be empty although others follow. `None` at the end.
+    ///
+    /// # Errors
+    /// Fails if the store does not answer. The same page can then be read again.
+    ///
+    /// # Cancellation
+    /// The same page is read again.
+    pub async fn next(&mut self) -> Result<Option<Vec<EntryReport>>, AdminError> {
+        let Some(cursor) = &self.cursor else {
+            return Ok(None);
+        };
+        let page = self.store.scan(&self.query.filter, cursor).await;
+        let page = page.map_err(|error| AdminError::store("cannot list the entries", error))?;
+        self.cursor = page.next;
+        let reports = page.entries.into_iter();
+        let reports = reports.map(|(key, found)| EntryReport::new(key, page.now, found));
+        Ok(Some(reports.filter(|report| self.query.matches(report)).collect()))
+    }
+}

@@ -1,0 +1,34 @@
+//! Reads, lists, counts and repairs the entries of a store.
+//!
+//! [`inspect`], [`EntryPages`] and [`EntryStats`] only read. A [`RepairPlan`] says what it will do, and
+//! does it only if the entry is still the one that it was made for.
+//!
+//! ```
+//! use campanile_admin::entries::{self, RepairOutcome, RepairPlan};
+//! use campanile_core::{IdempotencyKey, StoreKey};
+//! use campanile_idempotency::MemoryStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MemoryStore::new();
+//! let key = IdempotencyKey::new("p-1").ok_or("empty")?;
+//! let key = StoreKey::new("billing.payments".try_into()?, &key);
+//! println!("{}", entries::inspect(&store, &key).await?);
+//!
+//! let plan = RepairPlan::reopen(&store, &key, false).await?;
+//! println!("{plan}");
+//! assert_eq!(plan.apply(&store).await?, RepairOutcome::Impossible); // there is no entry
+//! # Ok(())
+//! # }
+//! ```
+
+mod list;
+mod repair;
+mod report;
+mod stats;
+
+pub use self::list::{EntryPages, EntryQuery};
+pub(crate) use self::repair::UNLOCKED;
+pub use self::repair::{RepairOutcome, RepairPlan};
+pub use self::report::{EntryReport, inspect, parse_digest};
+pub use self::stats::{EntryStats, Histogram, StateStats};

@@ -1,0 +1,231 @@
+//! Changes an entry on behalf of an operator, after a plan.
+
+use std::fmt;
+use std::time::Duration;
+
+use campanile_core::{
+    Command, Entry, Grant, IdempotencyKey, Operation, Reply, Retention, State, StoreKey,
+};
+use campanile_idempotency::{Found, InspectStore, Store};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use super::report::{EntryReport, inspect};
+use crate::AdminError;
+
+/// The error of an entry that was unlocked.
+pub(crate) const UNLOCKED: &str = "unlocked by an operator";
+
+/// What a repair found and what it will do. `Display` shows both in words.
+///
+/// Making a plan changes nothing. [`apply`](Self::apply) changes the entry only if no other operation
+/// has changed it since.
+#[derive(Clone, Debug)]
+pub struct RepairPlan {
+    entry: EntryReport,
+    /// Why nothing can be done, or what is done and its effect.
+    step: Result<Step, &'static str>,
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    operation: Operation,
+    effect: &'static str,
+}
+
+/// The result of [`RepairPlan::apply`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RepairOutcome {
+    /// The entry is as planned.
+    Done,
+    /// Nothing was changed, because the entry is no longer the one of the plan.
+    Changed,
+    /// Nothing was changed, because the plan is to change nothing.
+    Impossible,
+}
+
+impl fmt::Display for RepairOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Done => "done",
+            Self::Changed => "nothing changed: the entry has changed since the plan was made",
+            Self::Impossible => "nothing changed",
+        })
+    }
+}
+
+impl RepairPlan {
+    /// Plans to reopen a key: the next delivery of it is processed, with all its attempts. See
+    /// [`Store::redrive`].
+    ///
+    /// A key that is FAILED can be reopened. With `force`, also one that is COMPLETED or RETRYING.
+    ///
+    /// # Errors
+    /// Fails if the store does not answer.
+    pub async fn reopen(
+        store: &impl InspectStore,
+        key: &StoreKey,
+        force: bool,
+    ) -> Result<Self, AdminError> {
+        Self::new(store, key, |report, entry| {
+            let effect = match entry.state() {
+                State::Processing if report.is_stuck() => {
+                    return Err(
+                        "Its owner is gone: the next delivery takes it over by itself. To reopen \
+                                it, unlock it first.",
+                    );
+                }
+                State::Processing => {
+                    return Err("It is being processed: wait for the end, or unlock it.");
+                }
+                State::Retrying if entry.owner().is_none() && entry.attempt() == 0 => {
+                    return Err(
+                        "It is reopened already: produce its record again, if that is done.",
+                    );
+                }
+                State::Retrying if !force => {
+                    return Err("It is not given up: it is retried by itself. To give it all its \
+                                attempts again, use force.");
+                }
+                State::Completed if !force => {
+                    return Err(
+                        "It is completed: its handler has run. To run it again, use force.",
+                    );
+                }
+                State::Completed => {
+                    "The handler runs again for the next delivery of the key, so its effect may \
+                     happen twice. The stored reply is dropped."
+                }
+                State::Retrying => {
+                    "The attempts are counted from 0 again, and the next delivery is processed without \
+                     a wait. A consumer that holds the record waits for the time that it knows."
+                }
+                State::Failed => {
+                    "The attempts are counted from 0 again. The next delivery of the key is \
+                     processed: produce its record again, because its offset is committed."
+                }
+            };
+            Ok(Step { operation: Operation::Redrive { token: entry.token(), force }, effect })
+        })
+        .await
+    }
+
+    /// Plans to take the lock of a key from its owner, by a failed attempt without backoff.
+    ///
+    /// An owner that still runs the handler learns at its next renewal that its lock is lost. Then, by
+    /// default, the handler's future is dropped; code that blocks a thread or was spawned continues.
+    /// Its outcome is not recorded. The next delivery may run the handler before that, at the same
+    /// time. Its fencing token is higher, so that a receiver that compares tokens refuses the former
+    /// owner.
+    ///
+    /// # Errors
+    /// Fails if the store does not answer.
+    pub async fn unlock(store: &impl InspectStore, key: &StoreKey) -> Result<Self, AdminError> {
+        Self::new(store, key, |report, entry| {
+            let (State::Processing, Some(owner)) = (entry.state(), entry.owner()) else {
+                return Err("It is not PROCESSING: there is no lock.");
+            };
+            let effect = if report.is_stuck() {
+                "The lock has expired, so the next delivery would take the key over in any case. \
+                 Unlocked, it cannot be completed any more by its owner, if that still runs."
+            } else {
+                "If its owner still runs the handler, the handler continues until the next renewal at \
+                 least, and its outcome is not recorded. The next delivery runs the handler again, \
+                 perhaps at the same time. The attempt counts."
+            };
+            // The error of a give-up lock is the handler's, which the next dead letter needs.
+            let error = if entry.is_give_up() { "" } else { UNLOCKED };
+            let grant = Grant { token: entry.token(), owner };
+            let (delay, last) = (Duration::ZERO, false);
+            let operation = Operation::Fail { grant, delay, last, error: error.into() };
+            Ok(Step { operation, effect })
+        })
+        .await
+    }
+
+    async fn new(
+        store: &impl InspectStore,
+        key: &StoreKey,
+        decide: impl FnOnce(&EntryReport, &Entry) -> Result<Step, &'static str>,
+    ) -> Result<Self, AdminError> {
+        let entry = inspect(store, key).await?;
+        let step = match entry.found() {
+            Found::Entry { entry: found, .. } => decide(&entry, found),
+            Found::Unreadable { .. } => {
+                Err("The value is no entry of this version. Use a later version of this command.")
+            }
+            _ => Err("There is no entry: the next delivery of the key is processed."),
+        };
+        Ok(Self { entry, step })
+    }
+
+    /// Adds the idempotency key to the entry, as [`EntryReport::with_key`] does.
+    #[must_use]
+    pub fn with_key(self, key: &IdempotencyKey) -> Self {
+        Self { entry: self.entry.with_key(key), ..self }
+    }
+
+    /// Returns the entry that was found.
+    pub fn entry(&self) -> &EntryReport {
+        &self.entry
+    }
+
+    /// Checks whether there is anything to do.
+    pub fn is_possible(&self) -> bool {
+        self.step.is_ok()
+    }
+
+    /// Returns what will happen, or why nothing can be done.
+    pub fn effect(&self) -> &'static str {
+        match &self.step {
+            Ok(step) => step.effect,
+            Err(reason) => reason,
+        }
+    }
+
+    /// Changes the entry as planned, if it is still the one that was found.
+    ///
+    /// The changed entry is kept for [`Retention::default`], whatever the settings of the application.
+    ///
+    /// # Errors
+    /// Fails if the store does not answer. It is then unknown whether the entry was changed, and the
+    /// plan can be applied again.
+    ///
+    /// # Cancellation
+    /// As after an error.
+    pub async fn apply(&self, store: &impl Store) -> Result<RepairOutcome, AdminError> {
+        let Ok(Step { operation, .. }) = &self.step else {
+            return Ok(RepairOutcome::Impossible);
+        };
+        let command = Command {
+            key: self.entry.key().clone(),
+            operation: operation.clone(),
+            retention: Retention::default(),
+        };
+        let answer = store.apply(command).await;
+        let answer = answer.map_err(|error| AdminError::store("cannot change the entry", error))?;
+        Ok(match answer.reply {
+            Reply::Reopened | Reply::Retrying => RepairOutcome::Done,
+            _ => RepairOutcome::Changed,
+        })
+    }
+}
+
+/// An object with the fields `entry`, `is_possible` and `effect`.
+impl Serialize for RepairPlan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(3))?;
+        map.serialize_entry("entry", &self.entry)?;
+        map.serialize_entry("is_possible", &self.is_possible())?;
+        map.serialize_entry("effect", self.effect())?;
+        map.end()
+    }
+}
+
+impl fmt::Display for RepairPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n\n{}", self.entry, self.effect())
+    }
+}

@@ -1,0 +1,295 @@
+//! Reads one record, and what the brokers know of its partition and group. Joins no group and commits
+//! nothing.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Clock, ConfigError, Coordinates, Record};
+use campanile_kafka::ToRecord;
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::{Message, Offset, TopicPartitionList};
+use tokio::runtime::Handle;
+
+use super::{Cause, GroupReport};
+use crate::AdminError;
+
+const SETTINGS: &[(&str, &str)] = &[
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    ("enable.partition.eof", "true"),
+    // A record that is deleted meanwhile is an error, and not the next one.
+    ("auto.offset.reset", "error"),
+    ("allow.auto.create.topics", "false"),
+    ("fetch.wait.max.ms", "10"),
+    // One record is read.
+    ("queued.min.messages", "1"),
+    ("queued.max.messages.kbytes", "1024"),
+];
+
+/// The group of a consumer that asks for no group's offsets. librdkafka assigns nothing without one.
+const NO_GROUP: &str = "campanile-explain";
+
+const ISOLATION: &str = "isolation.level";
+
+/// The time limit of each attempt to reach a broker.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The time limit of the request for the group's members. All brokers are asked, and the explanation
+/// need not wait for one that is down.
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the brokers know of a record.
+pub(super) struct Observed {
+    /// The record, or why it cannot be read.
+    pub(super) record: Result<Record, Cause>,
+    /// The first offset of the partition, and that behind its last record.
+    pub(super) bounds: (i64, i64),
+    pub(super) group: Option<GroupReport>,
+}
+
+/// Reads a record. Blocks the thread, which must be one of a Tokio runtime.
+pub(super) fn observe(
+    kafka: &ClientConfig,
+    at: &Coordinates,
+    group: Option<&str>,
+    timeout: Duration,
+) -> Result<Observed, AdminError> {
+    let reader = Reader::connect(kafka, at, group.unwrap_or(NO_GROUP), timeout)?;
+    let (start, stable_end) = reader.bounds()?;
+    let mut observed =
+        Observed { record: Err(Cause::BeforeStart), bounds: (start, stable_end), group: None };
+    if let Some(group) = group {
+        observed.group = Some(reader.group(group)?);
+    }
+    if at.offset < start {
+        return Ok(observed);
+    }
+    if at.offset < stable_end
+        && let Some(record) = reader.read()?
+    {
+        observed.record = Ok(record);
+        return Ok(observed);
+    }
+    // Nothing that this consumer can read is there; perhaps one that ignores transactions can.
+    let mut uncommitted = kafka.clone();
+    uncommitted.set(ISOLATION, "read_uncommitted");
+    let uncommitted = Reader::connect(&uncommitted, at, group.unwrap_or(NO_GROUP), timeout)?;
+    let (start, end) = uncommitted.bounds()?;
+    observed.bounds = (start, end);
+    observed.record = Err(if at.offset < start {
+        Cause::BeforeStart
+    } else if at.offset >= end {
+        Cause::BeyondEnd
+    } else if at.offset >= stable_end {
+        Cause::OpenTransaction
+    } else if uncommitted.read()?.is_some() {
+        Cause::Aborted
+    } else if uncommitted.is_compacted() {
+        Cause::CompactedAway
+    } else {
+        Cause::TransactionMarker
+    });
+    Ok(observed)
+}
+
+struct Reader<'a> {
+    consumer: BaseConsumer<Context>,
+    config: ClientConfig,
+    at: &'a Coordinates,
+    timeout: Duration,
+    clock: Clock,
+}
+
+impl<'a> Reader<'a> {
+    /// Connects, and looks the partition up.
+    fn connect(
+        kafka: &ClientConfig,
+        at: &'a Coordinates,
+        group: &str,
+        timeout: Duration,
+    ) -> Result<Self, AdminError> {
+        let mut config = kafka.clone();
+        config.remove("group.instance.id").set("group.id", group);
+        for (name, value) in SETTINGS {
+            config.set(*name, *value);
+        }
+        let consumer = BaseConsumer::from_config_and_context(&config, Context::default());
+        let consumer = consumer.map_err(|error| ConfigError::new(error.to_string()))?;
+        let reader = Self { consumer, config, at, timeout, clock: Clock::boot() };
+        reader.look_up()?;
+        Ok(reader)
+    }
+
+    fn look_up(&self) -> Result<(), AdminError> {
+        let Coordinates { topic, partition, .. } = self.at;
+        let start = self.clock.now();
+        let metadata = loop {
+            match self.consumer.fetch_metadata(Some(topic), ATTEMPT_TIMEOUT) {
+                Ok(metadata) => break metadata,
+                Err(error) => {
+                    // Errors of connections are reported by the callback.
+                    while self.consumer.poll(Duration::ZERO).is_some() {}
+                    if self.is_hopeless() || self.clock.now() - start >= self.timeout {
+                        return Err(self.error("cannot reach the brokers", error));
+                    }
+                }
+            }
+        };
+        let found = metadata.topics().iter().find(|found| found.name() == &**topic);
+        let partitions = found.map_or(&[][..], |found| found.partitions());
+        match found.and_then(|found| found.error()).map(Code::from) {
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {}
+            Some(error) => {
+                let action = format!("cannot look up the topic `{topic}`");
+                return Err(self.error(&action, KafkaError::MetadataFetch(error)));
+            }
+            None if partitions.is_empty() => {}
+            None if partitions.iter().any(|found| found.id() == *partition) => return Ok(()),
+            None => {
+                let count = partitions.len();
+                return Err(ConfigError::new(format!(
+                    "the topic `{topic}` has no partition {partition}: it has {count}"
+                ))
+                .into());
+            }
+        }
+        Err(ConfigError::new(format!("there is no topic `{topic}`")).into())
+    }
+
+    /// Reads the first offset, and that behind the last record that this consumer can read.
+    fn bounds(&self) -> Result<(i64, i64), AdminError> {
+        let (topic, partition) = (&self.at.topic, self.at.partition);
+        let bounds = self.consumer.fetch_watermarks(topic, partition, self.timeout);
+        bounds.map_err(|error| self.error("cannot read the ends of the partition", error))
+    }
+
+    /// Reads the record, unless this consumer skips its offset.
+    fn read(&self) -> Result<Option<Record>, AdminError> {
+        let action = "cannot read the record";
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(
+            &self.at.topic,
+            self.at.partition,
+            Offset::Offset(self.at.offset),
+        )
+        .and_then(|()| self.consumer.assign(&list))
+        .map_err(|error| self.error(action, error))?;
+        let start = self.clock.now();
+        while self.clock.now() - start < self.timeout {
+            match self.consumer.poll(ATTEMPT_TIMEOUT) {
+                None => {}
+                Some(Ok(message)) => {
+                    return Ok((message.offset() == self.at.offset).then(|| message.to_record()));
+                }
+                Some(Err(KafkaError::PartitionEOF(_))) => return Ok(None),
+                Some(Err(error)) => match error.rdkafka_error_code() {
+                    // Deleted since the bounds were read.
+                    Some(Code::AutoOffsetReset | Code::OffsetOutOfRange) => return Ok(None),
+                    // Reading needs no coordinator.
+                    Some(Code::GroupAuthorizationFailed) => {}
+                    Some(
+                        Code::TopicAuthorizationFailed
+                        | Code::UnknownTopicOrPartition
+                        | Code::BadMessage
+                        | Code::NotImplemented,
+                    ) => return Err(self.error(action, error)),
+                    _ if self.is_hopeless() => return Err(self.error(action, error)),
+                    _ => {}
+                },
+            }
+        }
+        Err(self.error(action, format!("nothing received for {:?}", self.timeout)))
+    }
+
+    fn group(&self, name: &str) -> Result<GroupReport, AdminError> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition(&self.at.topic, self.at.partition);
+        let offsets = self.consumer.committed_offsets(list, self.timeout).and_then(|offsets| {
+            offsets.elements().iter().try_for_each(|element| element.error())?;
+            Ok(offsets)
+        });
+        let offsets = offsets.map_err(|error| {
+            self.error(&format!("cannot read the offsets of the group `{name}`"), error)
+        })?;
+        let committed = offsets.elements().first().and_then(|element| match element.offset() {
+            Offset::Offset(offset) => Some(offset),
+            _ => None,
+        });
+        // Groups of the newer protocol are described otherwise, and never have this state.
+        let timeout = self.timeout.min(MEMBERS_TIMEOUT);
+        let groups = self.consumer.fetch_group_list(Some(name), timeout);
+        let is_empty = groups.is_ok_and(|groups| {
+            groups.groups().iter().any(|group| group.name() == name && group.state() == "Empty")
+        });
+        Ok(GroupReport { name: name.into(), committed, is_empty })
+    }
+
+    /// Whether the topic is compacted. If the brokers do not say, it may be.
+    fn is_compacted(&self) -> bool {
+        let mut config = self.config.clone();
+        // Settings of consumers only; librdkafka would log a warning for each.
+        for (name, _) in SETTINGS {
+            config.remove(name);
+        }
+        config.remove("group.id").remove(ISOLATION);
+        let describe = || -> KafkaResult<Option<bool>> {
+            let admin = AdminClient::from_config_and_context(&config, Context::default())?;
+            let options = AdminOptions::new().request_timeout(Some(self.timeout));
+            let topic = ResourceSpecifier::Topic(&self.at.topic);
+            let described =
+                Handle::current().block_on(admin.describe_configs([&topic], &options))?;
+            let config = described.into_iter().next().and_then(Result::ok);
+            let policy = config.and_then(|config| {
+                config.entries.into_iter().find(|entry| entry.name == "cleanup.policy")?.value
+            });
+            Ok(policy.map(|policy| policy.contains("compact")))
+        };
+        describe().ok().flatten().unwrap_or(true)
+    }
+
+    fn is_hopeless(&self) -> bool {
+        self.errors().iter().any(|(code, _)| {
+            matches!(
+                code,
+                Code::AllBrokersDown
+                    | Code::Authentication
+                    | Code::SaslAuthenticationFailed
+                    | Code::SSL
+            )
+        })
+    }
+
+    fn errors(&self) -> MutexGuard<'_, Vec<(Code, String)>> {
+        self.consumer.context().errors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Creates an error with the last reason that the client gave, if it gave one.
+    fn error(&self, action: &str, error: impl Into<BoxError>) -> AdminError {
+        let errors = self.errors();
+        // That all brokers are down follows the reason.
+        let reason = errors.iter().rfind(|(code, _)| *code != Code::AllBrokersDown);
+        let source = reason.map_or_else(|| error.into(), |(_, reason)| reason.clone().into());
+        AdminError::unavailable(action, source)
+    }
+}
+
+/// Collects errors instead of logging them.
+#[derive(Default)]
+struct Context {
+    errors: Mutex<Vec<(Code, String)>>,
+}
+
+impl ClientContext for Context {
+    fn error(&self, error: KafkaError, reason: &str) {
+        if let Some(code) = error.rdkafka_error_code() {
+            let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+            errors.push((code, reason.to_owned()));
+        }
+    }
+}
+
+impl ConsumerContext for Context {}

@@ -1,0 +1,193 @@
+//! Planted situations, each with the cause that `explain` must find, on one broker.
+//!
+//! Each situation has a partition of one topic, in which its record is at offset 1 unless it says
+//! otherwise. The first group has a member, the second one has none.
+
+mod bad_input;
+mod situations;
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use campanile_admin::explain::{Cause, Explain, Explanation, KeySource};
+use campanile_core::Coordinates;
+use campanile_test::{KafkaServer, Message, eventually};
+use futures_util::future::join_all;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use crate::planter::{MAX_ATTEMPTS, Planter, namespace};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const TOPIC: &str = "payments";
+const HEADER: &str = "idempotency-key";
+const BUSY: &str = "billing";
+const IDLE: &str = "idle";
+
+/// A `static` is never dropped; the server's process exits with ours.
+static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
+    let builder = KafkaServer::builder().property("log.cleaner.backoff.ms", "100");
+    builder.property("log.initial.task.delay.ms", "100").start().unwrap()
+});
+
+/// A situation, and the cause that explains its record.
+struct Situation {
+    name: &'static str,
+    cause: Cause,
+    at: Coordinates,
+    records: Vec<Message>,
+    group: Option<&'static str>,
+    committed: Option<i64>,
+    key: KeySource,
+    max_attempts: Option<u16>,
+    planter: Planter,
+}
+
+impl Situation {
+    /// The record is the second one of its partition; all before it are finished.
+    fn new(partition: usize, name: &'static str, cause: Cause) -> Self {
+        let partition = i32::try_from(partition).unwrap();
+        let key = format!("p-{partition}");
+        let other = Message::to(TOPIC).partition(partition).header(HEADER, "other");
+        let record = Message::to(TOPIC).partition(partition).header(HEADER, &key);
+        Self {
+            name,
+            cause,
+            at: Coordinates { topic: TOPIC.into(), partition, offset: 1 },
+            records: vec![other, record],
+            group: Some(BUSY),
+            committed: Some(1),
+            key: KeySource::default(),
+            max_attempts: Some(MAX_ATTEMPTS),
+            planter: Planter::new(&key),
+        }
+    }
+
+    /// The record's offset is committed.
+    fn finished(self) -> Self {
+        self.committed(Some(2))
+    }
+
+    fn committed(self, committed: Option<i64>) -> Self {
+        Self { committed, ..self }
+    }
+
+    fn group(self, group: Option<&'static str>) -> Self {
+        Self { group, ..self }
+    }
+
+    fn offset(mut self, offset: i64) -> Self {
+        self.at.offset = offset;
+        self
+    }
+
+    fn in_topic(mut self, topic: &str) -> Self {
+        self.at = Coordinates { topic: topic.into(), partition: 0, offset: self.at.offset };
+        self.records.clear();
+        self.group(None)
+    }
+
+    /// Replaces the record.
+    fn record(mut self, change: impl FnOnce(Message) -> Message) -> Self {
+        self.records[1] = change(Message::to(TOPIC).partition(self.at.partition));
+        self
+    }
+
+    fn key(self, key: KeySource) -> Self {
+        Self { key, ..self }
+    }
+
+    fn without_max_attempts(self) -> Self {
+        Self { max_attempts: None, ..self }
+    }
+
+    /// Changes the entry. The texts are the coordinates of this record and of another one.
+    fn plant(self, plant: impl FnOnce(&Planter, &str, &str)) -> Self {
+        let other = Coordinates { offset: 0, ..self.at.clone() };
+        plant(&self.planter, &self.at.to_string(), &other.to_string());
+        self
+    }
+
+    fn explain(&self) -> Explain {
+        let mut explain = Explain::new(self.at.clone(), namespace());
+        if let Some(group) = self.group {
+            explain = explain.with_group(group);
+        }
+        if let Some(max_attempts) = self.max_attempts {
+            explain = explain.with_max_attempts(max_attempts);
+        }
+        explain
+    }
+
+    async fn explained(&self) -> Explanation {
+        self.explain().run(&kafka_config(), &self.planter.store, &self.key).await.unwrap()
+    }
+}
+
+fn kafka_config() -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", KAFKA.bootstrap());
+    config
+}
+
+fn partition_list(situations: &[Situation], group: &str) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    for situation in situations.iter().filter(|situation| situation.group == Some(group)) {
+        if let Some(committed) = situation.committed {
+            let Coordinates { topic, partition, .. } = &situation.at;
+            list.add_partition_offset(topic, *partition, Offset::Offset(committed)).unwrap();
+        }
+    }
+    list
+}
+
+/// Creates what the situations need in Kafka. Returns the member of the first group.
+fn plant(situations: &[Situation]) -> BaseConsumer {
+    let partitions = i32::try_from(situations.len()).unwrap();
+    KAFKA.create_topic(TOPIC, partitions, &[]).unwrap();
+    KAFKA.create_topic("elsewhere", 1, &[]).unwrap();
+    let records = situations.iter().flat_map(|situation| situation.records.clone());
+    KAFKA.producer().produce_all(records).unwrap();
+    for group in [BUSY, IDLE] {
+        let consumer: BaseConsumer = KAFKA.consumer_config(group).create().unwrap();
+        consumer.commit(&partition_list(situations, group), CommitMode::Sync).unwrap();
+    }
+    // A group with members accepts no offsets of others.
+    let member: BaseConsumer = KAFKA.consumer_config(BUSY).create().unwrap();
+    member.subscribe(&["elsewhere"]).unwrap();
+    let joined = eventually(TIMEOUT, || {
+        member.poll(Duration::from_millis(50));
+        (member.assignment().unwrap().count() > 0).then_some(())
+    });
+    joined.expect("the member joins within the time limit");
+    member
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planted_situations_are_explained() {
+    let blocking = tokio::task::spawn_blocking(|| {
+        let situations = situations::all();
+        let member = plant(&situations);
+        (situations, member)
+    });
+    let (situations, _member) = blocking.await.unwrap();
+    let explanations = join_all(situations.iter().map(Situation::explained)).await;
+    let mut wrong = Vec::new();
+    for (situation, explanation) in situations.iter().zip(&explanations) {
+        let Situation { name, cause, .. } = situation;
+        if explanation.cause != *cause {
+            wrong.push(format!("{name}: expected {cause:?}, got {explanation:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), situations.len(), wrong.join("\n"));
+}
+
+/// Reads the offset of the first record of the only partition.
+fn first_offset(topic: &str) -> Option<i64> {
+    let consumer: BaseConsumer = KAFKA.consumer_config("looks").create().unwrap();
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, 0, Offset::Beginning).unwrap();
+    consumer.assign(&list).unwrap();
+    let message = consumer.poll(TIMEOUT)?;
+    Some(rdkafka::Message::offset(&message.unwrap()))
+}
