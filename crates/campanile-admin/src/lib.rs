@@ -6,16 +6,18 @@
 //!
 //! * [`entries`] reads, lists, counts and repairs entries; [`explain`] says why a record ran or waits.
 //! * [`redrive`] brings dead letters back.
-//! * [`StoreConfig`] is the store of any kind, from a URL.
+//! * [`StoreConfig`] is the store of any kind, from a URL, and [`AnyStore`] the connected store.
 //! * [`AdminError`] says whether a setting is wrong or a server is unavailable.
 
 pub mod entries;
 pub mod explain;
 pub mod redrive;
 
+mod any_store;
 mod error;
 mod store_config;
 mod time;
 
+pub use self::any_store::AnyStore;
 pub use self::error::AdminError;
 pub use self::store_config::StoreConfig;

@@ -4,11 +4,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use campanile_core::{BoxError, ConfigError, error};
-use campanile_idempotency::{BoxStore, Store};
 use campanile_postgres::{PgConfig, PgStore};
-use campanile_redis::{RedisConfig, RedisStore};
+use campanile_redis::{RedisConfig, RedisStore, Safety};
+use futures_util::FutureExt;
 
-use crate::AdminError;
+use crate::{AdminError, AnyStore};
 
 /// The settings of a store of any kind, parsed from a URL:
 ///
@@ -55,24 +55,52 @@ impl StoreConfig {
     /// # Errors
     /// Fails if the URL is invalid, or if the server is not available within the connect timeout of
     /// the settings or refuses the credentials.
-    pub async fn connect(self) -> Result<BoxStore, AdminError> {
+    pub async fn connect(self) -> Result<AnyStore, AdminError> {
+        // Boxed, because the futures are nested deeply, and callers nest them deeper.
         match self {
-            Self::Redis(config) => match RedisStore::connect(config).await {
-                Ok(store) => Ok(store.boxed()),
-                Err(campanile_redis::ConnectError::Config(error)) => Err(error.into()),
-                Err(error @ campanile_redis::ConnectError::Url { .. }) => Err(invalid_url(error)),
-                Err(error) => Err(unavailable(error)),
-            },
-            Self::Postgres(config) => match PgStore::connect(config).await {
-                Ok(store) => Ok(store.boxed()),
-                Err(campanile_postgres::ConnectError::Config(error)) => Err(error.into()),
-                Err(error @ campanile_postgres::ConnectError::Url { .. }) => {
-                    Err(invalid_url(error))
-                }
-                Err(error) => Err(unavailable(error)),
-            },
+            Self::Redis(config) => redis(RedisStore::connect(config).boxed().await),
+            Self::Postgres(config) => postgres(PgStore::connect(config).boxed().await),
         }
     }
+
+    /// Connects as [`connect`](Self::connect) does, but for tools that read entries: the user needs the
+    /// permissions that [`RedisConfig`] and [`PgConfig`] list for that. The settings of Redis are not
+    /// checked, and expired entries are not deleted from Postgres. Commands can be applied if the user
+    /// has the permissions of an application as well.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect).
+    pub async fn connect_to_inspect(self) -> Result<AnyStore, AdminError> {
+        match self {
+            Self::Redis(config) => {
+                redis(RedisStore::connect(config.with_safety(Safety::Off)).boxed().await)
+            }
+            Self::Postgres(config) => {
+                let config = config.without_sweeping();
+                postgres(PgStore::connect_to_inspect(config).boxed().await)
+            }
+        }
+    }
+}
+
+fn redis(
+    connected: Result<RedisStore, campanile_redis::ConnectError>,
+) -> Result<AnyStore, AdminError> {
+    connected.map(AnyStore::Redis).map_err(|error| match error {
+        campanile_redis::ConnectError::Config(error) => error.into(),
+        error @ campanile_redis::ConnectError::Url { .. } => invalid_url(error),
+        error => unavailable(error),
+    })
+}
+
+fn postgres(
+    connected: Result<PgStore, campanile_postgres::ConnectError>,
+) -> Result<AnyStore, AdminError> {
+    connected.map(AnyStore::Postgres).map_err(|error| match error {
+        campanile_postgres::ConnectError::Config(error) => error.into(),
+        error @ campanile_postgres::ConnectError::Url { .. } => invalid_url(error),
+        error => unavailable(error),
+    })
 }
 
 /// Neither the error nor its sources contain the URL, which may contain a password.

@@ -1,9 +1,15 @@
 //! The command `campanile`: parses arguments, calls `campanile-admin`, and prints the results.
 
 mod exit;
+mod explain;
+mod inspect;
+mod list;
 mod options;
+mod print;
 mod redrive;
+mod repair;
 mod signals;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -22,7 +28,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Explain(explain::Arguments),
+    Inspect(inspect::Arguments),
+    List(list::Arguments),
     Redrive(redrive::Arguments),
+    Reopen(repair::Reopen),
+    Stats(stats::Arguments),
+    Unlock(repair::Unlock),
 }
 
 fn main() -> ExitCode {
@@ -36,7 +48,13 @@ fn main() -> ExitCode {
     };
     let result = runtime.block_on(async {
         match verb {
+            Verb::Explain(arguments) => explain::run(arguments).await,
+            Verb::Inspect(arguments) => inspect::run(arguments).await,
+            Verb::List(arguments) => list::run(arguments).await,
             Verb::Redrive(arguments) => redrive::run(arguments).await,
+            Verb::Reopen(arguments) => repair::reopen(arguments).await,
+            Verb::Stats(arguments) => stats::run(arguments).await,
+            Verb::Unlock(arguments) => repair::unlock(arguments).await,
         }
     });
     match result {

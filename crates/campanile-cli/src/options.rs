@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use campanile_admin::{AdminError, StoreConfig};
-use campanile_core::ConfigError;
+use campanile_admin::entries::parse_digest;
+use campanile_admin::{AdminError, AnyStore, StoreConfig};
+use campanile_core::{ConfigError, IdempotencyKey, Namespace, StoreKey};
 use campanile_kafka::ConsumerConfig;
 use clap::Args;
 use rdkafka::ClientConfig;
@@ -90,6 +91,11 @@ pub(crate) struct StoreOptions {
 }
 
 impl StoreOptions {
+    /// Connects for a verb that reads entries before it changes any.
+    pub(crate) async fn connect(&self) -> Result<AnyStore, AdminError> {
+        self.config()?.connect_to_inspect().await
+    }
+
     pub(crate) fn config(&self) -> Result<StoreConfig, AdminError> {
         const VARIABLE: &str = "CAMPANILE_STORE";
         let url = match (&self.store, &self.store_file) {
@@ -124,6 +130,44 @@ fn has_password(url: &str) -> bool {
         return url.contains("pass=");
     };
     authority.contains(':')
+}
+
+/// Which namespace.
+#[derive(Debug, Args)]
+pub(crate) struct NamespaceOption {
+    /// The namespace of the layer
+    #[arg(long, env = "CAMPANILE_NAMESPACE", value_parser = parse_namespace)]
+    pub(crate) namespace: Namespace,
+}
+
+/// Which key.
+#[derive(Debug, Args)]
+pub(crate) struct KeyOptions {
+    /// The idempotency key
+    #[arg(value_name = "KEY", required_unless_present = "digest")]
+    key: Option<String>,
+    /// The digest of the key, as lists show it, in place of the key
+    #[arg(long, value_name = "HEX", conflicts_with = "key", value_parser = parse_digest)]
+    digest: Option<[u8; 16]>,
+    #[command(flatten)]
+    namespace: NamespaceOption,
+}
+
+impl KeyOptions {
+    /// Returns the key in the store, and the idempotency key unless only its digest is given.
+    pub(crate) fn keys(&self) -> Result<(StoreKey, Option<IdempotencyKey>), ConfigError> {
+        let namespace = self.namespace.namespace.clone();
+        if let Some(digest) = self.digest {
+            return Ok((StoreKey::from_digest(namespace, digest), None));
+        }
+        let key = self.key.clone().and_then(IdempotencyKey::new);
+        let key = key.ok_or_else(|| ConfigError::new("the key is empty"))?;
+        Ok((StoreKey::new(namespace, &key), Some(key)))
+    }
+}
+
+fn parse_namespace(name: &str) -> Result<Namespace, ConfigError> {
+    Namespace::try_from(name)
 }
 
 /// Parses `NAME=VALUE`. The error does not contain the value, which may be a secret.

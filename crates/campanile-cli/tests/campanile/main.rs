@@ -1,6 +1,7 @@
-//! The command `campanile`, run as a process on a real Kafka and a real Redis.
+//! The command `campanile`, run as a process on real servers.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
+mod entries;
 mod exits;
 mod killed;
 #[allow(dead_code, reason = "shared with the tests of the library, which need all of it")]

@@ -1,0 +1,104 @@
+//! The verb `explain`.
+
+use std::time::Duration;
+
+use campanile_admin::AdminError;
+use campanile_admin::explain::{Cause, Explain, KeySource};
+use campanile_core::Coordinates;
+use clap::Args;
+
+use crate::exit::Exit;
+use crate::options::{KafkaOptions, NamespaceOption, StoreOptions};
+use crate::print::{print, print_json};
+
+/// Explain why a record ran, waits, was a duplicate, or did not run
+///
+/// Reads the record, finds its key as the application does, and reads the entry of the key and the
+/// offset of the group. Joins no group, commits nothing and writes nothing.
+///
+/// The exit code is 1 if there is no such record, or if the value in the store is no entry of this
+/// version.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The coordinates of the record
+    #[arg(value_name = "TOPIC/PARTITION@OFFSET")]
+    record: Coordinates,
+    /// The consumer group, whose committed offset says whether the record is finished
+    #[arg(long)]
+    group: Option<String>,
+    /// The maximum attempts of the layer, to tell a record with none left
+    #[arg(long, value_name = "NUMBER")]
+    max_attempts: Option<u16>,
+    /// How long to wait for an answer of the brokers
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// Print a line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    namespace: NamespaceOption,
+    #[command(flatten)]
+    key: KeySourceOptions,
+    #[command(flatten)]
+    kafka: KafkaOptions,
+    #[command(flatten)]
+    store: StoreOptions,
+}
+
+/// Where the key is.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Key of the record")]
+#[group(multiple = false)]
+struct KeySourceOptions {
+    /// The key is in this header [default: idempotency-key]
+    #[arg(long, value_name = "NAME")]
+    key_header: Option<String>,
+    /// The key is a string or an integer in a payload of JSON, at this pointer, such as /payment/id
+    #[arg(long, value_name = "POINTER", value_parser = parse_pointer)]
+    key_pointer: Option<String>,
+    /// The key is the topic, partition and offset
+    #[arg(long)]
+    key_coordinates: bool,
+    /// The key is Kafka's key of the record
+    #[arg(long)]
+    key_record: bool,
+}
+
+impl From<KeySourceOptions> for KeySource {
+    fn from(options: KeySourceOptions) -> Self {
+        match options {
+            KeySourceOptions { key_header: Some(name), .. } => Self::Header(name.into()),
+            KeySourceOptions { key_pointer: Some(pointer), .. } => {
+                Self::JsonPointer(pointer.into())
+            }
+            KeySourceOptions { key_coordinates: true, .. } => Self::Coordinates,
+            KeySourceOptions { key_record: true, .. } => Self::RecordKey,
+            _ => Self::default(),
+        }
+    }
+}
+
+fn parse_pointer(text: &str) -> Result<String, &'static str> {
+    let is_pointer = text.starts_with('/');
+    is_pointer.then(|| text.to_owned()).ok_or("a JSON pointer begins with /, such as /payment/id")
+}
+
+pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
+    let kafka = arguments.kafka.config()?;
+    let store = arguments.store.connect().await?;
+    let mut explain = Explain::new(arguments.record, arguments.namespace.namespace)
+        .with_timeout(arguments.timeout);
+    if let Some(group) = arguments.group {
+        explain = explain.with_group(group);
+    }
+    if let Some(attempts) = arguments.max_attempts {
+        explain = explain.with_max_attempts(attempts);
+    }
+    let explanation = explain.run(&kafka, &store, &KeySource::from(arguments.key)).await?;
+    match arguments.json {
+        true => print_json(&explanation)?,
+        false => print(&explanation)?,
+    }
+    let is_explained = explanation.cause.has_record() && explanation.cause != Cause::Unreadable;
+    Ok(if is_explained { Exit::Done } else { Exit::Attention })
+}

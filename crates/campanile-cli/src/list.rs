@@ -1,0 +1,98 @@
+//! The verb `list`.
+
+use std::time::Duration;
+
+use campanile_admin::AdminError;
+use campanile_admin::entries::{EntryPages, EntryQuery};
+use campanile_core::State;
+use clap::{Args, ValueEnum};
+
+use crate::exit::Exit;
+use crate::inspect;
+use crate::options::{NamespaceOption, StoreOptions};
+use crate::print::{print, print_json};
+
+/// List the entries of a namespace, in no particular order
+///
+/// Each line begins with the key, or with its digest if the entry does not store the key: that of a
+/// COMPLETED entry is not stored by default. Nothing is written, and the store is never blocked for
+/// long. An entry that changes meanwhile may be listed twice. Values that are no entries of this
+/// version are always listed.
+///
+/// The exit code is 1 if there are such values.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Only entries in this state; `stuck` is `processing` with an expired lock, which nobody has
+    /// taken over. May be repeated. By default, all states
+    #[arg(long, value_name = "STATE")]
+    state: Vec<ListedState>,
+    /// Only entries that were created at least this long ago, such as 1h
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    older: Option<Duration>,
+    /// Only entries with this text in their last error
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// Stop after this many entries
+    #[arg(long, value_name = "NUMBER")]
+    limit: Option<usize>,
+    /// Print a line of JSON for each entry
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    namespace: NamespaceOption,
+    #[command(flatten)]
+    store: StoreOptions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ListedState {
+    Failed,
+    Retrying,
+    Processing,
+    Completed,
+    Stuck,
+}
+
+impl Arguments {
+    fn query(&self) -> EntryQuery {
+        let mut query = EntryQuery::new(self.namespace.namespace.clone());
+        for state in &self.state {
+            query = match state {
+                ListedState::Failed => query.with_state(State::Failed),
+                ListedState::Retrying => query.with_state(State::Retrying),
+                ListedState::Processing => query.with_state(State::Processing),
+                ListedState::Completed => query.with_state(State::Completed),
+                ListedState::Stuck => query.with_stuck(),
+            };
+        }
+        if let Some(age) = self.older {
+            query = query.with_min_age(age);
+        }
+        if let Some(text) = &self.error {
+            query = query.with_error(text.as_str());
+        }
+        query
+    }
+}
+
+pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
+    let store = arguments.store.connect().await?;
+    let mut pages = EntryPages::new(&store, arguments.query());
+    let mut left = arguments.limit.unwrap_or(usize::MAX);
+    let mut exit = Exit::Done;
+    while left > 0
+        && let Some(page) = pages.next().await?
+    {
+        for report in page.iter().take(left) {
+            match arguments.json {
+                true => print_json(report)?,
+                false => print(&report.to_line())?,
+            }
+            if inspect::exit(report) != Exit::Done {
+                exit = Exit::Attention;
+            }
+        }
+        left = left.saturating_sub(page.len());
+    }
+    Ok(exit)
+}
