@@ -1,4 +1,4 @@
-use super::server::KafkaServer;
+use super::server::{Cluster, KafkaServer};
 use super::{libs, server};
 use crate::{ServerError, free_port, port, program};
 use std::collections::BTreeMap;
@@ -13,8 +13,6 @@ const INSTALL_LIBS: &str = "fetch them with `cargo xtask install` in Campanile's
 /// Settings of a test's single node, besides its ports and its folder: Kafka's internal topics have
 /// one replica, and nothing waits.
 const DEFAULT_PROPERTIES: &[(&str, &str)] = &[
-    ("process.roles", "broker,controller"),
-    ("node.id", "1"),
     ("controller.listener.names", "CONTROLLER"),
     ("offsets.topic.replication.factor", "1"),
     ("offsets.topic.num.partitions", "1"),
@@ -38,11 +36,15 @@ const DEFAULT_PROPERTIES: &[(&str, &str)] = &[
     ("controller.quorum.election.timeout.ms", "200"),
 ];
 
+/// The node that is the controller of its cluster.
+const CONTROLLER_ID: u16 = 1;
+
 /// Builder for a [`KafkaServer`]; see [`KafkaServer::builder`].
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct KafkaServerBuilder {
     port: Option<u16>,
+    cluster: Option<Cluster>,
     properties: BTreeMap<String, String>,
 }
 
@@ -51,6 +53,13 @@ impl KafkaServerBuilder {
     /// taken before the server starts. A port set here must be free.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
+        self
+    }
+
+    /// Makes the server another broker of this server's cluster, without a controller of its own.
+    /// Default: a cluster of its own.
+    pub fn join(mut self, server: &KafkaServer) -> Self {
+        self.cluster = Some(server.cluster().clone());
         self
     }
 
@@ -83,17 +92,40 @@ impl KafkaServerBuilder {
         }
     }
 
+    /// Checks whether the server belongs to the cluster of another one.
+    pub(super) fn joins(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    /// The cluster that the server at this port belongs to.
+    pub(super) fn cluster(&self, port: u16) -> Result<Cluster, ServerError> {
+        match &self.cluster {
+            Some(cluster) => Ok(cluster.clone()),
+            None => Ok(Cluster::new(port, free_port()?)),
+        }
+    }
+
     /// Formats `server.properties`.
-    pub(super) fn render_properties(&self, port: u16, data: &Path) -> Result<String, ServerError> {
-        let controller = format!("127.0.0.1:{}", free_port()?);
+    pub(super) fn render_properties(&self, port: u16, cluster: &Cluster, data: &Path) -> String {
+        let controller = &cluster.controller;
         let broker = format!("PLAINTEXT://127.0.0.1:{port}");
+        let (node_id, roles, listeners) = match self.cluster {
+            // A port is as unique as a node's id has to be.
+            Some(_) => (port.to_string(), "broker", broker.clone()),
+            None => {
+                let listeners = format!("{broker},CONTROLLER://{controller}");
+                (CONTROLLER_ID.to_string(), "broker,controller", listeners)
+            }
+        };
         let mut properties: BTreeMap<String, String> = DEFAULT_PROPERTIES
             .iter()
             .map(|&(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
         for (name, value) in [
-            ("controller.quorum.voters", format!("1@{controller}")),
-            ("listeners", format!("{broker},CONTROLLER://{controller}")),
+            ("process.roles", roles.to_owned()),
+            ("node.id", node_id),
+            ("controller.quorum.voters", format!("{CONTROLLER_ID}@{controller}")),
+            ("listeners", listeners),
             ("advertised.listeners", broker),
             ("log.dirs", data.display().to_string()),
         ] {
@@ -101,6 +133,6 @@ impl KafkaServerBuilder {
         }
         properties.extend(self.properties.clone());
         let line = |(name, value): (&String, &String)| format!("{name}={value}\n");
-        Ok(properties.iter().map(line).collect())
+        properties.iter().map(line).collect()
     }
 }

@@ -17,7 +17,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time limit of one metadata request to a server that is starting.
 const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// An Apache Kafka server: one node that is both broker and controller, killed on drop.
+/// An Apache Kafka server: one node that is both broker and controller, killed on drop. Other
+/// servers can [join](KafkaServerBuilder::join) its cluster.
 ///
 /// ```no_run
 /// use campanile_test::{KafkaServer, Message};
@@ -40,6 +41,22 @@ pub struct KafkaServer {
     folder: TempDir,
     jvm: Jvm,
     port: u16,
+    cluster: Cluster,
+}
+
+/// A cluster of Kafka servers.
+#[derive(Clone, Debug)]
+pub(super) struct Cluster {
+    id: String,
+    /// The address of the controller.
+    pub(super) controller: String,
+}
+
+impl Cluster {
+    /// Creates the cluster of a server with these ports.
+    pub(super) fn new(port: u16, controller: u16) -> Self {
+        Self { id: cluster_id(port), controller: format!("127.0.0.1:{controller}") }
+    }
 }
 
 impl KafkaServer {
@@ -120,7 +137,8 @@ impl KafkaServer {
     /// Fails as [`KafkaServerBuilder::start`] does.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
-        (self.process, self.producer) = run(&self.jvm, self.folder.path(), self.port)?;
+        let (folder, cluster) = (self.folder.path(), &self.cluster);
+        (self.process, self.producer) = run(&self.jvm, folder, self.port, cluster)?;
         Ok(())
     }
 
@@ -149,11 +167,24 @@ impl KafkaServer {
         port: u16,
     ) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("campanile-kafka-").tempdir()?;
-        let properties = builder.render_properties(port, &folder.path().join(DATA_FOLDER))?;
+        let cluster = builder.cluster(port)?;
+        let data = folder.path().join(DATA_FOLDER);
+        let properties = builder.render_properties(port, &cluster, &data);
         fs::write(folder.path().join(PROPERTIES_FILE), properties)?;
-        jvm.format(folder.path(), port)?;
-        let (process, producer) = run(&jvm, folder.path(), port)?;
-        Ok(Self { producer, process, folder, jvm, port })
+        if builder.joins() {
+            // All that formatting writes for a node without a controller, without starting a JVM.
+            fs::create_dir(&data)?;
+            let meta = format!("version=1\ncluster.id={}\nnode.id={port}\n", cluster.id);
+            fs::write(data.join("meta.properties"), meta)?;
+        } else {
+            jvm.format(folder.path(), &cluster)?;
+        }
+        let (process, producer) = run(&jvm, folder.path(), port, &cluster)?;
+        Ok(Self { producer, process, folder, jvm, port, cluster })
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 }
 
@@ -166,9 +197,9 @@ pub(super) struct Jvm {
 
 impl Jvm {
     /// Formats the data folder.
-    fn format(&self, folder: &Path, port: u16) -> Result<(), ServerError> {
+    fn format(&self, folder: &Path, cluster: &Cluster) -> Result<(), ServerError> {
         let mut command = self.command("kafka.tools.StorageTool", folder);
-        command.args(["format", "-t", &cluster_id(port), "-c", PROPERTIES_FILE]);
+        command.args(["format", "-t", &cluster.id, "-c", PROPERTIES_FILE]);
         Process::spawn(&command, folder.join("log"))?.wait_for_success(START_TIMEOUT)
     }
 
@@ -193,7 +224,12 @@ const DATA_FOLDER: &str = "data";
 const PROPERTIES_FILE: &str = "server.properties";
 
 /// Starts the server in this folder and waits until it answers.
-fn run(jvm: &Jvm, folder: &Path, port: u16) -> Result<(Process, Producer), ServerError> {
+fn run(
+    jvm: &Jvm,
+    folder: &Path,
+    port: u16,
+    cluster: &Cluster,
+) -> Result<(Process, Producer), ServerError> {
     let mut command = jvm.command("kafka.Kafka", folder);
     command.arg(PROPERTIES_FILE);
     let mut process = Process::spawn(&command, folder.join("log"))?;
@@ -201,7 +237,7 @@ fn run(jvm: &Jvm, folder: &Path, port: u16) -> Result<(Process, Producer), Serve
     process.wait_until_ready(port, START_TIMEOUT, || {
         let client = producer.client();
         // A foreign server may own the port while ours is about to fail because of it.
-        let owns_port = client.fetch_cluster_id(METADATA_TIMEOUT) == Some(cluster_id(port));
+        let owns_port = client.fetch_cluster_id(METADATA_TIMEOUT).as_ref() == Some(&cluster.id);
         owns_port
             && client
                 .fetch_metadata(None, METADATA_TIMEOUT)
