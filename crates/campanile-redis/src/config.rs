@@ -198,8 +198,9 @@ impl RedisConfig {
         self
     }
 
-    /// Sets the namespaces that the store is for, so that the user's permissions on their keys are
-    /// checked at the start and not by the first record. Other namespaces can be used as well.
+    /// Sets the namespaces that the store is for, so that the user's permissions on their keys, and
+    /// their [number of buckets](Self::with_buckets), are checked at the start and not by the first
+    /// record. Other namespaces can be used as well.
     /// Default: none, with a warning if the user has no access to the keys of every namespace.
     pub fn with_namespaces(mut self, namespaces: impl IntoIterator<Item = Namespace>) -> Self {
         self.namespaces = namespaces.into_iter().collect();

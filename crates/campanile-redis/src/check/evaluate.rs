@@ -20,6 +20,7 @@ pub(super) fn findings(report: &ServerReport, address: &str, config: &RedisConfi
         findings.check_persistence(info, report, config);
         findings.check_replication(info, report, config);
     }
+    findings.check_buckets(report, config);
     findings.check_permissions(report, config);
     findings.check_clock(report);
     findings.check_unanswered(report);
@@ -76,6 +77,35 @@ impl Findings<'_> {
                  without any error",
                 "set maxmemory-policy noeviction",
             );
+        }
+        let bytes = |name| info.field(name).and_then(|bytes| bytes.parse::<u64>().ok());
+        if let (Some(used), Some(max)) = (bytes("used_memory"), bytes("maxmemory"))
+            && max > 0
+            && used / 9 >= max / 10
+        {
+            self.add(
+                (FindingKind::Memory, Severity::Notice),
+                format!("{used} of {max} bytes of memory are used (maxmemory)"),
+                "once memory is full, no lock is granted, and all records wait",
+                "raise maxmemory, or shorten the retention of entries",
+            );
+        }
+    }
+
+    fn check_buckets(&mut self, report: &ServerReport, config: &RedisConfig) {
+        let configured = config.buckets().expect("checked").count();
+        for (namespace, count) in &report.bucket_counts {
+            if *count != configured {
+                self.add(
+                    (FindingKind::Buckets, Severity::Unsafe),
+                    format!(
+                        "the namespace {namespace} has {count} buckets, but the store is configured \
+                         for {configured}"
+                    ),
+                    "the store would not find existing entries, so it refuses every command",
+                    "set the namespace's number of buckets (`with_buckets`), or use another namespace",
+                );
+            }
         }
     }
 

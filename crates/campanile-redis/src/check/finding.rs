@@ -65,6 +65,11 @@ pub enum FindingKind {
     MinReplicas,
     /// The clocks of the server and the client differ by more than a second. Severity: `DataLoss`.
     Clock,
+    /// A configured namespace was first used with another number of buckets, so that the store would
+    /// not find its entries. Severity: `Unsafe`.
+    Buckets,
+    /// The server's memory is almost full. Severity: `Notice`.
+    Memory,
     /// The user may not inspect the server. Severity: `Notice`.
     NotInspected,
 }

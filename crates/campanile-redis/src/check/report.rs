@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use campanile_core::Namespace;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisError, RedisResult, ServerErrorKind, cmd};
 
 use super::permissions::{self, DeniedPermissions};
 use crate::RedisConfig;
+use crate::key::bucket_count_key;
 
 /// The settings that `INFO` does not include.
 const SETTINGS: [&str; 4] =
@@ -18,6 +20,8 @@ pub(super) struct ServerReport {
     pub(super) info: Option<Info>,
     settings: Option<HashMap<String, String>>,
     pub(super) denied: DeniedPermissions,
+    /// The recorded bucket counts of the store's namespaces, as far as they are known to this server.
+    pub(super) bucket_counts: Vec<(Namespace, u16)>,
     /// The minimum difference between the server's clock and the client's.
     pub(super) clock_skew: Option<Duration>,
 }
@@ -39,8 +43,9 @@ impl ServerReport {
             Some(info) if info.is_too_old() => DeniedPermissions::default(),
             _ => permissions::query_denied(connection, config).await?,
         };
+        let bucket_counts = read_bucket_counts(connection, &config.namespaces).await?;
         let clock_skew = measure_clock_skew(connection).await?;
-        Ok(Self { info, settings, denied, clock_skew })
+        Ok(Self { info, settings, denied, bucket_counts, clock_skew })
     }
 
     /// The value of a setting that `INFO` does not include.
@@ -103,6 +108,25 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
         redis::ErrorKind::Server(ServerErrorKind::NoPerm) => true,
         _ => error.detail().is_some_and(|text| text.starts_with("unknown command")),
     }
+}
+
+/// Reads the bucket count that each namespace was first used with. A namespace that is new, that the
+/// user may not read, or whose count another node of the cluster has, is left out.
+async fn read_bucket_counts(
+    connection: &mut MultiplexedConnection,
+    namespaces: &[Namespace],
+) -> RedisResult<Vec<(Namespace, u16)>> {
+    let mut counts = Vec::new();
+    for namespace in namespaces {
+        let count = cmd("GET").arg(bucket_count_key(namespace)).query_async(connection).await;
+        match count {
+            Ok(Some(count)) => counts.push((namespace.clone(), count)),
+            Ok(None) => {}
+            Err(error) if error.is_io_error() => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(counts)
 }
 
 /// Measures the minimum difference between the server's clock and the client's: the server's

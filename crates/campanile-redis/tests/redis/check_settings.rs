@@ -1,5 +1,6 @@
 //! A misconfigured server is found at the start, with what could be lost and how to fix it.
 
+use campanile_core::Namespace;
 use campanile_redis::{ConnectError, Finding, FindingKind, RedisStore, Safety, Severity};
 use campanile_test::RedisServer;
 
@@ -60,6 +61,34 @@ async fn eviction_finding_needs_policy_and_memory_limit() {
     assert_eq!(finding.severity(), Severity::Unsafe);
     assert!(finding.remedy().contains("noeviction"), "{finding}");
     assert_eq!(refusal_kinds(&server).await, [FindingKind::Eviction]);
+}
+
+#[tokio::test]
+async fn nearly_full_memory_is_a_finding() {
+    let server = RedisServer::builder().config("maxmemory", "100mb").start().unwrap();
+    assert!(!kinds(&accepted_findings(&server).await).contains(&FindingKind::Memory));
+    // less than an idle server uses
+    server.cli(&["CONFIG", "SET", "maxmemory", "100kb"]).unwrap();
+    let finding = finding_of(&server, FindingKind::Memory).await;
+    assert!(finding.observed().contains("of 102400 bytes"), "{finding}");
+}
+
+#[tokio::test]
+async fn other_bucket_count_of_configured_namespace_is_refused() {
+    let server = RedisServer::start().unwrap();
+    let namespace = Namespace::try_from("tests").unwrap();
+    let config = |buckets| {
+        long_timeout(server.url()).with_namespaces([namespace.clone()]).with_buckets(buckets)
+    };
+    let store = RedisStore::connect(config(16)).await.unwrap();
+    acquire_lock(&store, &key("key"), 1).await;
+    RedisStore::connect(config(16)).await.unwrap();
+    let Err(ConnectError::Unsafe { findings, .. }) = RedisStore::connect(config(4)).await else {
+        panic!("the store connects with another number of buckets");
+    };
+    let [finding] = &*findings else { panic!("{findings:?}") };
+    assert_eq!(finding.kind(), FindingKind::Buckets);
+    assert!(finding.observed().contains("tests has 16 buckets"), "{finding}");
 }
 
 #[tokio::test]
