@@ -37,6 +37,11 @@ impl Backoff {
         Ok(Self { initial, max })
     }
 
+    /// Returns the longest delay.
+    pub fn max(&self) -> Duration {
+        self.max
+    }
+
     /// Draws a random delay after this attempt. The first attempt is 1.
     pub fn delay(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);

@@ -172,6 +172,45 @@ impl IdempotencyConfig {
         self
     }
 
+    /// Checks the settings as [`IdempotencyLayer::new`](crate::IdempotencyLayer::new) does, and returns
+    /// the namespace.
+    ///
+    /// # Errors
+    /// Fails if a setting is out of its bounds, or if the namespace has other characters.
+    pub fn validate(&self) -> Result<Namespace, ConfigError> {
+        Ok(self.clone().checked()?.namespace)
+    }
+
+    /// Returns how long a lock lives without a renewal.
+    pub fn lock_ttl(&self) -> Duration {
+        self.lock_ttl
+    }
+
+    /// Returns how long a lock is held at most.
+    pub fn max_hold(&self) -> Duration {
+        self.max_hold
+    }
+
+    /// Returns the backoff after a failed attempt.
+    pub fn backoff(&self) -> Backoff {
+        self.backoff
+    }
+
+    /// Returns how long a COMPLETED entry is kept.
+    pub fn retention(&self) -> Duration {
+        self.retention
+    }
+
+    /// Returns how long an entry with attempts but without an outcome is kept.
+    pub fn attempt_retention(&self) -> Duration {
+        self.attempt_retention
+    }
+
+    /// Returns how long a FAILED entry is kept.
+    pub fn failed_retention(&self) -> Duration {
+        self.failed_retention
+    }
+
     /// Checks the settings.
     pub(crate) fn checked(self) -> Result<CheckedConfig, ConfigError> {
         let Self { lock_ttl, max_hold, retention, attempt_retention, failed_retention, .. } = self;

@@ -211,6 +211,16 @@ impl ConsumerConfig {
         self
     }
 
+    /// Returns the settings of the consumer's client, with the driver's defaults, for a librdkafka
+    /// client of your own. A function set by [`with_oauth_token`](Self::with_oauth_token) is not part
+    /// of them.
+    ///
+    /// # Errors
+    /// Fails as [`Consumer::new`](crate::Consumer::new) does.
+    pub fn client_config(&self) -> Result<ClientConfig, ConfigError> {
+        Ok((*self.clone().checked()?.client).clone())
+    }
+
     /// Adds the defaults, and refuses contradictory settings.
     pub(crate) fn checked(mut self) -> Result<CheckedConfig, ConfigError> {
         let brokers = self.required(&["bootstrap.servers", "metadata.broker.list"])?;

@@ -170,6 +170,8 @@ pub use self::oauth::OauthToken;
 pub use self::order::ProcessingOrder;
 pub use self::publish::{PublishError, Publisher, PublisherConfig};
 pub use self::rebalance::{Rebalance, Rebalances, TopicPartition};
+#[doc(hidden)]
+pub use self::retention::{RetentionTime, TopicConfig};
 pub use self::retry_topics::RetryTopics;
 pub use self::routes::{NoRoute, Routes};
 pub use self::seek::{SeekError, SeekTo};

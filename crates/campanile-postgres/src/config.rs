@@ -9,6 +9,7 @@ use campanile_core::error::ConfigError;
 use tokio_postgres::Config;
 
 use crate::ConnectError;
+use crate::connect::wait_for_connection;
 use crate::pool::{Pool, format_address};
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
@@ -147,6 +148,21 @@ impl PgConfig {
     pub fn without_sweeping(mut self) -> Self {
         self.sweep_interval = None;
         self
+    }
+
+    /// Returns the pause between two sweeps, or `None` if sweeping is disabled.
+    pub fn sweep_interval(&self) -> Option<Duration> {
+        self.sweep_interval
+    }
+
+    /// Runs one query over a connection of its own. For Campanile's own tools; not part of the public
+    /// contract.
+    #[doc(hidden)]
+    pub async fn query(&self, query: &str) -> Result<Vec<tokio_postgres::Row>, ConnectError> {
+        let pool = self.admin_pool()?;
+        let client = wait_for_connection(&pool, self.connect_timeout).await?;
+        let rows = client.query(query, &[]).await;
+        rows.map_err(|error| ConnectError::from_server(error, pool.address()))
     }
 
     /// Checks the settings that have bounds.

@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use super::describe::TopicConfig;
 
-/// How long something is kept.
+/// How long something is kept. Not part of the public contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RetentionTime {
+pub enum RetentionTime {
+    /// It is deleted after this time.
     For(Duration),
+    /// It is never deleted.
     Forever,
 }
 
 impl RetentionTime {
     /// Reads how long a topic keeps its records. `None` if the settings do not say.
-    pub(super) fn of_topic(config: &TopicConfig) -> Option<Self> {
+    pub fn of_topic(config: &TopicConfig) -> Option<Self> {
         // A topic that is only compacted never deletes the last record of each key.
         let deletes = config.get("cleanup.policy")?.split(',').any(|p| p.trim() == "delete");
         match config.get("retention.ms")?.parse::<i64>().ok()? {
@@ -24,13 +26,14 @@ impl RetentionTime {
             ),
         }
     }
-}
 
-/// Checks whether a record that is kept this long can be read again after its entry has expired.
-pub(super) fn outlives_entries(records: RetentionTime, entries: Duration) -> bool {
-    match records {
-        RetentionTime::For(records) => records > entries,
-        RetentionTime::Forever => true,
+    /// Checks whether a record that is kept this long can be read again after its entry, which is kept
+    /// for `entries`, has expired.
+    pub fn outlives(self, entries: Duration) -> bool {
+        match self {
+            Self::For(records) => records > entries,
+            Self::Forever => true,
+        }
     }
 }
 
@@ -78,9 +81,9 @@ mod tests {
 
     #[test]
     fn entries_kept_as_long_as_records_are_sufficient() {
-        assert!(!outlives_entries(RetentionTime::For(DAY), DAY));
-        assert!(outlives_entries(RetentionTime::For(DAY), DAY - Duration::from_secs(1)));
-        assert!(outlives_entries(RetentionTime::Forever, DAY * 3650));
+        assert!(!RetentionTime::For(DAY).outlives(DAY));
+        assert!(RetentionTime::For(DAY).outlives(DAY - Duration::from_secs(1)));
+        assert!(RetentionTime::Forever.outlives(DAY * 3650));
     }
 
     #[test]

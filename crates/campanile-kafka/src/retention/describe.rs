@@ -25,9 +25,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The brokers' answer for each topic.
 pub(super) type DescribeResult = KafkaResult<Vec<Result<TopicConfig, Code>>>;
 
-/// The settings of a topic.
+/// The settings of a topic. Not part of the public contract.
 #[derive(Debug, Default)]
-pub(super) struct TopicConfig {
+pub struct TopicConfig {
     topic: String,
     settings: HashMap<String, String>,
 }
@@ -37,7 +37,8 @@ impl TopicConfig {
         self.topic == topic
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    /// Returns the value of a setting.
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }
 }

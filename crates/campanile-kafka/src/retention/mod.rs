@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
-use self::compare::{RetentionTime, outlives_entries};
+pub use self::compare::RetentionTime;
 use self::describe::DescribeResult;
+pub use self::describe::TopicConfig;
 use crate::client::ClientSettings;
 
 /// A topic, and how long the entries of its records are kept.
@@ -86,7 +87,7 @@ fn log_results(topics: &[CheckedTopic], result: DescribeResult) {
         let topic = topics.iter().find(|(topic, _)| config.is_for(topic));
         let Some((topic, entries)) = topic else { continue };
         match RetentionTime::of_topic(&config) {
-            Some(records) if outlives_entries(records, *entries) => tracing::warn!(
+            Some(records) if records.outlives(*entries) => tracing::warn!(
                 topic = &**topic,
                 %records,
                 entries = %RetentionTime::For(*entries),
