@@ -4,11 +4,13 @@
 //!
 //! # Layout
 //!
+//! * [`doctor`] checks a deployment.
 //! * [`entries`] reads, lists, counts and repairs entries; [`explain`] says why a record ran or waits.
 //! * [`redrive`] brings dead letters back.
 //! * [`StoreConfig`] is the store of any kind, from a URL, and [`AnyStore`] the connected store.
 //! * [`AdminError`] says whether a setting is wrong or a server is unavailable.
 
+pub mod doctor;
 pub mod entries;
 pub mod explain;
 pub mod redrive;

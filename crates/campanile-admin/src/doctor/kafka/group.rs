@@ -1,0 +1,296 @@
+//! The consumer group: its members, its offsets, and what it may read.
+
+use std::time::Duration;
+
+use campanile_core::Clock;
+use rdkafka::admin::ResourceSpecifier;
+use rdkafka::consumer::Consumer;
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use super::client::{Client, REQUEST_TIMEOUT};
+use super::topic::{Role, Topic, WEEKEND};
+use super::{is_classic, offsets};
+use crate::doctor::finding::{FindingKind, Severity};
+use crate::doctor::{Report, display};
+
+/// The topic in which the brokers keep committed offsets.
+const OFFSETS_TOPIC: &str = "__consumer_offsets";
+
+/// The time limit of the first fetch from a topic.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+const WITHOUT_OFFSETS: &str = "the group starts without offsets: where auto.offset.reset says";
+
+/// Checks the group. `topics`: those of the deployment that exist.
+pub(super) fn check(
+    client: &Client<'_>,
+    config: &ClientConfig,
+    topics: &[Topic],
+    observation: Option<Duration>,
+    report: &mut Report,
+) {
+    let group = config.get("group.id").unwrap_or_default();
+    let subject = format!("group `{group}`");
+    let consumed: Vec<_> = topics.iter().filter(|topic| topic.role != Role::DeadLetter).collect();
+    check_reset(config, &subject, report);
+    check_members(client, config, group, report);
+    check_offsets_topic(client, config, &subject, report);
+    offsets::check(client, &consumed, &subject, observation, report);
+    for topic in &consumed {
+        check_read_permission(client, topic, report);
+    }
+    report.add_unchecked(
+        "whether the user may join the group, and may write to dead-letter and retry topics",
+        "trying would change the group and the topics; the ACLs are in the guide",
+    );
+}
+
+/// Reads `auto.offset.reset`, unless a group without an offset begins at the first record.
+fn non_earliest_reset(config: &ClientConfig) -> Option<&str> {
+    let reset = config.get("auto.offset.reset");
+    reset.filter(|reset| !matches!(*reset, "earliest" | "smallest" | "beginning"))
+}
+
+fn check_reset(config: &ClientConfig, subject: &str, report: &mut Report) {
+    if let Some(reset) = non_earliest_reset(config) {
+        report.add(
+            (FindingKind::AutoOffsetReset, Severity::DataLoss),
+            subject,
+            format!("auto.offset.reset = {reset}"),
+            "if the group has no offset for a partition, because the partition is new or the offset \
+             has expired, the records that it contains are skipped",
+            "set auto.offset.reset = earliest; records that are read again are duplicates",
+        );
+    }
+}
+
+fn check_members(client: &Client<'_>, config: &ClientConfig, group: &str, report: &mut Report) {
+    let subject = format!("group `{group}`");
+    if !is_classic(config) {
+        return report.add_unchecked(
+            format!("the members of {subject}"),
+            "librdkafka does not list those of the newer protocol; use kafka-consumer-groups",
+        );
+    }
+    let groups = match client.consumer.fetch_group_list(Some(group), REQUEST_TIMEOUT) {
+        Ok(groups) => groups,
+        Err(error) => {
+            return add_group_error(&error, &subject, "the members of", report);
+        }
+    };
+    let Some(info) = groups.groups().iter().find(|info| info.name() == group) else { return };
+    // A group that does not exist has no protocol.
+    let protocol_type = info.protocol_type();
+    if !matches!(protocol_type, "" | "consumer") {
+        return report.add(
+            (FindingKind::GroupProtocol, Severity::Failure),
+            subject,
+            format!("it is a group of the type `{protocol_type}`, not of consumers"),
+            "the consumer cannot join it",
+            "use another group.id",
+        );
+    }
+    let assignors = config.get("partition.assignment.strategy").unwrap_or_default();
+    let assignor = info.protocol();
+    let is_known = assignors.split(',').any(|known| known.trim() == assignor);
+    if !info.members().is_empty() && !assignor.is_empty() && !is_known {
+        report.add(
+            (FindingKind::GroupProtocol, Severity::Failure),
+            subject,
+            format!("its members use the assignor `{assignor}`, but the consumer `{assignors}`"),
+            "the consumer cannot join the group while they are members",
+            "stop the other members first, or set partition.assignment.strategy to theirs",
+        );
+    }
+}
+
+pub(super) fn add_group_error(error: &KafkaError, subject: &str, what: &str, report: &mut Report) {
+    if error.rdkafka_error_code() == Some(Code::GroupAuthorizationFailed) {
+        report.add(
+            (FindingKind::KafkaPermission, Severity::Failure),
+            subject,
+            "the user may not describe the group",
+            "the consumer does not start",
+            "allow the user Read on the group",
+        );
+    } else {
+        report.add_unchecked(format!("{what} {subject}"), error.to_string());
+    }
+}
+
+/// Checks whether committed offsets are lost with a broker, or soon expire.
+fn check_offsets_topic(
+    client: &Client<'_>,
+    config: &ClientConfig,
+    subject: &str,
+    report: &mut Report,
+) {
+    // Without an offset, the group reads the topic again, or skips what it contains.
+    let reset_severity = match non_earliest_reset(config) {
+        Some(_) => Severity::DataLoss,
+        None => Severity::Advice,
+    };
+    let Ok(metadata) = client.metadata(OFFSETS_TOPIC) else { return };
+    let topic = metadata.topics().iter().find(|topic| topic.name() == OFFSETS_TOPIC);
+    let partitions = topic.map_or(&[][..], |topic| topic.partitions());
+    if partitions.iter().any(|partition| partition.replicas().len() == 1) {
+        report.add(
+            (FindingKind::ReplicationFactor, reset_severity),
+            format!("topic `{OFFSETS_TOPIC}`"),
+            "a partition has a single replica",
+            format!("if its broker's disk is lost, {WITHOUT_OFFSETS}"),
+            "add replicas, and set offsets.topic.replication.factor = 3",
+        );
+    }
+    let described = metadata.brokers().iter().map(|broker| {
+        let described = client.describe(&ResourceSpecifier::Broker(broker.id()))?;
+        let minutes = described.get("offsets.retention.minutes").and_then(|it| it.parse().ok());
+        Ok(minutes.map(|minutes: u64| Duration::from_secs(minutes.saturating_mul(60))))
+    });
+    let retentions: KafkaResult<Vec<_>> = described.collect();
+    match retentions {
+        Ok(retentions) => check_offsets_retention(
+            retentions.into_iter().flatten().min(),
+            (subject, reset_severity),
+            report,
+        ),
+        Err(error) => report.add_unchecked(
+            "how long committed offsets are kept (offsets.retention.minutes)",
+            format!("{error}; allow the user DescribeConfigs on the cluster"),
+        ),
+    }
+}
+
+/// `shortest`: how long a broker keeps the offsets of a group without members.
+fn check_offsets_retention(
+    shortest: Option<Duration>,
+    (subject, severity): (&str, Severity),
+    report: &mut Report,
+) {
+    let Some(shortest) = shortest.filter(|shortest| *shortest < WEEKEND) else { return };
+    report.add(
+        (FindingKind::OffsetsRetention, severity),
+        subject,
+        format!(
+            "the offsets of a group without members are kept for {} (offsets.retention.minutes)",
+            display(shortest)
+        ),
+        format!("after a longer outage, {WITHOUT_OFFSETS}"),
+        "set offsets.retention.minutes of the brokers to more than the longest outage",
+    );
+}
+
+/// Fetches the last record of one partition, outside of the group.
+fn check_read_permission(client: &Client<'_>, topic: &Topic, report: &mut Report) {
+    let Some(partition) = topic.partitions.iter().find(|partition| partition.has_leader) else {
+        return;
+    };
+    let mut list = TopicPartitionList::new();
+    let assigned = list
+        .add_partition_offset(&topic.name, partition.id, Offset::OffsetTail(1))
+        .and_then(|()| client.consumer.assign(&list));
+    let result = assigned.and_then(|()| fetch(client));
+    // A failure to unassign has no effect, because the next topic is assigned instead.
+    let _ = client.consumer.unassign();
+    match result {
+        Ok(()) => {}
+        Err(error) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
+            report.add(
+                (FindingKind::KafkaPermission, Severity::Failure),
+                topic.subject(),
+                "the user may not read the topic",
+                "the consumer does not start",
+                "allow the user Read on the topic",
+            );
+        }
+        Err(error) => report.add_unchecked(
+            format!("whether the user may read {}", topic.subject()),
+            error.to_string(),
+        ),
+    }
+}
+
+/// Waits for a record, for the end of an empty partition, or for an error.
+fn fetch(client: &Client<'_>) -> KafkaResult<()> {
+    let clock = Clock::boot();
+    let start = clock.now();
+    let mut last = KafkaError::MessageConsumption(Code::RequestTimedOut);
+    while clock.now() - start < FETCH_TIMEOUT {
+        match client.consumer.poll(Duration::from_millis(100)) {
+            None => {}
+            Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Ok(()),
+            Some(Err(error)) => {
+                if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
+                    return Err(error);
+                }
+                last = error;
+            }
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_kafka::ConsumerConfig;
+    use campanile_test::{Message, MockKafka};
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+    use tokio::runtime::Runtime;
+
+    use super::super::topic::Partition;
+    use super::*;
+
+    /// Checks a topic on a mock cluster that answers the first such request with this error.
+    fn check_denied(
+        request: RDKafkaApiKey,
+        error: RDKafkaRespErr,
+        check: impl FnOnce(&Client<'_>, &Topic, &mut Report),
+    ) -> Report {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("payments", 1).unwrap();
+        kafka.producer().produce(Message::to("payments").payload("1")).unwrap();
+        let config = ConsumerConfig::new(kafka.bootstrap(), "g").client_config().unwrap();
+        let runtime = Runtime::new().unwrap();
+        let client = Client::connect(&config, runtime.handle(), "payments").ok().unwrap();
+        let partitions = vec![Partition { id: 0, has_leader: true, replicas: 1, in_sync: 1 }];
+        let (name, role) = ("payments".to_owned(), Role::Source);
+        let topic = Topic { name, role, partitions, config: None };
+        kafka.cluster().request_errors(request, &[error]);
+        let mut report = Report::default();
+        check(&client, &topic, &mut report);
+        report
+    }
+
+    #[test]
+    fn denied_group_is_a_finding() {
+        let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+        let report = check_denied(RDKafkaApiKey::OffsetFetch, denied, |client, topic, report| {
+            offsets::check(client, &[topic], "group `g`", None, report);
+        });
+        let [finding] = &*report.findings else { panic!("{report}") };
+        assert_eq!(finding.kind, FindingKind::KafkaPermission);
+        assert_eq!(finding.observed, "the user may not describe the group");
+    }
+
+    #[test]
+    fn topic_that_may_not_be_read_is_a_finding() {
+        let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        let report = check_denied(RDKafkaApiKey::Fetch, denied, check_read_permission);
+        let [finding] = &*report.findings else { panic!("{report}") };
+        assert_eq!(finding.kind, FindingKind::KafkaPermission);
+        assert_eq!(finding.observed, "the user may not read the topic");
+    }
+
+    #[test]
+    fn offsets_that_expire_within_a_weekend_are_a_finding() {
+        let check = |hours: u64| {
+            let mut report = Report::default();
+            let shortest = Some(Duration::from_secs(hours * 3600));
+            check_offsets_retention(shortest, ("group `g`", Severity::Advice), &mut report);
+            report.findings.first().map(|finding| finding.kind)
+        };
+        assert_eq!(check(24), Some(FindingKind::OffsetsRetention));
+        assert_eq!(check(72), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! The offsets that the group has committed.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rdkafka::consumer::Consumer;
+use rdkafka::error::KafkaResult;
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::client::{Client, REQUEST_TIMEOUT};
+use super::group::add_group_error;
+use super::topic::Topic;
+use crate::doctor::finding::{FindingKind, Severity};
+use crate::doctor::{Report, display};
+
+/// The committed offset of each partition that has one.
+type Offsets = HashMap<(String, i32), i64>;
+
+/// Checks whether the committed offsets are in their partitions and, if `observation` is set, whether
+/// they advance.
+pub(super) fn check(
+    client: &Client<'_>,
+    topics: &[&Topic],
+    subject: &str,
+    observation: Option<Duration>,
+    report: &mut Report,
+) {
+    let committed = match committed_offsets(client, topics) {
+        Ok(committed) => committed,
+        Err(error) => return add_group_error(&error, subject, "the offsets of", report),
+    };
+    let mut behind = Vec::new();
+    for topic in topics {
+        let mut out_of_range = Vec::new();
+        for partition in topic.partitions.iter().filter(|partition| partition.has_leader) {
+            let watermarks =
+                client.consumer.fetch_watermarks(&topic.name, partition.id, REQUEST_TIMEOUT);
+            let (low, high) = match watermarks {
+                Ok(watermarks) => watermarks,
+                Err(error) => {
+                    let what = format!("the offsets of {} [{}]", topic.subject(), partition.id);
+                    report.add_unchecked(what, error.to_string());
+                    // Another request may wait as long.
+                    break;
+                }
+            };
+            let key = (topic.name.clone(), partition.id);
+            let Some(&offset) = committed.get(&key) else { continue };
+            if offset < low || offset > high {
+                out_of_range.push(format!("{offset} in {low}..{high} of partition {}", key.1));
+            } else if offset < high {
+                behind.push(key);
+            }
+        }
+        add_out_of_range(topic, &out_of_range, report);
+    }
+    check_progress(client, topics, &committed, behind, observation, report);
+}
+
+fn add_out_of_range(topic: &Topic, out_of_range: &[String], report: &mut Report) {
+    let Some(first) = out_of_range.first() else { return };
+    let others = match out_of_range.len() - 1 {
+        0 => String::new(),
+        others => format!(", and {others} others"),
+    };
+    report.add(
+        (FindingKind::OffsetOutOfRange, Severity::DataLoss),
+        topic.subject(),
+        format!("the committed offset is outside of the partition: {first}{others}"),
+        "records were deleted before they were processed, or the topic was created anew; the group \
+         starts where auto.offset.reset says",
+        "raise retention.ms of the topic; find out what was lost, and reset the group's offsets",
+    );
+}
+
+/// Observes partitions with unprocessed records.
+fn check_progress(
+    client: &Client<'_>,
+    topics: &[&Topic],
+    before: &Offsets,
+    behind: Vec<(String, i32)>,
+    observation: Option<Duration>,
+    report: &mut Report,
+) {
+    if behind.is_empty() {
+        return;
+    }
+    let Some(observation) = observation else {
+        return report.add_unchecked(
+            format!("whether {} partitions with unprocessed records make progress", behind.len()),
+            "set a time of observation",
+        );
+    };
+    std::thread::sleep(observation);
+    let after = match committed_offsets(client, topics) {
+        Ok(after) => after,
+        Err(error) => {
+            return report.add_unchecked("the progress of the group", error.to_string());
+        }
+    };
+    let is_stuck = |key: &&(String, i32)| after.get(*key) == before.get(*key);
+    for topic in topics {
+        let stuck = behind.iter().filter(|(name, _)| *name == topic.name).filter(is_stuck);
+        let stuck: Vec<_> = stuck.map(|(_, partition)| partition.to_string()).collect();
+        if !stuck.is_empty() {
+            report.add(
+                (FindingKind::NoProgress, Severity::Failure),
+                topic.subject(),
+                format!(
+                    "no record was finished for {} in the partitions {}, which have unprocessed \
+                     records",
+                    display(observation),
+                    stuck.join(", ")
+                ),
+                "the records behind the oldest one wait",
+                "start the consumer, or look for its events about stalled partitions",
+            );
+        }
+    }
+}
+
+/// Reads the offsets that the group has committed.
+fn committed_offsets(client: &Client<'_>, topics: &[&Topic]) -> KafkaResult<Offsets> {
+    let mut list = TopicPartitionList::new();
+    for topic in topics {
+        for partition in &topic.partitions {
+            list.add_partition(&topic.name, partition.id);
+        }
+    }
+    if list.count() == 0 {
+        return Ok(Offsets::new());
+    }
+    let committed = client.consumer.committed_offsets(list, REQUEST_TIMEOUT)?;
+    let mut offsets = Offsets::new();
+    for element in committed.elements() {
+        element.error()?;
+        if let Offset::Offset(offset) = element.offset() {
+            offsets.insert((element.topic().to_owned(), element.partition()), offset);
+        }
+    }
+    Ok(offsets)
+}
