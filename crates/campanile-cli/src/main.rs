@@ -1,5 +1,6 @@
 //! The command `campanile`: parses arguments, calls `campanile-admin`, and prints the results.
 
+mod doctor;
 mod exit;
 mod explain;
 mod inspect;
@@ -28,6 +29,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Doctor(doctor::Arguments),
     Explain(explain::Arguments),
     Inspect(inspect::Arguments),
     List(list::Arguments),
@@ -40,7 +42,12 @@ enum Verb {
 fn main() -> ExitCode {
     // Exits with the code of `Exit::Usage` if the arguments are wrong.
     let Cli { verb } = Cli::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let level = match &verb {
+        // The warnings of the stores are findings of the report.
+        Verb::Doctor(_) => "off",
+        Verb::Redrive(_) => "warn",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -48,6 +55,7 @@ fn main() -> ExitCode {
     };
     let result = runtime.block_on(async {
         match verb {
+            Verb::Doctor(arguments) => doctor::run(arguments).await,
             Verb::Explain(arguments) => explain::run(arguments).await,
             Verb::Inspect(arguments) => inspect::run(arguments).await,
             Verb::List(arguments) => list::run(arguments).await,

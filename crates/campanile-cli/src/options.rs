@@ -176,7 +176,7 @@ pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.to_owned()))
 }
 
-fn read(path: &Path) -> Result<String, ConfigError> {
+pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path)
         .map_err(|error| ConfigError::new(format!("cannot read {}: {error}", path.display())))
 }
