@@ -16,6 +16,7 @@ pub const MIGRATIONS: &[(i32, &str)] = &[
     (1, include_str!("../0001_entries.sql")),
     (2, include_str!("../0002_inbox.sql")),
     (3, include_str!("../0003_outbox.sql")),
+    (4, include_str!("../0004_details.sql")),
 ];
 
 /// The version of the schema after all migrations.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL};
 use campanile_core::{
-    Answer, Command, Entry, FencingToken, Grant, Namespace, Operation, Reply, reply,
+    Answer, Command, Details, Entry, FencingToken, Grant, Namespace, Operation, Reply, reply,
 };
 use deadpool_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
@@ -37,7 +37,7 @@ enum Parameters {
 /// The arguments of a function, in the order of its parameters.
 type Arguments<'a> = Vec<Box<dyn ToSql + Send + Sync + 'a>>;
 
-const ADOPT: &str = "SELECT * FROM campanile.adopt($1, $2, $3, $4, $5, $6, $7, $8)";
+const ADOPT: &str = "SELECT * FROM campanile.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 impl<'a> Call<'a> {
     /// Groups commands, each with its index in the batch, by their shared parameters. Also returns
@@ -112,7 +112,7 @@ impl<'a> Call<'a> {
                 None => (response.now(), ordinary_reply(operation, response.now())),
                 Some((now, Found::Absent)) => (*now, reply(None, operation, *now)),
                 Some((now, Found::Entry(entry))) => (*now, reply(Some(entry), operation, *now)),
-                Some((now, Found::Unreadable)) => (*now, Reply::Corrupt),
+                Some((now, Found::Unreadable(_))) => (*now, Reply::Corrupt),
             };
             Answer::new(now, reply)
         };
@@ -130,11 +130,14 @@ impl<'a> Call<'a> {
         match self.parameters {
             Parameters::Acquire { ttl, max_attempts } => {
                 arguments.extend([self.column(fingerprint), self.column(floor)]);
+                arguments.push(self.column(details));
                 arguments.push(Box::new(ttl));
                 arguments.push(Box::new(max_attempts));
             }
             Parameters::Renew { ttl } => arguments.push(Box::new(ttl)),
-            Parameters::Complete => arguments.push(self.column(completion)),
+            Parameters::Complete => {
+                arguments.extend([self.column(completion), self.column(details)]);
+            }
             Parameters::Fail => {
                 arguments.extend([self.column(delay), self.column(last), self.column(error_text)]);
             }
@@ -152,6 +155,7 @@ impl<'a> Call<'a> {
         let mut arguments = self.key_arguments();
         arguments.extend([self.column(token), self.column(owner), self.column(attempt)]);
         arguments.extend([self.column(fingerprint), self.column(completion)]);
+        arguments.push(self.column(details));
         arguments.push(Box::new(self.retention));
         arguments
     }
@@ -179,10 +183,10 @@ impl Parameters {
     const fn function(self) -> &'static str {
         match self {
             Self::Acquire { .. } => {
-                "SELECT * FROM campanile.acquire($1, $2, $3, $4, $5, $6, $7, $8)"
+                "SELECT (answer).*, details FROM campanile.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)"
             }
             Self::Renew { .. } => "SELECT * FROM campanile.renew($1, $2, $3, $4, $5, $6)",
-            Self::Complete => "SELECT * FROM campanile.complete($1, $2, $3, $4, $5, $6)",
+            Self::Complete => "SELECT * FROM campanile.complete($1, $2, $3, $4, $5, $6, $7)",
             Self::Fail => "SELECT * FROM campanile.fail($1, $2, $3, $4, $5, $6, $7, $8)",
             Self::Release { .. } => "SELECT * FROM campanile.release($1, $2, $3, $4, $5, $6)",
             Self::Cancel => "SELECT * FROM campanile.cancel($1, $2, $3, $4)",
@@ -311,6 +315,15 @@ fn attempt(operation: &Operation) -> Option<i32> {
 fn completion(operation: &Operation) -> Option<&[u8]> {
     match operation {
         Operation::Complete { reply, .. } => reply.as_deref(),
+        _ => None,
+    }
+}
+
+fn details(operation: &Operation) -> Option<&[u8]> {
+    match operation {
+        Operation::Acquire { details, .. } | Operation::Complete { details, .. } => {
+            details.as_ref().map(Details::as_bytes)
+        }
         _ => None,
     }
 }

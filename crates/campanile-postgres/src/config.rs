@@ -53,6 +53,14 @@ const ISOLATION: &str = "SET default_transaction_isolation = 'read committed'";
 ///
 /// The second statement covers only functions that already exist, so run it again after each
 /// migration.
+///
+/// A tool that [only inspects](crate::PgStore::connect_to_inspect) entries needs a user that may
+/// read the table instead:
+///
+/// ```text
+/// GRANT USAGE ON SCHEMA campanile TO operator;
+/// GRANT SELECT ON campanile.entry TO operator;
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct PgConfig {

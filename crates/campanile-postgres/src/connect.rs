@@ -11,26 +11,44 @@ use tokio_postgres::error::SqlState;
 
 use crate::ConnectError;
 use crate::error::is_transient;
+use crate::inspect::READ_ADVICE;
 use crate::pool::Pool;
 
 const SESSION_POOLING_ADVICE: &str = "the pooler shares one session between several connections; use session pooling, \
     such as `pool_mode = session` of PgBouncer";
 
-const GRANT_ADVICE: &str = "run `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` for it, again after each \
-    migration";
-
 /// The query for an identifier of the session.
 const SESSION_ID: &str = "SELECT pg_catalog.pg_backend_pid()";
 
-/// The query for the same identifier, the version of the schema, and the functions that are missing
-/// or that the user may not call.
-const CHECK: &str = "SELECT pg_catalog.pg_backend_pid(), campanile.version(), ( \
-    SELECT pg_catalog.string_agg(name, ', ') FROM pg_catalog.unnest('{acquire, renew, complete, adopt, \
-        fail, release, cancel, give_up, redrive, sweep, conclude, publish, relay}'::text[]) AS name \
-    WHERE NOT EXISTS ( \
-        SELECT FROM pg_catalog.pg_proc p WHERE p.proname = name \
-        AND p.pronamespace = pg_catalog.to_regnamespace('campanile') \
-        AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE')))";
+/// The permissions that a connection is checked for.
+pub(crate) struct Permissions {
+    /// An expression that yields what the user may not do, or null.
+    missing: &'static str,
+    advice: &'static str,
+}
+
+/// The permission to call each function that this version calls. Functions of a former version may
+/// have the same name, and another number of parameters.
+pub(crate) const TO_CALL: Permissions = Permissions {
+    missing: "SELECT 'call ' || pg_catalog.string_agg(name, ', ') \
+        FROM (VALUES ('acquire', 9), ('renew', 6), ('complete', 7), ('adopt', 9), ('fail', 8), \
+            ('release', 6), ('cancel', 4), ('give_up', 6), ('redrive', 5), ('sweep', 2), \
+            ('conclude', 7), ('publish', 6), ('relay', 6)) AS called (name, parameters) \
+        WHERE NOT EXISTS ( \
+            SELECT FROM pg_catalog.pg_proc p \
+            WHERE p.proname = name AND p.pronargs = parameters \
+            AND p.pronamespace = pg_catalog.to_regnamespace('campanile') \
+            AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE'))",
+    advice: "run `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` for it, again after each \
+        migration",
+};
+
+/// The permission to read entries.
+pub(crate) const TO_READ: Permissions = Permissions {
+    missing: "SELECT 'read campanile.entry' \
+        WHERE NOT pg_catalog.has_table_privilege('campanile.entry', 'SELECT')",
+    advice: READ_ADVICE,
+};
 
 /// The time limit for opening the second connection.
 const SECOND_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,13 +56,14 @@ const SECOND_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause between two attempts to reach a server that is not up yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Checks that the server has the schema that this library requires and that the user may call its
-/// functions. Warns if calls limited to `call_timeout` cannot be answered in time. The pool must
+/// Checks that the server has the schema that this library requires and that the user has these
+/// permissions. Warns if calls limited to `call_timeout` cannot be answered in time. The pool must
 /// allow two connections.
 pub(crate) async fn check_server(
     pool: &Pool,
     limit: Duration,
     call_timeout: Duration,
+    permissions: &Permissions,
 ) -> Result<(), ConnectError> {
     let deadline = Instant::now() + limit;
     let client = wait_for_connection_until(pool, limit, deadline).await?;
@@ -56,8 +75,10 @@ pub(crate) async fn check_server(
         // If no second connection is available in time, none can share this session, so that check
         // is skipped.
         let other = timeout(SECOND_CONNECTION_TIMEOUT, pool.client()).await;
+        let Permissions { missing, advice } = permissions;
+        let check = format!("{SESSION_ID}, campanile.version(), ({missing})");
         let sent = Instant::now();
-        let [session, version, not_granted] = match query_row(&client, CHECK).await {
+        let [session, version, missing] = match query_row(&client, &check).await {
             Err(error) if is_without_schema(&error) => {
                 return Err(ConnectError::Schema { address: address.into(), found: None });
             }
@@ -86,10 +107,10 @@ pub(crate) async fn check_server(
             Some(VERSION) => {}
             found => return Err(ConnectError::Schema { address: address.into(), found }),
         }
-        let Some(names) = not_granted else {
+        let Some(missing) = missing else {
             return Ok(());
         };
-        let source = format!("the user may not call {names}; {GRANT_ADVICE}").into();
+        let source = format!("the user may not {missing}; {advice}").into();
         Err(ConnectError::Denied { address: address.into(), source })
     };
     timeout_at(deadline, checking).await.map_err(timed_out)?

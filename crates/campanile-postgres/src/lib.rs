@@ -49,6 +49,7 @@
 //!   `outbox` adds messages for Kafka to that transaction; [`Inbox::relay`] publishes them.
 //! * `batch` turns the commands of a batch into answers. `call` groups commands into calls and
 //!   builds the arguments; `response` reads the results.
+//! * `inspect` reads entries for tools.
 //! * `connect` checks a server at the start, `hosts` opens connections, `pool` holds them and
 //!   discards those that are no longer usable, and `failure` classifies the server's errors.
 //! * `sweep` deletes expired entries, some pages of the table at a time.
@@ -62,6 +63,7 @@ mod error;
 mod failure;
 mod hosts;
 mod inbox;
+mod inspect;
 mod log_limit;
 mod migrate;
 mod outbox;

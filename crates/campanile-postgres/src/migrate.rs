@@ -52,12 +52,21 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
     transaction.commit().await.map_err(from_server)
 }
 
-/// Adds advice to a permission error: a migration needs other permissions than the store does.
+/// Adds advice to an error that has another reason in a migration than in the store: a migration
+/// needs other permissions, and locks the whole table.
 fn with_migration_advice(error: Error, found: Option<i32>) -> BoxError {
-    let advice = match found {
-        _ if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return with_advice(error),
-        None => "the user may not create a schema; run `GRANT CREATE ON DATABASE` for it",
-        Some(_) => "the schema belongs to another user; migrate as its owner",
+    let advice = match (error.code(), found) {
+        (Some(&SqlState::INSUFFICIENT_PRIVILEGE), None) => {
+            "the user may not create a schema; run `GRANT CREATE ON DATABASE` for it"
+        }
+        (Some(&SqlState::INSUFFICIENT_PRIVILEGE), Some(_)) => {
+            "the schema belongs to another user; migrate as its owner"
+        }
+        (Some(&SqlState::LOCK_NOT_AVAILABLE), _) => {
+            "another transaction has been using the table for too long, such as a dump; migrate \
+             again once it has ended"
+        }
+        _ => return with_advice(error),
     };
     WithAdvice { advice, error }.into()
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::{BufMut, BytesMut};
-use campanile_core::Entry;
+use campanile_core::{Entry, Unreadable};
 use tokio_postgres::{Error, Row};
 
 use crate::failure::Failure;
@@ -23,7 +23,7 @@ pub(crate) enum Found {
     Absent,
     Entry(Entry),
     /// A row that the constraints of the table should have rejected.
-    Unreadable,
+    Unreadable(Unreadable),
 }
 
 impl Response {
@@ -59,21 +59,25 @@ impl Response {
     }
 }
 
-fn read_found(row: &Row) -> Result<Found, Error> {
+/// Reads the entry of a row. Without a state there is none.
+pub(crate) fn read_found(row: &Row) -> Result<Found, Error> {
     let Some(state) = row.try_get::<_, Option<i8>>("state")? else {
         return Ok(Found::Absent);
     };
     let entry = encode_entry(row, state.cast_unsigned())?;
-    Ok(Entry::from_bytes(&entry).map_or(Found::Unreadable, Found::Entry))
+    Ok(Entry::from_bytes(&entry).map_or_else(Found::Unreadable, Found::Entry))
 }
 
 /// Encodes the row in the format in which other stores keep an entry.
 fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     let (error, reply) = (row.try_get::<_, Option<&[u8]>>("error")?, row.try_get("reply")?);
-    let (kind, tail) = match (reply, error) {
-        (Some(reply), _) => (2, reply),
-        (None, Some(error)) => (1, error),
-        (None, None) => (0, &[][..]),
+    let details = read_details(row)?;
+    let (kind, tail) = match (details, reply, error) {
+        (Some(_), Some(reply), _) => (4, reply),
+        (Some(_), None, error) => (3, error.unwrap_or_default()),
+        (None, Some(reply), _) => (2, reply),
+        (None, None, Some(error)) => (1, error),
+        (None, None, None) => (0, &[][..]),
     };
     let state = match state {
         b'P' => 1,
@@ -87,7 +91,8 @@ fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     let created = since_epoch(row.try_get("created")?).as_secs();
     let at = since_epoch(row.try_get("at")?).as_micros();
 
-    let mut bytes = BytesMut::with_capacity(44 + tail.len());
+    let details_len = details.map_or(0, <[u8]>::len);
+    let mut bytes = BytesMut::with_capacity(46 + details_len + tail.len());
     bytes.put_u8(0xC1);
     bytes.put_u8(
         state | flag("giving_up", 8)? | flag("permanent_failure", 16)? | flag("released", 32)?,
@@ -102,8 +107,23 @@ fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     }
     bytes.put_u32(u32::try_from(created).unwrap_or(u32::MAX));
     bytes.put_u64(u64::try_from(at).unwrap_or(u64::MAX));
+    if let Some(details) = details {
+        // The column's type allows no more.
+        let len = u16::try_from(details_len).unwrap_or(u16::MAX);
+        bytes.put_u16(len);
+        bytes.put_slice(&details[..len.into()]);
+    }
     bytes.put_slice(tail);
     Ok(bytes)
+}
+
+/// Reads the details of a row. The result of most functions has none, because only the reply to a
+/// duplicate contains them.
+fn read_details(row: &Row) -> Result<Option<&[u8]>, Error> {
+    match row.columns().iter().position(|column| column.name() == "details") {
+        Some(index) => row.try_get(index),
+        None => Ok(None),
+    }
 }
 
 fn saturating_u8(number: i16) -> u8 {

@@ -9,7 +9,7 @@ use campanile_idempotency::{Store, StoreError};
 use tokio::time::{Instant, timeout_at};
 
 use crate::batch::Batch;
-use crate::connect::check_server;
+use crate::connect::{Permissions, TO_CALL, TO_READ, check_server};
 use crate::pool::Pool;
 use crate::sweep::{self, Sweeper};
 use crate::{ConnectError, PgConfig};
@@ -75,7 +75,20 @@ impl PgStore {
     /// of its bounds. The error contains the
     /// address.
     pub async fn connect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
-        let config = config.into();
+        Self::connect_as(config.into(), &TO_CALL).await
+    }
+
+    /// Connects as [`connect`](Self::connect) does, but for tools that only
+    /// [inspect](campanile_idempotency::InspectStore) entries: the user needs no permission on a
+    /// function, but must be allowed to read the table. [`PgConfig`] lists the grants.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect).
+    pub async fn connect_to_inspect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
+        Self::connect_as(config.into(), &TO_READ).await
+    }
+
+    async fn connect_as(config: PgConfig, permissions: &Permissions) -> Result<Self, ConnectError> {
         config.check().map_err(ConnectError::Config)?;
         let pool = config.store_pool()?;
         let command_timeout = config.command_timeout.min(MAX_TIMEOUT);
@@ -83,6 +96,7 @@ impl PgStore {
             &config.admin_pool()?,
             config.connect_timeout.min(MAX_TIMEOUT),
             command_timeout,
+            permissions,
         )
         .await?;
         let sweeper = config.sweep_interval.map(Sweeper::new);

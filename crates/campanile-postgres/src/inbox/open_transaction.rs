@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use campanile_core::{BoxError, Command, Operation};
+use campanile_core::{BoxError, Command, Details, Operation};
 use campanile_idempotency::StoreError;
 use futures_util::future::{Either, join, select, try_join};
 use tokio::time::sleep;
@@ -55,7 +55,7 @@ pub(super) enum RolledBack {
 /// The number of steps in which a time limit passes.
 const STEPS: u32 = 8;
 
-const CONCLUDE: &str = "SELECT campanile.conclude($1, $2, $3, $4, $5, $6)";
+const CONCLUDE: &str = "SELECT campanile.conclude($1, $2, $3, $4, $5, $6, $7)";
 const CHECK_OPEN: &str = "DO $$BEGIN \
     IF current_setting('campanile.inbox', true) IS DISTINCT FROM 'open' THEN \
         RAISE 'the handler has ended the transaction of its inbox' USING ERRCODE = 'CI001'; \
@@ -142,7 +142,7 @@ impl OpenTransaction {
     pub(super) async fn conclude(self, completion: &Command) -> Result<SystemTime, NotCommitted> {
         let Self { lease, conclude, .. } = self;
         let lease = Arc::into_inner(lease).ok_or(IN_USE)?;
-        let Operation::Complete { grant, reply, .. } = &completion.operation else {
+        let Operation::Complete { grant, reply, details, .. } = &completion.operation else {
             unreachable!("`conclude` takes only completions");
         };
         let (token, owner) = (grant.token.get().cast_signed(), grant.owner.get().cast_signed());
@@ -150,9 +150,10 @@ impl OpenTransaction {
         let digest = completion.key.digest();
         let key = &digest[..];
         let reply = reply.as_ref().map(Bytes::as_ref);
+        let details = details.as_ref().map(Details::as_bytes);
         let retention = retention_micros(completion.retention.completed);
         let parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
-            &[&namespace, &key, &token, &owner, &reply, &retention];
+            &[&namespace, &key, &token, &owner, &reply, &details, &retention];
         // Sent together: if `conclude` raises an error, the COMMIT after it rolls back.
         let concluding = async { lease.query_one(&conclude, parameters).await?.try_get(0) };
         let answers = join(concluding, lease.batch_execute("COMMIT")).await;

@@ -8,6 +8,27 @@ use crate::support::{Database, acquire, acquire_grant, apply, complete, key};
 /// The query for all columns of the entry.
 const ENTRY: &str = "SELECT e FROM campanile.entry e";
 
+/// A process of before the details has prepared the first statement.
+#[tokio::test]
+async fn conclude_replaces_details_and_drops_them_without_any() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let client = database.client().await;
+    for (rest, kept) in [("60000000", ""), ("NULL, 60000000", ""), ("'new', 60000000", "new")] {
+        database.psql("DELETE FROM campanile.entry");
+        acquire_grant(&store, &key("key"), 1).await;
+        database.psql("UPDATE campanile.entry SET details = 'old'");
+        let statement = format!(
+            "BEGIN; SET LOCAL campanile.inbox = 'open'; \
+             SELECT campanile.conclude(namespace, key, token, owner, NULL, {rest}) \
+             FROM campanile.entry; COMMIT"
+        );
+        client.batch_execute(&statement).await.unwrap();
+        let stored = "SELECT state, encode(details, 'escape') FROM campanile.entry";
+        assert_eq!(database.psql(stored), format!("C|{kept}"), "{rest}");
+    }
+}
+
 #[tokio::test]
 async fn entry_is_concluded_once_and_only_by_its_current_grant() {
     let database = Database::new().await;

@@ -86,6 +86,21 @@ async fn duplicate_gets_the_committed_reply() {
 }
 
 #[tokio::test]
+async fn completed_entry_keeps_details_only_if_configured() {
+    let fixture = Fixture::new().await;
+    let details = "SELECT d.key, d.record FROM campanile.entry e \
+        CROSS JOIN campanile.describe(e.details) d";
+    for (is_kept, id, shown) in [(false, "b-1", "|"), (true, "b-2", "b-2|bookings/0@7")] {
+        let layer = fixture.idempotency_layer_with(|config| config.with_completed_details(is_kept));
+        let service = fixture.inbox.layer(layer).unwrap().layer(service_fn(book));
+        service.clone().oneshot(request(id)).await.unwrap();
+        assert_eq!(fixture.database.psql(details), shown);
+        assert!(service.oneshot(request(id)).await.unwrap().is_duplicate());
+        fixture.database.psql("DELETE FROM campanile.entry");
+    }
+}
+
+#[tokio::test]
 async fn waiter_is_answered_when_the_transaction_commits() {
     let fixture = Fixture::new().await;
     let layer = fixture.idempotency_layer().on_locked(OnLocked::Wait { at_most: EVENT_TIMEOUT });

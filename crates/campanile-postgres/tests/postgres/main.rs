@@ -6,6 +6,7 @@ mod batches;
 mod contract;
 mod differential;
 mod hosts;
+mod inspect;
 mod migrations;
 mod outage;
 mod permissions;

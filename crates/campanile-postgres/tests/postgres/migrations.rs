@@ -3,7 +3,7 @@
 use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_sql::{MIGRATIONS, VERSION};
 
-use crate::support::Database;
+use crate::support::{Database, chain};
 
 #[tokio::test]
 async fn current_schema_is_left_unchanged() {
@@ -59,4 +59,21 @@ async fn other_schema_version_is_rejected_and_a_later_not_migrated() {
     database.psql("DELETE FROM campanile.migration; INSERT INTO campanile.migration VALUES (0)");
     let error = PgStore::connect(database.config()).await.unwrap_err();
     assert!(error.to_string().contains("run `campanile_postgres::migrate`"), "{error}");
+}
+
+#[tokio::test]
+async fn migration_behind_a_long_transaction_fails_soon() {
+    let database = Database::empty();
+    for (_, text) in MIGRATIONS.iter().take_while(|(version, _)| *version < 4) {
+        database.psql(text);
+    }
+    let dump = database.client().await;
+    dump.batch_execute("BEGIN; SELECT FROM campanile.entry").await.unwrap();
+    let error = migrate(database.config()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Migration { version: 4, .. }), "{error:?}");
+    assert!(chain(&error).contains("such as a dump"), "{}", chain(&error));
+    assert_eq!(database.psql("SELECT campanile.version()"), "3");
+    dump.batch_execute("COMMIT").await.unwrap();
+    migrate(database.config()).await.unwrap();
+    database.store().await;
 }

@@ -1,7 +1,7 @@
 //! The documented permissions suffice for everything that is promised, and grant no more.
 
 use campanile_core::Reply;
-use campanile_idempotency::StoreErrorKind;
+use campanile_idempotency::{Found, InspectStore, ScanCursor, ScanFilter, StoreErrorKind};
 use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_test::contract::{self, RealTime};
 
@@ -56,7 +56,9 @@ async fn operator_can_read_and_change_nothing() {
     let database = Database::new().await;
     let key = key("key");
     acquire_grant(&database.store().await, &key, 1).await;
-    let url = user(&database, "operator_who_looks", &documented_grants(SCHEMA_DOCS, "operator"));
+    let grants = documented_grants(STORE_DOCS, "operator");
+    assert_eq!(grants, documented_grants(SCHEMA_DOCS, "operator"), "the two documents differ");
+    let url = user(&database, "operator_who_looks", &grants);
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let shown = "SELECT encode(key, 'hex') FROM campanile.entry WHERE state = 'P'";
@@ -67,6 +69,34 @@ async fn operator_can_read_and_change_nothing() {
         let error = client.batch_execute(sql).await.unwrap_err();
         assert_eq!(error.code().unwrap().code(), "42501", "{sql}: {error}");
     }
+    let described = "SELECT campanile.describe(details) FROM campanile.entry";
+    client.query_one(described, &[]).await.unwrap();
+
+    let store = PgStore::connect_to_inspect(long_timeouts(&url)).await.unwrap();
+    let found = store.inspect(&key).await.unwrap().found;
+    assert!(matches!(found, Found::Entry { .. }), "{found:?}");
+    let filter = ScanFilter::new(key.namespace().clone());
+    let page = store.scan(&filter, &ScanCursor::default()).await.unwrap();
+    assert_eq!(page.entries, [(key.clone(), found)]);
+    let error = apply(&store, &key, acquire(2)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    let error = PgStore::connect(long_timeouts(&url)).await.unwrap_err();
+    assert!(chain(&error).contains("may not call acquire, renew"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn application_cannot_inspect_entries() {
+    let database = Database::new().await;
+    let url = user(&database, "app_that_inspects", &documented_grants(STORE_DOCS, "app"));
+    let error = PgStore::connect_to_inspect(long_timeouts(&url)).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
+    assert!(chain(&error).contains("GRANT SELECT ON campanile.entry"), "{}", chain(&error));
+    let store = PgStore::connect(long_timeouts(&url)).await.unwrap();
+    let error = store.inspect(&key("key")).await.unwrap_err();
+    assert!(chain(&error).contains("GRANT SELECT ON campanile.entry"), "{}", chain(&error));
+    let filter = ScanFilter::new(key("key").namespace().clone());
+    let error = store.scan(&filter, &ScanCursor::default()).await.unwrap_err();
+    assert!(chain(&error).contains("GRANT SELECT ON campanile.entry"), "{}", chain(&error));
 }
 
 #[tokio::test]
@@ -85,7 +115,9 @@ async fn missing_permissions_error_names_the_grants() {
 async fn function_without_grant_after_migration_fails_connect() {
     let database = Database::new().await;
     let url = user(&database, "app_of_before", &documented_grants(STORE_DOCS, "app"));
-    database.psql("REVOKE EXECUTE ON FUNCTION campanile.conclude FROM app_of_before");
+    // The former function, with fewer parameters, may still be called.
+    let conclude = "conclude(text, bytea, bigint, bigint, bytea, bytea, bigint)";
+    database.psql(&format!("REVOKE EXECUTE ON FUNCTION campanile.{conclude} FROM app_of_before"));
     let error = PgStore::connect(long_timeouts(&url)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
     let text = chain(&error);

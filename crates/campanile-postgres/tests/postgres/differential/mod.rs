@@ -6,6 +6,7 @@
 mod draw;
 #[path = "../../../../campanile-redis/tests/redis/differential/fuzzer.rs"]
 mod fuzzer;
+mod mixed_fleet;
 #[expect(dead_code, reason = "the table has no values of other types")]
 #[path = "../../../../campanile-redis/tests/redis/differential/model.rs"]
 mod model;

@@ -11,8 +11,11 @@ const OPERATIONS: usize = 1_000_000;
 async fn assert_found(function: &str, from: &str, to: &str) {
     let database = Database::new().await;
     let client = database.client().await;
-    let definition = "SELECT pg_get_functiondef($1::text::regproc)";
-    let row = client.query_one(definition, &[&format!("campanile.{function}")]).await.unwrap();
+    // The function of a former version with the same name has fewer parameters.
+    let definition = "SELECT pg_get_functiondef(oid) FROM pg_proc \
+        WHERE proname = $1 AND pronamespace = 'campanile'::regnamespace \
+        ORDER BY pronargs DESC LIMIT 1";
+    let row = client.query_one(definition, &[&function]).await.unwrap();
     let text: String = row.get(0);
     assert!(text.contains(from), "{function} does not contain {from}");
     client.batch_execute(&text.replace(from, to)).await.unwrap();
@@ -74,4 +77,29 @@ async fn mutant_erasing_an_error_with_an_empty_one_is_found() {
 async fn mutant_keeping_the_reply_after_a_redrive_is_found() {
     // The table's constraint rejects the row.
     assert_found("redrive", "reply = NULL", "reply = e.reply").await;
+}
+
+#[tokio::test]
+async fn mutant_dropping_details_at_a_grant_without_any_is_found() {
+    assert_found("acquire", "coalesce(asked.details, e.details)", "asked.details").await;
+}
+
+#[tokio::test]
+async fn mutant_keeping_the_details_of_an_expired_entry_is_found() {
+    assert_found("acquire", "e.details := NULL;", "NULL;").await;
+}
+
+#[tokio::test]
+async fn mutant_completing_without_replacing_details_is_found() {
+    assert_found("complete", ", details = all_details[array_position(keys, e.key)]", "").await;
+}
+
+#[tokio::test]
+async fn mutant_adopting_without_details_is_found() {
+    assert_found(
+        "adopt",
+        "instant, campanile.after(instant, retention), a.reply, a.details",
+        "instant, campanile.after(instant, retention), a.reply, NULL",
+    )
+    .await;
 }

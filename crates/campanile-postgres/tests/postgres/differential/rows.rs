@@ -13,12 +13,14 @@ const SELECT: &str = "
             + 16 * e.permanent_failure::int + 32 * e.released::int) FROM 4)
         || substring(int4send(e.attempt) FROM 3)
         || substring(int4send(e.interrupts) FROM 4) || substring(int4send(e.give_ups) FROM 4)
-        || CASE WHEN e.reply IS NOT NULL THEN '\\x02'::bytea
+        || CASE WHEN e.details IS NOT NULL AND e.reply IS NOT NULL THEN '\\x04'::bytea
+            WHEN e.details IS NOT NULL THEN '\\x03' WHEN e.reply IS NOT NULL THEN '\\x02'
             WHEN e.error IS NOT NULL THEN '\\x01' ELSE '\\x00' END
         || '\\x00'::bytea
         || int8send(e.token) || int8send(coalesce(e.owner, 0)) || int8send(coalesce(e.fingerprint, 0))
         || substring(int8send(floor(extract(epoch FROM e.created))::bigint) FROM 5)
         || int8send((extract(epoch FROM e.at) * 1000000)::bigint)
+        || coalesce(substring(int4send(octet_length(e.details)) FROM 3) || e.details, '')
         || coalesce(e.reply, e.error, '')
     FROM unnest($1::bytea[]) AS asked (key)
     JOIN campanile.entry e ON e.namespace = 'tests' AND e.key = asked.key
@@ -26,10 +28,10 @@ const SELECT: &str = "
 
 const INSERT: &str = "
     INSERT INTO campanile.entry (namespace, key, expires_at, state, giving_up, permanent_failure, released, attempt,
-        interrupts, give_ups, token, owner, fingerprint, created, at, error, reply)
+        interrupts, give_ups, token, owner, fingerprint, created, at, error, reply, details)
     VALUES ('tests', $1::bytea, $2, $3::\"char\", $4, $5, $6, $7::integer, $8::smallint, $9::smallint,
         $10::bigint, nullif($11::bigint, 0), nullif($12::bigint, 0), $13::timestamptz, $14::timestamptz,
-        $15, $16)";
+        $15, $16, $17::bytea)";
 
 /// Reads the stored entries: the key, the expiry in ms, the bytes.
 pub(super) async fn read(client: &Client, keys: &[&[u8]]) -> Vec<(Vec<u8>, i64, Vec<u8>)> {
@@ -50,8 +52,12 @@ pub(super) async fn insert(client: &Client, key: &[u8], bytes: &[u8], until: Sys
     let created = u32::from_be_bytes(*bytes[32..].first_chunk().unwrap());
     let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created.into());
     let at = SystemTime::UNIX_EPOCH + Duration::from_micros(number(36).cast_unsigned());
-    let tail = &bytes[44..];
-    let [error, reply] = [1, 2].map(|kind| (bytes[6] == kind).then_some(tail));
+    let (details, tail) = match bytes[6] {
+        3 | 4 => split_details(&bytes[44..]).map(|(details, tail)| (Some(details), tail)).unwrap(),
+        _ => (None, &bytes[44..]),
+    };
+    let error = (bytes[6] == 1 || (bytes[6] == 3 && !tail.is_empty())).then_some(tail);
+    let reply = matches!(bytes[6], 2 | 4).then_some(tail);
     let [giving_up, permanent_failure, released] = [8, 16, 32].map(|bit| bits & bit != 0);
     let [interrupts, give_ups] = [bytes[4], bytes[5]].map(i16::from);
     let [token, owner, fingerprint] = [8, 16, 24].map(number);
@@ -75,6 +81,7 @@ pub(super) async fn insert(client: &Client, key: &[u8], bytes: &[u8], until: Sys
                 &at,
                 &error,
                 &reply,
+                &details,
             ],
         )
         .await
@@ -91,16 +98,25 @@ pub(super) fn storable(mut bytes: Vec<u8>) -> Vec<u8> {
         2 => !8,
         _ => !(8 | 32),
     };
-    bytes[6] = match (bytes[6], state) {
-        (1, 1 | 2 | 4) => 1,
-        (2, 3) => 2,
-        _ => 0,
+    let details_end = split_details(&bytes[44..]).map(|(details, _)| 46 + details.len());
+    let (kind, len) = match (bytes[6], state, details_end) {
+        (1, 1 | 2 | 4, _) => (1, bytes.len()),
+        (2, 3, _) => (2, bytes.len()),
+        (3, 1 | 2 | 4, Some(_)) => (3, bytes.len()),
+        (3, 3, Some(end)) => (3, end),
+        (4, 3, Some(_)) => (4, bytes.len()),
+        _ => (0, 44),
     };
+    bytes[6] = kind;
     bytes[7] = 0;
-    if bytes[6] == 0 {
-        bytes.truncate(44);
-    }
+    bytes.truncate(len);
     let at = u64::from_be_bytes(*bytes[36..].first_chunk().unwrap()).min(LATEST);
     bytes[36..44].copy_from_slice(&at.to_be_bytes());
     bytes
+}
+
+/// Splits what follows the header of an entry with details.
+fn split_details(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(u16::from_be_bytes(*len).into())
 }
