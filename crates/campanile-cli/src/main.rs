@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let level = match &verb {
         // The warnings of the stores are findings of the report.
         Verb::Doctor(_) => "off",
-        Verb::Redrive(_) => "warn",
+        _ => "warn",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
