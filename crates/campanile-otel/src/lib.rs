@@ -40,7 +40,7 @@
 //!   to the attempt that has completed its key. This link has the attribute
 //!   `campanile.link.kind = "completed_by"`.
 //!
-//! The driver's span follows version 1.44 of OpenTelemetry's semantic conventions for messaging. Its own
+//! The driver's span follows version 1.42 of OpenTelemetry's semantic conventions for messaging. Its own
 //! attribute is `campanile.duplicate`, which is `true` for a duplicate.
 //!
 //! # Requirements

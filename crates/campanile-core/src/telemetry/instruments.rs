@@ -1,7 +1,7 @@
 //! All instruments. This file is their only definition.
 //!
 //! Names, units, attributes and buckets that begin with `messaging.` are those of OpenTelemetry's
-//! semantic conventions for messaging, version 1.44, in which they are not stable yet. A later version
+//! semantic conventions for messaging, version 1.42, in which they are not stable yet. A later version
 //! of the conventions is adopted with a release that says so.
 
 use super::attributes::{
