@@ -107,7 +107,9 @@ fn attention(reports: &[LetterReport]) -> String {
         let target = report.parked_to.as_ref().map(|topic| format!(" in {topic}"));
         let target = target.unwrap_or_default();
         let LetterReport { letter, outcome, detail, .. } = report;
-        format!("{outcome}{target}: {letter}{origin}: {detail}\n")
+        let line = format!("{outcome}{target}: {letter}{origin}: {detail}");
+        // Names of topics in headers may contain anything, such as commands to the terminal.
+        line.replace(char::is_control, "\u{fffd}") + "\n"
     };
     reports.iter().filter(needs_attention).map(line).collect()
 }
