@@ -198,7 +198,7 @@ impl EntryReport {
                 line.push_str(&format!("  error: {}", error.escape_debug()));
             }
         }
-        line
+        printable(&line)
     }
 
     /// The lines of labels and values.
@@ -252,7 +252,7 @@ impl fmt::Display for EntryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (label, value)) in self.lines().into_iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
-            write!(f, "{separator}{label:<9} {value}")?;
+            write!(f, "{separator}{label:<9} {}", printable(&value))?;
         }
         Ok(())
     }
@@ -317,6 +317,11 @@ impl Serialize for EntryReport {
         }
         map.end()
     }
+}
+
+/// The details of an entry may contain anything, such as commands to the terminal.
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// The name of a state, as JSON and options have it.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use campanile_admin::entries::{EntryReport, inspect, parse_digest};
-use campanile_core::{Entry, IdempotencyKey, StoreKey};
+use campanile_core::{
+    Coordinates, Details, Entry, FencingToken, IdempotencyKey, Operation, Owner, StoreKey,
+};
 use campanile_idempotency::Found;
 use serde_json::json;
 
@@ -68,6 +70,27 @@ async fn details_of_an_earlier_grant_are_marked() {
     planter.fail(planter.acquire(RECORD), Duration::ZERO, false);
     planter.acquire("");
     assert!(text(&planter).await.contains("process   pod-7/1 (of an earlier grant)"));
+}
+
+#[tokio::test]
+async fn details_cannot_control_the_terminal() {
+    let planter = Planter::new("p-1");
+    let owner = Owner::new(1).unwrap();
+    let at = Coordinates { topic: "\u{1b}[2J".into(), partition: 0, offset: 0 };
+    let details = Details::builder(owner).instance("pod\u{1b}[2J\r").coordinates(&at).build();
+    planter.apply(Operation::Acquire {
+        owner,
+        ttl: MINUTE,
+        max_attempts: 1,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+        details: Some(details),
+    });
+    let report = inspect(&planter.store, &planter.key()).await.unwrap();
+    assert!(!report.to_line().contains(char::is_control), "{}", report.to_line().escape_debug());
+    let text = report.to_string();
+    assert!(text.lines().all(|line| !line.contains(char::is_control)), "{}", text.escape_debug());
+    assert!(text.contains("process   pod\u{fffd}[2J\u{fffd}"), "{}", text.escape_debug());
 }
 
 #[tokio::test]
