@@ -41,6 +41,9 @@ const MAX_PENDING: usize = 1000;
 /// The time between two looks at the pending letters.
 const PENDING_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The time between two looks at the partitions of other processes.
+const OTHERS_INTERVAL: Duration = Duration::from_millis(500);
+
 pub(super) struct Run<'a, S, O> {
     settings: &'a Redrive,
     source: Source,
@@ -118,8 +121,17 @@ impl<'a, S: Store, O: RedriveObserver> Run<'a, S, O> {
                     self.pending.clear();
                     self.observer.remaining(self.source.remaining());
                 }
-                Round::End if self.pending.is_empty() || self.patience.is_zero() => break,
-                Round::End => self.retry_pending(&mut stop).await?,
+                Round::End if !self.pending.is_empty() && !self.patience.is_zero() => {
+                    self.retry_pending(&mut stop).await?;
+                }
+                Round::End if self.left == 0 || self.source.others_are_done().await? => break,
+                Round::End => {
+                    let wait = pin!(self.source.wait(OTHERS_INTERVAL));
+                    match select(&mut stop, wait).await {
+                        Either::Left(_) => self.summary.interrupted = true,
+                        Either::Right((waited, _)) => waited?,
+                    }
+                }
             }
             if self.pending.len() >= MAX_PENDING {
                 self.retry_pending(&mut stop).await?;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use campanile_core::{BoxError, ConfigError, Record};
@@ -13,7 +14,8 @@ use rdkafka::consumer::{
 };
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Message, Offset, TopicPartitionList};
-use tokio::time::Instant;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
 
 use crate::AdminError;
 
@@ -36,6 +38,9 @@ const SESSION_TIMEOUT: (&str, &str) = ("session.timeout.ms", "6000");
 
 /// The time between two attempts of a call.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// How long to wait until the group is left, which takes the brokers milliseconds.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Source {
     consumer: Arc<StreamConsumer<Context>>,
@@ -264,22 +269,56 @@ impl Source {
         if list.count() == 0 {
             return Ok(());
         }
+        // A partition may have been paused at its end, and has to be read again from the group's offset.
+        let _ = self.consumer.resume(&list);
+        for (partition, next) in self.committed(list).await? {
+            // A partition that was added since the start has no letters for this run.
+            let &(_, end) = self.bounds.get(&partition).unwrap_or(&(0, 0));
+            let state =
+                Partition { read: next, handled: next, deferred: i64::MAX, committed: next, end };
+            self.partitions.insert(partition, state);
+        }
+        Ok(())
+    }
+
+    /// Fetches the offsets at which the group continues to read these partitions.
+    async fn committed(&self, list: TopicPartitionList) -> Result<Vec<(i32, i64)>, AdminError> {
         let timeout = self.timeout;
         let committed = self.call("cannot read the group's offsets", move |consumer| {
             consumer.committed_offsets(list.clone(), timeout)
         });
-        let committed = committed.await?;
-        for element in committed.elements() {
-            // A partition that was added since the start has no letters for this run.
-            let &(first, end) = self.bounds.get(&element.partition()).unwrap_or(&(0, 0));
-            let next = match element.offset() {
+        let next = |partition, offset| {
+            let &(first, _) = self.bounds.get(&partition).unwrap_or(&(0, 0));
+            match offset {
                 Offset::Offset(offset) => offset.max(first),
                 _ => first,
-            };
-            let state =
-                Partition { read: next, handled: next, deferred: i64::MAX, committed: next, end };
-            self.partitions.insert(element.partition(), state);
+            }
+        };
+        let committed = committed.await?;
+        let elements = committed.elements();
+        Ok(elements.iter().map(|it| (it.partition(), next(it.partition(), it.offset()))).collect())
+    }
+
+    /// Checks whether the group has handled all letters of the partitions that are not assigned to this
+    /// process. If not, another process is handling them, or it was killed, and the partitions are
+    /// assigned to this one once the group has removed it.
+    pub(super) async fn others_are_done(&self) -> Result<bool, AdminError> {
+        let mut list = TopicPartitionList::new();
+        for partition in self.bounds.keys().filter(|it| !self.partitions.contains_key(it)) {
+            list.add_partition(&self.topic, *partition);
         }
+        if list.count() == 0 {
+            return Ok(true);
+        }
+        let is_done = |&(partition, next): &(i32, i64)| next >= self.bounds[&partition].1;
+        Ok(self.committed(list).await?.iter().all(is_done))
+    }
+
+    /// Takes part in the group for this time, or until an event arrives, which [`next`](Self::next)
+    /// then handles.
+    pub(super) async fn wait(&mut self, time: Duration) -> Result<(), AdminError> {
+        self.idle = Duration::ZERO;
+        self.pending = self.receive(time).await?;
         Ok(())
     }
 
@@ -362,10 +401,18 @@ impl Source {
         Ok(())
     }
 
-    /// Leaves the group.
+    /// Leaves the group. Waits for at most [`LEAVE_TIMEOUT`], because librdkafka may never close a
+    /// consumer in the middle of a rebalance. The group then removes it by its session timeout.
     pub(super) async fn close(self) {
-        // Dropping a consumer waits for the broker.
-        let _ = tokio::task::spawn_blocking(move || drop(self.consumer)).await;
+        let (done, closed) = oneshot::channel();
+        let drop_consumer = move || {
+            drop(self.consumer);
+            let _ = done.send(());
+        };
+        // A thread that the runtime does not wait for.
+        if thread::Builder::new().spawn(drop_consumer).is_ok() {
+            let _ = timeout(LEAVE_TIMEOUT, closed).await;
+        }
     }
 
     /// Makes a call that blocks, and repeats it until it succeeds or the timeout is over. A broker
