@@ -86,12 +86,16 @@ async fn consume(scene: &Scene, ledger: &Arc<Ledger>, done: impl Future<Output =
     let handle = serve.handle();
     let serving = tokio::spawn(serve.into_future());
     done.await;
-    // The last letters are published after their handlers have ended.
+    // The last letters are published after their handlers have ended. The lag of a partition without
+    // records is unknown.
     let is_finished =
-        || handle.status().partitions.iter().all(|partition| partition.lag == Some(0));
-    while !is_finished() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        || handle.status().partitions.iter().all(|partition| partition.lag.unwrap_or(0) == 0);
+    let finished = async {
+        while !is_finished() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, finished).await.expect("the letters are published in time");
     handle.shutdown();
     serving.await.unwrap().unwrap();
 }
