@@ -30,12 +30,15 @@ impl AdminError {
     /// for the operator to correct.
     pub(crate) fn store(action: impl Into<Box<str>>, store_error: StoreError) -> Self {
         if store_error.kind() == StoreErrorKind::Misconfigured {
-            let texts: Vec<String> =
-                error::sources(&store_error).map(ToString::to_string).collect();
-            return ConfigError::new(texts.join(": ")).into();
+            return ConfigError::new(chain(&store_error)).into();
         }
         Self::unavailable(action, store_error)
     }
+}
+
+/// Joins the texts of an error and its sources.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    error::sources(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 impl From<ConfigError> for AdminError {

@@ -3,11 +3,12 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use campanile_core::{BoxError, ConfigError, error};
+use campanile_core::{BoxError, ConfigError};
 use campanile_postgres::{PgConfig, PgStore};
 use campanile_redis::{RedisConfig, RedisStore, Safety};
 use futures_util::FutureExt;
 
+use crate::error::chain;
 use crate::{AdminError, AnyStore};
 
 /// The settings of a store of any kind, parsed from a URL:
@@ -105,9 +106,7 @@ fn postgres(
 
 /// Neither the error nor its sources contain the URL, which may contain a password.
 fn invalid_url(invalid: impl Into<BoxError>) -> AdminError {
-    let invalid = invalid.into();
-    let texts: Vec<String> = error::sources(&*invalid).map(ToString::to_string).collect();
-    ConfigError::new(texts.join(": ")).into()
+    ConfigError::new(chain(&*invalid.into())).into()
 }
 
 fn unavailable(error: impl Into<BoxError>) -> AdminError {

@@ -8,8 +8,8 @@ use campanile_postgres::tokio_postgres::{self, Row};
 use campanile_postgres::{ConnectError, PgConfig, PgStore};
 
 use super::finding::{FindingKind, Severity};
-use super::redis::chain;
 use super::{Deployment, Report, display};
+use crate::error::chain;
 
 const SUBJECT: &str = "Postgres";
 

@@ -1,14 +1,14 @@
 //! The servers of a Redis store: what the store itself finds when it connects.
 
-use std::error::Error;
 use std::time::Duration;
 
-use campanile_core::{Namespace, error};
+use campanile_core::Namespace;
 use campanile_idempotency::Store;
 use campanile_redis::{ConnectError, RedisConfig, RedisStore, Safety};
 
 use super::Report;
 use super::finding::{FindingKind, Severity};
+use crate::error::chain;
 
 pub(super) async fn examine(
     config: &RedisConfig,
@@ -84,9 +84,4 @@ fn add_error(error: &ConnectError, report: &mut Report) {
         "the store does not connect, so the consumer does not start",
         remedy,
     );
-}
-
-/// Joins the texts of an error and its sources.
-pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
-    error::sources(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

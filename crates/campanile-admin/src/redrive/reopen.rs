@@ -4,13 +4,15 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use campanile_core::{
-    Answer, Command, ConfigError, FencingToken, Operation, Owner, Reply, Retention, State,
-    StoreKey, error,
+    Answer, Command, FencingToken, Operation, Owner, Reply, Retention, State, StoreKey,
 };
-use campanile_idempotency::{Store, StoreError, StoreErrorKind};
+use campanile_idempotency::{Store, StoreErrorKind};
 use futures_util::future::join_all;
 
 use crate::AdminError;
+
+/// What is attempted, for errors.
+const ACTION: &str = "cannot reopen keys in the store";
 
 /// The time between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -91,7 +93,7 @@ async fn apply(
                 Ok(Answer { reply, .. }) => replies[index] = Some(reply),
                 Err(error) if error.kind() == StoreErrorKind::Unreadable => {}
                 Err(error) if error.kind() == StoreErrorKind::Misconfigured => {
-                    return Err(misconfigured(&error));
+                    return Err(AdminError::store(ACTION, error));
                 }
                 Err(error) => {
                     failure = Some(error);
@@ -103,7 +105,7 @@ async fn apply(
         match failure {
             None => {}
             Some(error) if waited >= timeout => {
-                return Err(AdminError::unavailable("cannot reopen keys in the store", error));
+                return Err(AdminError::store(ACTION, error));
             }
             Some(_) => {
                 tokio::time::sleep(RETRY_DELAY).await;
@@ -112,9 +114,4 @@ async fn apply(
         }
     }
     Ok(replies)
-}
-
-fn misconfigured(store_error: &StoreError) -> AdminError {
-    let texts: Vec<String> = error::sources(store_error).map(ToString::to_string).collect();
-    ConfigError::new(texts.join(": ")).into()
 }
