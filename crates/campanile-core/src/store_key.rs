@@ -40,6 +40,11 @@ impl StoreKey {
     pub fn digest(&self) -> &[u8; 16] {
         &self.digest
     }
+
+    /// Returns the [digest](Self::digest) in 32 hexadecimal digits, as in log events.
+    pub fn digest_hex(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.digest))
+    }
 }
 
 impl Hash for StoreKey {
@@ -51,10 +56,6 @@ impl Hash for StoreKey {
 
 impl fmt::Debug for StoreKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoreKey({}/", self.namespace)?;
-        for byte in self.digest {
-            write!(f, "{byte:02x}")?;
-        }
-        f.write_str(")")
+        write!(f, "StoreKey({}/{})", self.namespace, self.digest_hex())
     }
 }

@@ -56,11 +56,7 @@ impl MemoryStore {
     /// Reads the current entry of a key.
     pub fn entry(&self, key: &StoreKey) -> Option<Entry> {
         let now = (self.0.clock)();
-        self.lock()
-            .by_key
-            .get(key)
-            .filter(|stored| now < stored.expires_at)
-            .map(|stored| stored.entry.clone())
+        self.lock().get(key, now).map(|stored| stored.entry.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
@@ -98,9 +94,8 @@ impl Store for MemoryStore {
 impl InspectStore for MemoryStore {
     async fn inspect(&self, key: &StoreKey) -> Result<Inspection, StoreError> {
         let now = (self.0.clock)();
-        let entries = self.lock();
-        let stored = entries.by_key.get(key).filter(|stored| now < stored.expires_at);
-        Ok(Inspection::new(now, stored.map_or(Found::Absent, StoredEntry::found)))
+        let found = self.lock().get(key, now).map_or(Found::Absent, StoredEntry::found);
+        Ok(Inspection::new(now, found))
     }
 
     /// A page examines at most 1 000 entries.
@@ -134,6 +129,11 @@ impl StoredEntry {
 }
 
 impl Entries {
+    /// Finds an entry, unless it has expired.
+    fn get(&self, key: &StoreKey, now: SystemTime) -> Option<&StoredEntry> {
+        self.by_key.get(key).filter(|stored| now < stored.expires_at)
+    }
+
     fn apply(&mut self, command: Command, now: SystemTime) -> Answer {
         let Command { key, operation, retention } = command;
         let slot = self.by_key.entry(key);

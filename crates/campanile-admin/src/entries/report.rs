@@ -138,7 +138,7 @@ impl EntryReport {
 
     /// Returns the digest of the key, in hexadecimal digits.
     pub fn digest(&self) -> String {
-        format!("{:032x}", u128::from_be_bytes(*self.key.digest()))
+        self.key.digest_hex()
     }
 
     fn is_key(&self, key: &IdempotencyKey) -> bool {

@@ -16,7 +16,7 @@ use super::replies::decode_reply;
 use super::running::Running;
 use super::state::{AfterSettle, ResponseState, Wait};
 use crate::error::{ErrorLock, Exhausted, IdempotencyError};
-use crate::fields::{KeyDigest, coordinates};
+use crate::fields::coordinates;
 use crate::keeper::{Acquisition, HeldLock, SettledFuture, Settlement, wait_at_most};
 use crate::layer::LayerParts;
 use crate::policy::OnExhausted;
@@ -100,7 +100,7 @@ where
                     campanile.duplicate_effect_possible = "without_lock",
                     record = coordinates(record),
                     namespace,
-                    key_digest = %KeyDigest(&pending.key.store_key),
+                    key_digest = %pending.key.store_key.digest_hex(),
                     %error,
                     "store unavailable; processing without a lock"
                 );

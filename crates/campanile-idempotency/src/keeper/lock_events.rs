@@ -3,7 +3,7 @@
 
 use campanile_core::{Details, FencingToken, LostCause, Record, StoreKey};
 
-use crate::fields::{KeyDigest, coordinates};
+use crate::fields::coordinates;
 use crate::store::StoreError;
 
 /// What the events about a lock have in common.
@@ -23,7 +23,7 @@ macro_rules! event {
             campanile.duplicate_effect_possible = $duplicate_effect_possible,
             record = coordinates($lock.record.as_ref()),
             namespace = $lock.key.namespace().as_str(),
-            key_digest = %KeyDigest(&$lock.key),
+            key_digest = %$lock.key.digest_hex(),
             token = $lock.token.get(),
             instance = $lock.details.instance().as_deref(),
             $($rest)+

@@ -22,8 +22,7 @@ impl MessageCounter {
     pub(super) fn next_id(&self) -> Option<String> {
         let index = self.count.fetch_add(1, Ordering::Relaxed);
         let key = self.key.as_ref()?;
-        let digest = u128::from_be_bytes(*key.digest());
-        Some(format!("{}/{digest:032x}/{index}", key.namespace()))
+        Some(format!("{}/{}/{index}", key.namespace(), key.digest_hex()))
     }
 
     pub(crate) fn has_messages(&self) -> bool {
