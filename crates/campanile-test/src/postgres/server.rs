@@ -127,14 +127,15 @@ impl PgServer {
         })
     }
 
-    /// Kills the server with SIGKILL, as in a crash. Existing connections are closed and new ones
-    /// are refused.
+    /// Kills the server with SIGKILL, as in a crash of its machine. On Linux, existing connections
+    /// are closed by the time this method returns; elsewhere, their server processes notice the crash
+    /// a moment later. New connections are refused.
     ///
     /// # Errors
     ///
     /// Fails if the operating system refuses the signal.
     pub fn kill(&mut self) -> Result<(), ServerError> {
-        self.process.kill()?;
+        self.process.kill_with_children()?;
         Ok(())
     }
 
@@ -145,9 +146,9 @@ impl PgServer {
     ///
     /// Fails as [`PgServerBuilder::start`] does.
     pub fn restart(&mut self) -> Result<(), ServerError> {
-        self.process.kill()?;
+        self.process.kill_with_children()?;
         let attempt = || match run(&self.programs, self.folder.path(), self.port) {
-            // The client processes of a killed server exit slightly later than the server.
+            // Where children are not found, they exit slightly later than the server.
             Err(ServerError::Exited { log, .. }) if log.contains("still in use") => None,
             result => Some(result),
         };
@@ -219,4 +220,27 @@ fn new_folder() -> io::Result<TempDir> {
 
 fn data_folder(folder: &Path) -> PathBuf {
     folder.join("data")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn kill_ends_a_session_that_never_waits() {
+        let mut server = PgServer::start().unwrap();
+        let (programs, url) = (server.programs.clone(), server.url());
+        let busy = "DO $$ BEGIN LOOP END LOOP; END $$";
+        let session = thread::spawn(move || {
+            programs.run("psql", [Path::new(&url), Path::new("-c"), Path::new(busy)])
+        });
+        let count =
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'DO%' AND state = 'active'";
+        eventually(START_TIMEOUT, || (server.psql(count).unwrap() == "1").then_some(())).unwrap();
+        server.kill().unwrap();
+        eventually(START_TIMEOUT, || session.is_finished().then_some(())).unwrap();
+        assert!(session.join().unwrap().is_err());
+    }
 }

@@ -1,3 +1,4 @@
+use super::children::kill_children;
 use super::spawner;
 use crate::{ServerError, eventually};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -68,6 +69,16 @@ impl Process {
     pub fn kill(&mut self) -> io::Result<ExitStatus> {
         self.child.kill()?;
         self.child.wait()
+    }
+
+    /// Like [`kill`](Self::kill), but also kills the process's children, as a crash of the machine
+    /// does.
+    pub(crate) fn kill_with_children(&mut self) -> io::Result<ExitStatus> {
+        if self.exited()?.is_none() {
+            self.pause()?;
+            kill_children(self.native_pid());
+        }
+        self.kill()
     }
 
     /// Asks the process to exit (SIGTERM), and kills it if it still runs 10 s later.

@@ -1,5 +1,6 @@
 //! Child processes that never outlive the test.
 
+mod children;
 mod guard;
 mod spawner;
 
