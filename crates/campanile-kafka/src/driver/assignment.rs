@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
@@ -35,8 +35,8 @@ pub(crate) struct Assignment {
     committed: AtomicOffset,
     revoked: AtomicBool,
     stopped: AtomicBool,
-    /// The record at which the partition was stopped, and when.
-    stopped_at: OnceLock<(i64, Instant)>,
+    /// The first record at which the partition was stopped, by offset, and when.
+    stopped_at: Mutex<Option<(i64, Instant)>>,
     paused: AtomicBool,
 }
 
@@ -61,7 +61,7 @@ impl Assignment {
             committed: AtomicOffset::none(),
             revoked: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
-            stopped_at: OnceLock::new(),
+            stopped_at: Mutex::default(),
             paused: AtomicBool::new(false),
         }
     }
@@ -136,13 +136,16 @@ impl Assignment {
 
     /// Stops starting records of the partition, because of the record at this offset.
     pub(crate) fn stop_at(&self, offset: i64) {
-        self.stopped_at.get_or_init(|| (offset, Instant::now()));
+        let mut stopped_at = self.stopped_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if stopped_at.is_none_or(|(first, _)| offset < first) {
+            *stopped_at = Some((offset, Instant::now()));
+        }
         self.stop();
     }
 
-    /// Reads the offset of the record at which the partition was stopped, and when that was.
+    /// Reads the offset of the first record at which the partition was stopped, and when that was.
     pub(crate) fn stopped_at(&self) -> Option<(i64, Instant)> {
-        self.stopped_at.get().copied()
+        *self.stopped_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks whether the partition or its topic is paused through a handle.

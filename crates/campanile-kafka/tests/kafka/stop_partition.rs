@@ -102,6 +102,55 @@ async fn stopped_partition_finishes_records_in_flight_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_partition_leaves_the_in_flight_limit_to_others() {
+    let kafka = mock("orders", 2, 1);
+    let config = kafka.consumer_config("g");
+    let (log, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let (begun, permits) = (log.clone(), gate.clone());
+    let service = service_fn(move |record: Record| {
+        begun.push(&record);
+        let permits = permits.clone();
+        async move {
+            if record.partition() == 0 {
+                return Err(BoxError::from(error::permanent("no")));
+            }
+            permits.acquire().await?.forget();
+            Ok(())
+        }
+    });
+    let consumer = stopping(&config).with_order(ProcessingOrder::none()).with_max_in_flight(4);
+    let serving = serve(consumer, service);
+    until_stopped(&serving.handle(), 0, 0).await;
+    fill(&kafka, "orders", 2, 5);
+    until("the limit is used", || log.of(1).len() == 4).await;
+    gate.add_permits(100);
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_partition_is_reported_at_the_lowest_offset() {
+    let kafka = mock("orders", 1, 2);
+    let config = kafka.consumer_config("g");
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = gate.clone();
+    let service = service_fn(move |record: Record| {
+        let gate = gate.clone();
+        async move {
+            if record.offset() == 0 {
+                gate.acquire().await?.forget();
+            }
+            Err::<(), _>(BoxError::from(error::permanent("no")))
+        }
+    });
+    let serving = serve(stopping(&config).with_order(ProcessingOrder::none()), service);
+    let handle = serving.handle();
+    until_stopped(&handle, 0, 1).await;
+    opened.add_permits(1);
+    until_stopped(&handle, 0, 0).await;
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_partition_releases_the_lock_for_its_next_owner() {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();

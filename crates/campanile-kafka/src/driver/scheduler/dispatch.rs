@@ -91,9 +91,10 @@ impl Scheduler {
     }
 
     /// Computes how many queues of one partition may be in flight. With several partitions this is
-    /// half of the total limit, so that slow handlers of one partition do not hold up the others.
+    /// half of the total limit, so that slow handlers of one partition do not hold up the others. A
+    /// draining partition starts no records, so it needs no share.
     fn partition_limit(&self) -> usize {
-        match self.partitions.len() {
+        match self.partitions.values().filter(|partition| !partition.draining).take(2).count() {
             0 | 1 => self.policies.max_in_flight,
             _ => (self.policies.max_in_flight / 2).max(1),
         }

@@ -171,9 +171,9 @@ impl Scheduler {
         let delivery = self.queue(id).first().delivery;
         let partition = self.partition(id);
         partition.stop_at(delivery);
+        partition.assignment.stop_at(at.offset);
         // The partition may be draining already, because of a revoke or another record.
         if !std::mem::replace(&mut partition.draining, true) {
-            partition.assignment.stop_at(at.offset);
             let assignment = partition.assignment.clone();
             self.stopped_partitions.push(assignment);
             self.drop_pending();
