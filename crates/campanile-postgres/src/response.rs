@@ -105,7 +105,7 @@ fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     for name in ["token", "owner", "fingerprint"] {
         bytes.put_i64(bits(name)?);
     }
-    bytes.put_u32(u32::try_from(created).unwrap_or(u32::MAX));
+    bytes.put_u32(created as u32); // the low 32 bits, as in every entry
     bytes.put_u64(u64::try_from(at).unwrap_or(u64::MAX));
     if let Some(details) = details {
         // The column's type allows no more.

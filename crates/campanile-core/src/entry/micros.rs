@@ -20,11 +20,10 @@ impl Micros {
         Self(seconds as u64 * Self::PER_SECOND)
     }
 
-    /// Rounds down to whole seconds, as stored in an entry's `created`. Its four bytes last until
-    /// 2106.
+    /// Rounds down to whole seconds, and keeps their low 32 bits, as stored in an entry's `created`.
+    /// They last until 2106.
     pub(crate) const fn whole_seconds(self) -> u32 {
-        let seconds = self.0 / Self::PER_SECOND;
-        if seconds > u32::MAX as u64 { u32::MAX } else { seconds as u32 }
+        (self.0 / Self::PER_SECOND) as u32
     }
 
     pub(crate) fn saturating_add(self, duration: Duration) -> Self {

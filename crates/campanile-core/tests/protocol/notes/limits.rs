@@ -120,7 +120,8 @@ fn maximum_clock_does_not_overflow() {
         reply: None,
         details: None,
     };
-    let adopted = Draft { created: u32::MAX, ..Draft::new(State::Completed, u64::MAX) };
+    let created = (u64::MAX / SECOND) as u32; // only the low 32 bits are kept
+    let adopted = Draft { created, ..Draft::new(State::Completed, u64::MAX) };
     assert_step_at(end, None, &complete, Some(adopted), Reply::Completed);
 }
 
