@@ -1,0 +1,77 @@
+//! An entry with all fields writable.
+
+use campanile_core::Entry;
+
+const GIVING_UP: u8 = 8;
+const PERMANENT_FAILURE: u8 = 16;
+const RELEASED: u8 = 32;
+
+/// An entry's fields as they are stored; see the layout in `docs/protocol.md`. The model has no details,
+/// so the tail is an error or a reply.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Raw {
+    pub(crate) state: u8,
+    pub(crate) giving_up: bool,
+    pub(crate) permanent_failure: bool,
+    pub(crate) released: bool,
+    pub(crate) attempt: u16,
+    pub(crate) interrupts: u8,
+    pub(crate) give_ups: u8,
+    pub(crate) kind: u8,
+    pub(crate) token: u64,
+    pub(crate) owner: u64,
+    pub(crate) fingerprint: u64,
+    pub(crate) created: u32,
+    pub(crate) at: u64,
+    pub(crate) tail: Vec<u8>,
+}
+
+pub(crate) const PROCESSING: u8 = 1;
+pub(crate) const RETRYING: u8 = 2;
+pub(crate) const COMPLETED: u8 = 3;
+pub(crate) const FAILED: u8 = 4;
+
+pub(crate) const NO_TAIL: u8 = 0;
+pub(crate) const ERROR: u8 = 1;
+pub(crate) const REPLY: u8 = 2;
+
+impl Raw {
+    pub(crate) fn of(entry: &Entry) -> Self {
+        let bytes = entry.to_bytes();
+        let long = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        Self {
+            state: bytes[1] & 7,
+            giving_up: bytes[1] & GIVING_UP != 0,
+            permanent_failure: bytes[1] & PERMANENT_FAILURE != 0,
+            released: bytes[1] & RELEASED != 0,
+            attempt: u16::from_be_bytes([bytes[2], bytes[3]]),
+            interrupts: bytes[4],
+            give_ups: bytes[5],
+            kind: bytes[6],
+            token: long(8),
+            owner: long(16),
+            fingerprint: long(24),
+            created: (long(28) & u64::from(u32::MAX)) as u32,
+            at: long(36),
+            tail: bytes[44..].to_vec(),
+        }
+    }
+
+    pub(crate) fn entry(&self) -> Entry {
+        let flag = |is_set, bit| if is_set { bit } else { 0 };
+        let flags = flag(self.giving_up, GIVING_UP)
+            | flag(self.permanent_failure, PERMANENT_FAILURE)
+            | flag(self.released, RELEASED);
+        let mut bytes = Vec::with_capacity(64);
+        bytes.extend([0xC1, self.state | flags]);
+        bytes.extend(self.attempt.to_be_bytes());
+        bytes.extend([self.interrupts, self.give_ups, self.kind, 0]);
+        bytes.extend(self.token.to_be_bytes());
+        bytes.extend(self.owner.to_be_bytes());
+        bytes.extend(self.fingerprint.to_be_bytes());
+        bytes.extend(self.created.to_be_bytes());
+        bytes.extend(self.at.to_be_bytes());
+        bytes.extend(&self.tail);
+        Entry::from_bytes(&bytes).expect("the fields of an entry are readable")
+    }
+}
