@@ -17,6 +17,7 @@ mod package;
 #[path = "../../crates/campanile-test/src/postgres/folder.rs"]
 mod postgres;
 mod progress;
+mod prove;
 mod soak;
 mod supervise;
 
@@ -45,6 +46,11 @@ cargo xtask <command>
             Their data is deleted at the end.
   bench [core|redis|postgres|driver] [--json FILE] [--only ROW[,ROW]] [--rounds N] [--seconds N]
             runs the benchmarks; of the driver's, --only runs these rows, such as by-partition-6.
+  prove [AREA] [--size small|full]
+            explores what can be explored completely, and writes what it saw into docs/evidence.md: all
+            areas, or this one. The only area is `model`: the protocol's step in every history of a few
+            clients, and mutants of it. The default size, full, takes several minutes and gigabytes of
+            memory; small takes seconds.
   soak [redis|postgres|driver]
             runs the long variants of the tests, in release mode: all, or those of Redis and its
             storms, or those of the Postgres store, or the storms of the consumer driver. The last line
@@ -77,6 +83,7 @@ fn main() -> ExitCode {
         (Some("install"), true) => install::install(&progress).map(success_message),
         (Some("servers"), _) => commands::servers(&progress, &rest).map(success_message),
         (Some("bench"), _) => commands::bench(&progress, &rest).map(success_message),
+        (Some("prove"), _) => prove::prove(&progress, &rest).map(success_message),
         (Some("soak"), true) => soak::ALL.run(&progress),
         (Some("soak"), false) if rest == ["redis"] => soak::REDIS.run(&progress),
         (Some("soak"), false) if rest == ["postgres"] => soak::POSTGRES.run(&progress),

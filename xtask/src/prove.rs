@@ -1,0 +1,137 @@
+use crate::Result;
+use crate::progress::{Progress, cargo, root};
+use std::ffi::OsString;
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+/// What can be proven: the areas, each with the package whose program prints what it saw as Markdown.
+const AREAS: &[(&str, &str)] = &[("model", "campanile-model")];
+
+/// The document that the command writes its part of.
+const EVIDENCE: &str = "docs/evidence.md";
+
+/// The time limit of building and running one program: several times its duration at full size.
+const TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Runs the programs of one area or of all, and writes what they printed into the document.
+///
+/// The document stays as it is if a program fails, because it then found a violation or nothing.
+pub(crate) fn prove(progress: &Progress, args: &[OsString]) -> Result {
+    let Selection { areas, size } = Selection::parse(args)?;
+    let path = root().join(EVIDENCE);
+    for (area, package) in areas {
+        // Fails before the run if there is no place for its result.
+        replace_block(&fs::read_to_string(&path)?, area, "")?;
+        let commit = commit()?;
+        let mut command = cargo();
+        command.args(["run", "--release", "--package", package, "--", "--size", &size]);
+        let (lines, result) = progress.run_and_collect(&mut command, TIMEOUT)?;
+        result?;
+        let written_by =
+            format!("Written by `cargo xtask prove {area} --size {size}` at {commit}.");
+        let block = format!("{written_by}\n\n{}", lines.join("\n"));
+        fs::write(&path, replace_block(&fs::read_to_string(&path)?, area, block.trim_end())?)?;
+    }
+    Ok(())
+}
+
+/// The areas to prove, and how thoroughly.
+#[derive(Debug)]
+struct Selection {
+    areas: Vec<(&'static str, &'static str)>,
+    size: String,
+}
+
+impl Selection {
+    /// Parses `[AREA] [--size small|full]`. The default is all areas at full size.
+    fn parse(args: &[OsString]) -> Result<Self> {
+        let mut selection = Self { areas: AREAS.to_vec(), size: "full".to_owned() };
+        let mut args = args.iter().map(|arg| arg.to_string_lossy());
+        while let Some(arg) = args.next() {
+            if arg == "--size" {
+                selection.size = match args.next().as_deref() {
+                    Some(size @ ("small" | "full")) => size.to_owned(),
+                    _ => return Err("expected --size small or --size full".into()),
+                };
+                continue;
+            }
+            selection.areas.retain(|(area, _)| *area == arg);
+            if selection.areas.is_empty() {
+                let names: Vec<_> = AREAS.iter().map(|(area, _)| *area).collect();
+                return Err(format!("no area `{arg}`; the areas are: {}", names.join(", ")).into());
+            }
+        }
+        Ok(selection)
+    }
+}
+
+/// Describes the commit that is checked out, and whether files differ from it.
+fn commit() -> Result<String> {
+    let git = |args: &[&str]| -> Result<String> {
+        let output = Command::new("git").args(args).current_dir(root()).output()?;
+        if !output.status.success() {
+            return Err(format!("`git {}` failed: {}", args.join(" "), output.status).into());
+        }
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let changes = git(&["status", "--porcelain", "--", ".", &format!(":!{EVIDENCE}")])?;
+    let changed = if changes.is_empty() { "" } else { ", with uncommitted changes" };
+    Ok(format!("commit {commit}{changed}"))
+}
+
+/// Replaces what is between the two comments of an area.
+fn replace_block(document: &str, area: &str, block: &str) -> Result<String> {
+    let (begin, end) =
+        (format!("<!-- prove {area}: begin -->"), format!("<!-- prove {area}: end -->"));
+    let parts = document
+        .split_once(&begin)
+        .and_then(|(before, rest)| rest.split_once(&end).map(|(_, after)| (before, after)));
+    let Some((before, after)) = parts else {
+        return Err(format!("{EVIDENCE} has no place for `{area}`: add {begin} and {end}").into());
+    };
+    Ok(format!("{before}{begin}\n{block}\n{end}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Selection> {
+        Selection::parse(&args.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn block_is_replaced_and_the_rest_is_kept() {
+        let document = "a\n<!-- prove x: begin -->\nold\n<!-- prove x: end -->\nb\n";
+        let new = "a\n<!-- prove x: begin -->\nnew\n<!-- prove x: end -->\nb\n";
+        assert_eq!(replace_block(document, "x", "new").unwrap(), new);
+        assert_eq!(replace_block(new, "x", "new").unwrap(), new);
+    }
+
+    #[test]
+    fn document_without_markers_is_an_error() {
+        let error = replace_block("<!-- prove x: begin -->", "x", "new").unwrap_err();
+        assert!(error.to_string().contains("add <!-- prove x: begin -->"), "{error}");
+    }
+
+    #[test]
+    fn evidence_has_a_block_for_each_area() {
+        let document = fs::read_to_string(root().join(EVIDENCE)).unwrap();
+        for (area, _) in AREAS {
+            replace_block(&document, area, "").unwrap();
+        }
+    }
+
+    #[test]
+    fn area_and_size_are_selected_and_others_rejected() {
+        let default = parse(&[]).unwrap();
+        assert_eq!((default.areas.len(), &*default.size), (AREAS.len(), "full"));
+        let model = parse(&["model", "--size", "small"]).unwrap();
+        assert_eq!((model.areas[0].0, &*model.size), ("model", "small"));
+        for args in [&["models"][..], &["--size"], &["--size", "huge"], &["model", "model2"]] {
+            assert!(parse(args).is_err(), "{args:?}");
+        }
+    }
+}
