@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use campanile::error::permanent;
 use campanile::policy::{OnExhausted, OnLocked, OnMissingKey};
-use campanile::store::{Answer, Cached, Command, Store, StoreError};
+use campanile::store::{Answer, Cached, Command, Reply, Store, StoreError};
 use campanile::{
     Backoff, BoxError, IdempotencyConfig, IdempotencyError, IdempotencyKey, IdempotencyLayer,
     KeyExtractor, LockKeeper, MemoryStore, Outcome, Record, Request, key,
@@ -357,6 +357,29 @@ async fn store_errors_are_counted_by_type() {
         let count = scrape.value("campanile_store_errors_total", &[("error_type", name)]);
         assert!(count >= 1.0, "{name}: {count}");
     }
+}
+
+/// A store in which no entry can be read.
+#[derive(Clone)]
+struct Garbage(TestClock);
+
+impl Store for Garbage {
+    async fn apply(&self, _: Command) -> Result<Answer, StoreError> {
+        Ok(Answer::new(self.0.store_clock()(), Reply::Corrupt))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_entry_is_counted_as_a_store_error() {
+    let (recorder, clock) = (recorder(), TestClock::new());
+    let scrape = Scrape(recorder.handle());
+    let layer = metrics::with_local_recorder(&recorder, || {
+        let (keeper, task) = LockKeeper::pair(Garbage(clock.clone()), clock.keeper_clock());
+        drop(tokio::spawn(task));
+        IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap()
+    });
+    call(&service(layer), "a", "ok").await.unwrap_err();
+    scrape.assert("campanile_store_errors_total", &[("error_type", "unreadable")], 1.0);
 }
 
 #[tokio::test(start_paused = true)]

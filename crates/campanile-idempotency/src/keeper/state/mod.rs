@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use campanile_core::{
-    Answer, Clock, Details, FencingToken, Grant, LockControl, LostCause, StoreKey,
+    Answer, Clock, Details, FencingToken, Grant, LockControl, LostCause, Reply, StoreKey,
 };
 use slab::Slab;
 use smallvec::SmallVec;
@@ -222,6 +222,7 @@ impl KeeperState {
     fn handle_command_answer(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
         self.slots[sent.slot].command = CommandState::Idle;
         match &answer {
+            Ok(Answer { reply: Reply::Corrupt, .. }) => self.metrics.count_error(&corrupt_error()),
             Ok(answer) => self.raise_floor(answer),
             Err(error) => self.metrics.count_error(error),
         }
