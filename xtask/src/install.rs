@@ -13,6 +13,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("openssl", "openssl"),
     ("redis-server", "redis-server"),
     ("java", "default-jre-headless"),
+    // For the alerts and the dashboard; the package also has `promtool`. Like those of Redis and
+    // Postgres, it may start a service, which the tests do not use.
+    ("prometheus", "prometheus"),
 ];
 
 /// Debian installs these programs outside of `PATH`.
@@ -47,7 +50,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
         fetch::jars(progress, &libs)?;
     }
     progress
-        .step("Redis, Postgres, Java, C tools, OpenSSL's headers and Kafka's jars are installed");
+        .step("Redis, Postgres, Prometheus, Java, C tools, OpenSSL's headers and Kafka's jars are installed");
     Ok(())
 }
 

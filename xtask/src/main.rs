@@ -38,9 +38,9 @@ cargo xtask <command>
             that runs for 10 minutes, or an example for 5, is killed with its servers and fails, and
             the tests that were running are printed. At the end it prints how long each of these took.
             CI runs this command.
-  install   installs missing programs only: Redis, Postgres, Java, Maven, C tools and OpenSSL's headers
-            with apt-get (as root; otherwise it prints the command), and Apache Kafka's jars with Maven
-            into a cache folder.
+  install   installs missing programs only: Redis, Postgres, Prometheus, Java, Maven, C tools and
+            OpenSSL's headers with apt-get (as root; otherwise it prints the command), and Apache
+            Kafka's jars with Maven into a cache folder.
   servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
             starts Kafka, Redis and Postgres, with Campanile's schema, for manual use, until Ctrl-C.
             Their data is deleted at the end.
