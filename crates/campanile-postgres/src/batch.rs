@@ -8,7 +8,7 @@ use campanile_idempotency::StoreError;
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::call::Call;
+use crate::call::{Call, Schema};
 use crate::failure::Failure;
 use crate::pool::{Lease, Pool};
 
@@ -17,6 +17,7 @@ type CallResult = Result<Vec<Answer>, Failure>;
 /// A batch and its answers so far. If the batch is cut short, it keeps the answers that it has.
 pub(crate) struct Batch<'a> {
     pool: &'a Pool,
+    schema: &'a Schema,
     commands: &'a [Command],
     answers: Vec<Option<Result<Answer, StoreError>>>,
     /// Commands not answered by the deadline stay without an answer.
@@ -24,8 +25,13 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(pool: &'a Pool, commands: &'a [Command], deadline: Instant) -> Self {
-        Self { pool, commands, answers: vec![None; commands.len()], deadline }
+    pub(crate) fn new(
+        pool: &'a Pool,
+        schema: &'a Schema,
+        commands: &'a [Command],
+        deadline: Instant,
+    ) -> Self {
+        Self { pool, schema, commands, answers: vec![None; commands.len()], deadline }
     }
 
     /// Performs the commands; those not answered by the deadline stay without an answer.
@@ -133,7 +139,7 @@ impl<'a> Batch<'a> {
         lease: &Lease,
         calls: Vec<Call<'c>>,
     ) -> Vec<(Call<'c>, CallResult)> {
-        let results = join_all(calls.iter().map(|call| call.run(&**lease))).await;
+        let results = join_all(calls.iter().map(|call| call.run(&**lease, self.schema))).await;
         calls.into_iter().zip(results).collect()
     }
 

@@ -6,6 +6,7 @@ use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL};
 use campanile_core::{
     Answer, Command, Details, Entry, FencingToken, Grant, Namespace, Operation, Reply, reply,
 };
+use campanile_sql::VERSION;
 use deadpool_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
@@ -37,7 +38,29 @@ enum Parameters {
 /// The arguments of a function, in the order of its parameters.
 type Arguments<'a> = Vec<Box<dyn ToSql + Send + Sync + 'a>>;
 
-const ADOPT: &str = "SELECT * FROM campanile.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+/// A version of the schema, and the statements that differ from those of other versions. Each gets
+/// the arguments of this version's functions.
+#[derive(Clone, Copy, Debug)]
+pub struct Schema {
+    /// The version that the database must have when the store connects.
+    pub version: i32,
+    /// Calls `acquire`.
+    pub acquire: &'static str,
+    /// Calls `complete`.
+    pub complete: &'static str,
+    /// Calls `adopt`.
+    pub adopt: &'static str,
+}
+
+impl Schema {
+    /// The version that this library requires.
+    pub(crate) const CURRENT: Self = Self {
+        version: VERSION,
+        acquire: "SELECT (answer).*, details FROM campanile.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        complete: "SELECT * FROM campanile.complete($1, $2, $3, $4, $5, $6, $7)",
+        adopt: "SELECT * FROM campanile.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    };
+}
 
 impl<'a> Call<'a> {
     /// Groups commands, each with its index in the batch, by their shared parameters. Also returns
@@ -83,9 +106,13 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// The error of the server or of the connection. The call may have been performed nevertheless.
-    pub(crate) async fn run<C: GenericClient>(&self, client: &C) -> Result<Vec<Answer>, Failure> {
-        let (function, arguments) = self.arguments();
-        let response = execute(client, function, &arguments).await?;
+    pub(crate) async fn run<C: GenericClient>(
+        &self,
+        client: &C,
+        schema: &Schema,
+    ) -> Result<Vec<Answer>, Failure> {
+        let statement = self.parameters.statement(schema);
+        let response = execute(client, statement, &self.arguments()).await?;
         let mut answers = self.answers(&response);
         if self.parameters == Parameters::Complete {
             let is_absent =
@@ -94,7 +121,7 @@ impl<'a> Call<'a> {
             if !absent.is_empty() {
                 let members = absent.iter().map(|&position| self.members[position]).collect();
                 let adopted = Self { members, ..*self };
-                let response = execute(client, ADOPT, &adopted.adopt_arguments()).await?;
+                let response = execute(client, schema.adopt, &adopted.adopt_arguments()).await?;
                 for (position, answer) in absent.into_iter().zip(adopted.answers(&response)) {
                     answers[position] = answer;
                 }
@@ -119,8 +146,8 @@ impl<'a> Call<'a> {
         self.members.iter().enumerate().map(answer).collect()
     }
 
-    fn arguments(&self) -> (&'static str, Arguments<'a>) {
-        let (mut arguments, function) = (self.key_arguments(), self.parameters.function());
+    fn arguments(&self) -> Arguments<'a> {
+        let mut arguments = self.key_arguments();
         if !matches!(self.parameters, Parameters::Acquire { .. } | Parameters::Cancel) {
             arguments.push(self.column(token));
         }
@@ -147,7 +174,7 @@ impl<'a> Call<'a> {
             Parameters::Redrive { force } => arguments.push(Box::new(force)),
         }
         arguments.push(Box::new(self.retention));
-        (function, arguments)
+        arguments
     }
 
     /// Builds the arguments of `adopt`, for completions without an entry.
@@ -180,13 +207,11 @@ impl<'a> Call<'a> {
 
 impl Parameters {
     /// The statement that calls the operation's function.
-    const fn function(self) -> &'static str {
+    const fn statement(self, schema: &Schema) -> &'static str {
         match self {
-            Self::Acquire { .. } => {
-                "SELECT (answer).*, details FROM campanile.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-            }
+            Self::Acquire { .. } => schema.acquire,
             Self::Renew { .. } => "SELECT * FROM campanile.renew($1, $2, $3, $4, $5, $6)",
-            Self::Complete => "SELECT * FROM campanile.complete($1, $2, $3, $4, $5, $6, $7)",
+            Self::Complete => schema.complete,
             Self::Fail => "SELECT * FROM campanile.fail($1, $2, $3, $4, $5, $6, $7, $8)",
             Self::Release { .. } => "SELECT * FROM campanile.release($1, $2, $3, $4, $5, $6)",
             Self::Cancel => "SELECT * FROM campanile.cancel($1, $2, $3, $4)",
@@ -198,10 +223,10 @@ impl Parameters {
 
 async fn execute<C: GenericClient>(
     client: &C,
-    function: &str,
+    statement: &str,
     arguments: &Arguments<'_>,
 ) -> Result<Response, Failure> {
-    let statement = client.prepare_cached(function).await?;
+    let statement = client.prepare_cached(statement).await?;
     let arguments: Vec<&(dyn ToSql + Sync)> =
         arguments.iter().map(|argument| &**argument as _).collect();
     Response::read(&client.query(&statement, &arguments).await?)

@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::time::Duration;
 
-use campanile_sql::VERSION;
 use deadpool_postgres::Client;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::SimpleQueryMessage;
@@ -43,6 +42,9 @@ pub(crate) const TO_CALL: Permissions = Permissions {
         migration",
 };
 
+/// No permission.
+pub(crate) const NO_PERMISSION: Permissions = Permissions { missing: "NULL", advice: "" };
+
 /// The permission to read entries.
 pub(crate) const TO_READ: Permissions = Permissions {
     missing: "SELECT 'read campanile.entry' \
@@ -56,13 +58,14 @@ const SECOND_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause between two attempts to reach a server that is not up yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Checks that the server has the schema that this library requires and that the user has these
-/// permissions. Warns if calls limited to `call_timeout` cannot be answered in time. The pool must
+/// Checks that the server has this version of the schema and that the user has these permissions.
+/// Warns if calls limited to `call_timeout` cannot be answered in time. The pool must
 /// allow two connections.
 pub(crate) async fn check_server(
     pool: &Pool,
     limit: Duration,
     call_timeout: Duration,
+    required: i32,
     permissions: &Permissions,
 ) -> Result<(), ConnectError> {
     let deadline = Instant::now() + limit;
@@ -104,7 +107,7 @@ pub(crate) async fn check_server(
             return Err(ConnectError::Unreachable { address: address.into(), source });
         }
         match version.and_then(|version| version.parse().ok()) {
-            Some(VERSION) => {}
+            Some(found) if found == required => {}
             found => return Err(ConnectError::Schema { address: address.into(), found }),
         }
         let Some(missing) = missing else {

@@ -73,6 +73,8 @@ mod store;
 mod sweep;
 mod tls;
 
+#[doc(hidden)]
+pub use self::call::Schema;
 pub use self::config::PgConfig;
 pub use self::error::ConnectError;
 pub use self::inbox::{

@@ -9,7 +9,8 @@ use campanile_idempotency::{Store, StoreError};
 use tokio::time::{Instant, timeout_at};
 
 use crate::batch::Batch;
-use crate::connect::{Permissions, TO_CALL, TO_READ, check_server};
+use crate::call::Schema;
+use crate::connect::{NO_PERMISSION, Permissions, TO_CALL, TO_READ, check_server};
 use crate::pool::Pool;
 use crate::sweep::{self, Sweeper};
 use crate::{ConnectError, PgConfig};
@@ -57,6 +58,7 @@ pub struct PgStore(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) config: PgConfig,
+    schema: Schema,
     command_timeout: Duration,
     sweeper: Option<Sweeper>,
 }
@@ -75,7 +77,7 @@ impl PgStore {
     /// of its bounds. The error contains the
     /// address.
     pub async fn connect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
-        Self::connect_as(config.into(), &TO_CALL).await
+        Self::connect_as(config.into(), Schema::CURRENT, &TO_CALL).await
     }
 
     /// Connects as [`connect`](Self::connect) does, but for tools that only
@@ -85,10 +87,24 @@ impl PgStore {
     /// # Errors
     /// Those of [`connect`](Self::connect).
     pub async fn connect_to_inspect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
-        Self::connect_as(config.into(), &TO_READ).await
+        Self::connect_as(config.into(), Schema::CURRENT, &TO_READ).await
     }
 
-    async fn connect_as(config: PgConfig, permissions: &Permissions) -> Result<Self, ConnectError> {
+    /// Connects as a process that requires another version of the schema, so that a test can run
+    /// former processes beside present ones.
+    #[doc(hidden)]
+    pub async fn connect_with_schema(
+        config: impl Into<PgConfig>,
+        schema: Schema,
+    ) -> Result<Self, ConnectError> {
+        Self::connect_as(config.into(), schema, &NO_PERMISSION).await
+    }
+
+    async fn connect_as(
+        config: PgConfig,
+        schema: Schema,
+        permissions: &Permissions,
+    ) -> Result<Self, ConnectError> {
         config.check().map_err(ConnectError::Config)?;
         let pool = config.store_pool()?;
         let command_timeout = config.command_timeout.min(MAX_TIMEOUT);
@@ -96,11 +112,12 @@ impl PgStore {
             &config.admin_pool()?,
             config.connect_timeout.min(MAX_TIMEOUT),
             command_timeout,
+            schema.version,
             permissions,
         )
         .await?;
         let sweeper = config.sweep_interval.map(Sweeper::new);
-        Ok(Self(Arc::new(Inner { pool, config, command_timeout, sweeper })))
+        Ok(Self(Arc::new(Inner { pool, config, schema, command_timeout, sweeper })))
     }
 
     /// Sweeps the whole table: deletes all expired entries and returns their number. Only needed
@@ -135,11 +152,11 @@ impl Store for PgStore {
     }
 
     async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-        let Inner { pool, command_timeout, sweeper, .. } = &*self.0;
+        let Inner { pool, schema, command_timeout, sweeper, .. } = &*self.0;
         if let Some(sweeper) = sweeper {
             sweeper.ensure_running(&self.0);
         }
-        let mut batch = Batch::new(pool, &commands, Instant::now() + *command_timeout);
+        let mut batch = Batch::new(pool, schema, &commands, Instant::now() + *command_timeout);
         batch.run().await;
         batch.into_answers(&self.0.timeout_error())
     }
@@ -147,10 +164,10 @@ impl Store for PgStore {
     /// Creates a store for the same database with two connections of its own. The original store
     /// does the sweeping.
     fn for_renewals(&self) -> Self {
-        let Inner { config, command_timeout, .. } = &*self.0;
+        let Inner { config, schema, command_timeout, .. } = &*self.0;
         let pool = config.renewal_pool().expect("`connect` made a pool of the same settings");
-        let (config, command_timeout) = (config.clone(), *command_timeout);
-        Self(Arc::new(Inner { pool, config, command_timeout, sweeper: None }))
+        let (config, schema, command_timeout) = (config.clone(), *schema, *command_timeout);
+        Self(Arc::new(Inner { pool, config, schema, command_timeout, sweeper: None }))
     }
 
     /// The command timeout.

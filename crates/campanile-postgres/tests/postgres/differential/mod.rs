@@ -1,6 +1,7 @@
 //! Compares the database functions with `step`: for random operations on random entries, both must
 //! give the same answers and store the same entries.
 
+mod before;
 #[expect(dead_code, reason = "the table rejects garbage")]
 #[path = "../../../../campanile-redis/tests/redis/differential/draw.rs"]
 mod draw;
