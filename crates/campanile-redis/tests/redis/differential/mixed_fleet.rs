@@ -3,10 +3,11 @@
 
 use campanile_core::{Command, Entry, Grant, Operation, Reply, Retention, step};
 use campanile_idempotency::Store;
-use campanile_redis::{RedisStore, Verb};
+use campanile_redis::RedisStore;
 use campanile_test::RedisServer;
 use fastrand::Rng;
 
+use super::before::SCRIPTS_BEFORE;
 use super::draw::{self, Sources};
 use super::seed;
 use crate::support::{key, long_timeout, raw_connection, redis_key};
@@ -15,14 +16,6 @@ const OPERATIONS: usize = 5_000;
 
 /// Few, so that the grants of one script are settled by the other.
 const KEYS: usize = 4;
-
-/// The scripts of before details existed, without their comments. The others have not changed, and
-/// redrives come from a tool that is not older than the entries.
-const SCRIPTS_BEFORE: [(Verb, &str); 3] = [
-    (Verb::Acquire, include_str!("before/acquire.lua")),
-    (Verb::Fail, include_str!("before/fail.lua")),
-    (Verb::GiveUp, include_str!("before/give_up.lua")),
-];
 
 /// Apart from the details, every entry is what it would be if no process knew details.
 #[tokio::test]
@@ -52,6 +45,7 @@ async fn mixed_fleet_loses_nothing_but_details() {
             high_floors: false,
         };
         let mut operation = draw::operation(&mut rng, &sources);
+        // Redrives come from a tool that is not older than the entries.
         let is_redrive = matches!(operation, Operation::Redrive { .. });
         let store = if is_redrive || rng.bool() { &after } else { &before };
         if std::ptr::eq(store, &before) {

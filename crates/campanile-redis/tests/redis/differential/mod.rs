@@ -1,6 +1,7 @@
 //! Compares the scripts with `step`: for any command on any stored value, both must answer and
 //! store the same.
 
+mod before;
 mod draw;
 mod fuzzer;
 mod mixed_fleet;
