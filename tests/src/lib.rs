@@ -1,5 +1,29 @@
-//! Tests of Campanile across its crates, on real servers; see `tests/`. The library itself only
-//! compiles the code blocks of the documents.
+//! Tests of Campanile across its crates, on real servers; see `tests/`. The library itself compiles
+//! the code blocks of the documents, and connects the stores of former processes.
+
+use campanile::{BoxError, PgStore, RedisStore};
+use campanile_admin::AnyStore;
+
+#[path = "../../crates/campanile-postgres/tests/postgres/differential/before.rs"]
+mod postgres_before;
+#[path = "../../crates/campanile-redis/tests/redis/differential/before/mod.rs"]
+mod redis_before;
+
+/// Connects to a store as a process of before details existed: it sends the scripts, or calls the
+/// functions, of that time.
+///
+/// # Errors
+/// Those of the store.
+pub async fn connect_before(url: &str) -> Result<AnyStore, BoxError> {
+    Ok(if url.starts_with("redis") {
+        let scripts = &redis_before::SCRIPTS_BEFORE;
+        // Boxed, because the futures are nested deeply.
+        AnyStore::Redis(Box::pin(RedisStore::connect_with_scripts(url, scripts)).await?)
+    } else {
+        let schema = postgres_before::SCHEMA_BEFORE;
+        AnyStore::Postgres(Box::pin(PgStore::connect_with_schema(url, schema)).await?)
+    })
+}
 
 /// A document with code blocks that run as doctests.
 macro_rules! document {

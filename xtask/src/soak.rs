@@ -32,18 +32,18 @@ pub(crate) const ALL: Soak = Soak {
     has_storms: true,
 };
 
-/// The long tests of the Redis store, and the storms.
+/// The long tests of the Redis store, the storms, and the rolling upgrades.
 pub(crate) const REDIS: Soak = Soak {
     packages: &["campanile-redis", "campanile-tests"],
-    tests: &["redis", "storms"],
+    tests: &["redis", "storms", "fleets"],
     serial: false,
     has_storms: true,
 };
 
-/// The long tests of the Postgres store, and the inbox's storm.
+/// The long tests of the Postgres store, the inbox's storm, and the rolling upgrades.
 pub(crate) const POSTGRES: Soak = Soak {
     packages: &["campanile-postgres", "campanile-tests"],
-    tests: &["postgres", "inbox"],
+    tests: &["postgres", "inbox", "fleets"],
     serial: false,
     has_storms: true,
 };
@@ -71,6 +71,7 @@ const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_STORM_RECORDS", "20000"),
     ("CAMPANILE_STORM_ROUNDS", "3"),
     ("CAMPANILE_STORM_BACKLOG_MIB", "1024"),
+    ("CAMPANILE_FLEET_RECORDS", "20000"),
     ("CAMPANILE_REBALANCE_RECORDS", "200000"),
     ("CAMPANILE_REBALANCE_MEMBERS", "8"),
     ("CAMPANILE_REBALANCE_PAUSE_MS", "4000"),

@@ -59,8 +59,8 @@ const SECOND_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Checks that the server has this version of the schema and that the user has these permissions.
-/// Warns if calls limited to `call_timeout` cannot be answered in time. The pool must
-/// allow two connections.
+/// Warns if calls limited to `call_timeout` cannot be answered in time. The pool must allow two
+/// connections.
 pub(crate) async fn check_server(
     pool: &Pool,
     limit: Duration,

@@ -1,15 +1,16 @@
 //! A consumer process for tests that stop and kill it: processes records of the form
-//! `{"id":"…","work_ms":3}` and logs its work to a ledger. Arguments: brokers, group, topic, Redis
-//! URL, folder of the ledgers, then options: `order=partition` or `key`, `lock_ms=5000`,
-//! `drain_ms=10000`, and settings of librdkafka such as `session.timeout.ms=3000`.
+//! `{"id":"…","work_ms":3,"failures":0}` and logs its work to a ledger. Arguments: brokers, group,
+//! topic, URL of the store, folder of the ledgers, then options: `order=partition` or `key`,
+//! `lock_ms=5000`, `drain_ms=10000`, `release=before` for a process of before details existed, and
+//! settings of librdkafka such as `session.timeout.ms=3000`. A key that fails eight times is skipped.
 //!
 //! Each process appends to its own ledger with one write per line, so that the lines survive a
 //! SIGKILL. Times are in microseconds since boot. The lines are:
 //!
 //! * `begin KEY TOKEN TOPIC/PARTITION@OFFSET RECORD-KEY AT` when a handler starts,
 //! * `run KEY TOKEN ATTEMPT START END` as the handler's effect,
-//! * `dropped TOPIC/PARTITION@OFFSET AT` when a handler is dropped before it finishes,
-//! * `PROCESSED|DUPLICATE TOPIC/PARTITION@OFFSET RECORD-KEY AT` for each answer of the layer.
+//! * `dropped TOPIC/PARTITION@OFFSET AT` when a handler fails or is dropped before it finishes,
+//! * `PROCESSED|DUPLICATE|GIVEN_UP TOPIC/PARTITION@OFFSET RECORD-KEY AT` for each answer of the layer.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -18,8 +19,11 @@ use std::time::Duration;
 
 use campanile::prelude::*;
 use campanile::{
-    Consumer, IdempotencyConfig, ProcessingOrder, Request, consumer::Summary, lock::Clock,
+    Backoff, Consumer, IdempotencyConfig, OnGiveUp, ProcessingOrder, Request, consumer::Summary,
+    lock::Clock,
 };
+use campanile_admin::StoreConfig;
+use campanile_tests::connect_before;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::{Service, ServiceBuilder, ServiceExt};
 
@@ -29,15 +33,21 @@ struct Payment {
     /// Minimum processing time.
     #[serde(default)]
     work_ms: u64,
+    /// Number of attempts that fail.
+    #[serde(default)]
+    failures: u32,
 }
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
-    let ([brokers, group, topic, redis, folder], options) = arguments()?;
+    let ([brokers, group, topic, store, folder], options) = arguments()?;
     let ledger = Arc::new(Ledger::open(&folder)?);
-    let store = RedisStore::connect(redis).await?;
+    let store = match options.before {
+        true => connect_before(&store).await?,
+        false => store.parse::<StoreConfig>()?.connect().await?,
+    };
 
     let runs = ledger.clone();
     let guarded = ServiceBuilder::new()
@@ -46,7 +56,10 @@ async fn main() -> Result<(), BoxError> {
         // A lock per payment.
         .layer(IdempotencyLayer::new(
             store,
-            IdempotencyConfig::new("payments").with_lock_ttl(options.lock),
+            IdempotencyConfig::new("payments")
+                .with_lock_ttl(options.lock)
+                .with_max_attempts(8)
+                .with_backoff(Backoff::new(Duration::from_millis(20), Duration::from_millis(500))?),
             key::field(|p: &Payment| &p.id),
         )?)
         // A slow handler fails its attempt.
@@ -64,6 +77,7 @@ async fn main() -> Result<(), BoxError> {
         .subscribe([topic])
         .with_order(options.order)
         .with_drain_timeout(options.drain)
+        .on_give_up(OnGiveUp::Skip)
         .serve(service)
         .with_graceful_shutdown(async move { terminated.recv().await.unwrap_or_default() })
         .await?;
@@ -75,6 +89,9 @@ async fn charge(request: Request<Payment>, ledger: Arc<Ledger>) -> Result<(), Bo
     let start = ledger.now();
     let (lock, payment) = (request.lock_handle().ok_or("the request has no lock")?, request.body());
     let run = RunGuard::start(&request, lock.token().get(), &ledger)?;
+    if lock.attempt() <= payment.failures {
+        return Err("card declined".into());
+    }
     tokio::time::sleep(Duration::from_millis(payment.work_ms.max(1))).await;
     let (token, attempt, end) = (lock.token(), lock.attempt(), ledger.now());
     ledger.write(format!("run {} {token} {attempt} {start} {end}\n", payment.id))?;
@@ -127,6 +144,7 @@ where
     let word = match service.oneshot(record.clone()).await? {
         Outcome::Processed(()) => "PROCESSED",
         Outcome::Duplicate(_) => "DUPLICATE",
+        Outcome::GivenUp(_) => "GIVEN_UP",
         other => return Err(format!("{}: {other:?}", record.coordinates()).into()),
     };
     let at = ledger.now();
@@ -164,6 +182,8 @@ struct Options {
     order: ProcessingOrder,
     lock: Duration,
     drain: Duration,
+    /// Whether this is a process of before details existed.
+    before: bool,
     kafka: Vec<(String, String)>,
 }
 
@@ -174,6 +194,7 @@ impl Options {
             // Expires soon after this process is killed.
             lock: Duration::from_secs(5),
             drain: Duration::from_secs(10),
+            before: false,
             kafka: Vec::new(),
         };
         for option in given {
@@ -183,6 +204,7 @@ impl Options {
                 ("order", "key") => options.order = ProcessingOrder::by_key(),
                 ("lock_ms", _) => options.lock = Duration::from_millis(value.parse()?),
                 ("drain_ms", _) => options.drain = Duration::from_millis(value.parse()?),
+                ("release", "before") => options.before = true,
                 _ => options.kafka.push((name.into(), value.into())),
             }
         }

@@ -33,8 +33,16 @@ fn stop_and_kill_lose_no_key_and_only_the_kill_repeats_keys() {
     kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
     produce(&kafka);
     let folder = TempDir::new().unwrap();
-    let worker =
-        || worker::spawn(&kafka.bootstrap(), GROUP, TOPIC, &redis, &folder, worker::SHORT_SESSION);
+    let worker = || {
+        worker::spawn(
+            &kafka.bootstrap(),
+            GROUP,
+            TOPIC,
+            &redis.url(),
+            &folder,
+            worker::SHORT_SESSION,
+        )
+    };
     let (mut stopped, mut killed, mut survivor) = (worker(), worker(), worker());
 
     // All three have processed records, so that each has partitions to lose.

@@ -13,6 +13,7 @@ mod commits;
 mod graceful;
 #[path = "../support/group.rs"]
 mod group;
+#[path = "../support/history.rs"]
 mod history;
 mod killed;
 mod memory;

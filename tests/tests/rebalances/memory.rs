@@ -57,7 +57,7 @@ impl StalledConsumer {
     fn start(order: &'static str) -> Self {
         let (redis, folder) = (RedisServer::start().unwrap(), TempDir::new().unwrap());
         let (bootstrap, group) = (KAFKA.bootstrap(), format!("{TOPIC}-{order}"));
-        let worker = worker::spawn(&bootstrap, &group, TOPIC, &redis, &folder, &[order]);
+        let worker = worker::spawn(&bootstrap, &group, TOPIC, &redis.url(), &folder, &[order]);
         Self { order, worker, folder, _redis: redis }
     }
 

@@ -129,8 +129,8 @@ impl Scenario {
     /// Adds a member to the group.
     pub(crate) fn start_member(&mut self) {
         let options: Vec<_> = self.options.iter().map(String::as_str).collect();
-        let (bootstrap, topic) = (&self.bootstrap, &self.topic);
-        let member = worker::spawn(bootstrap, topic, topic, &self.redis, &self.folder, &options);
+        let (bootstrap, topic, redis) = (&self.bootstrap, &self.topic, self.redis.url());
+        let member = worker::spawn(bootstrap, topic, topic, &redis, &self.folder, &options);
         self.members.push(member);
     }
 

@@ -25,8 +25,14 @@ fn memory_is_bounded_while_redis_hangs_and_backlog_grows() {
     let mut redis = RedisServer::start().unwrap();
     KAFKA.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
     let folder = TempDir::new().unwrap();
-    let mut worker =
-        worker::spawn(&KAFKA.bootstrap(), TOPIC, TOPIC, &redis, &folder, worker::SHORT_SESSION);
+    let mut worker = worker::spawn(
+        &KAFKA.bootstrap(),
+        TOPIC,
+        TOPIC,
+        &redis.url(),
+        &folder,
+        worker::SHORT_SESSION,
+    );
     let settings = KAFKA.consumer_config(TOPIC);
     let wait_until_all_committed =
         || group::wait_until_committed(&settings, TOPIC, PARTITIONS, TIMEOUT);

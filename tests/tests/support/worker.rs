@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use campanile_test::{Process, RedisServer};
+use campanile_test::Process;
 use tempfile::TempDir;
 
 /// A short session timeout and heartbeat interval, so that the group soon notices a dead consumer.
@@ -15,14 +15,14 @@ pub(crate) fn spawn(
     bootstrap: &str,
     group: &str,
     topic: &str,
-    redis: &RedisServer,
+    store: &str,
     folder: &TempDir,
     options: &[&str],
 ) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
     let ledgers = ledger_folder(folder);
     fs::create_dir_all(&ledgers).unwrap();
-    command.args([bootstrap, group, topic, &redis.url()]).arg(&ledgers);
+    command.args([bootstrap, group, topic, store]).arg(&ledgers);
     command.args(options);
     let log = folder.path().join(format!("log-{}", fastrand::u64(..)));
     Process::spawn(&command, log).unwrap()

@@ -128,7 +128,7 @@ impl<'a> LedgerReader<'a> {
                 self.run(record).expect("the run has started").end =
                     RunEnd::Dropped(at.parse().unwrap());
             }
-            [answer @ ("PROCESSED" | "DUPLICATE"), record, _, at] => {
+            [answer @ ("PROCESSED" | "DUPLICATE" | "GIVEN_UP"), record, _, at] => {
                 let at = at.parse().unwrap();
                 if answer == "PROCESSED" {
                     self.run(record).expect("the run has started").end = RunEnd::Processed(at);
