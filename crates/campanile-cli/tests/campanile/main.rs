@@ -1,12 +1,14 @@
 //! The command `campanile`, run as a process on real servers.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
+mod documents;
 mod entries;
 mod exits;
 mod killed;
 #[allow(dead_code, reason = "shared with the tests of the library, which need all of it")]
 #[path = "../../../campanile-admin/tests/redrive/support.rs"]
 mod support;
+mod terminal;
 
 use std::process::{Command, Output};
 
