@@ -168,6 +168,12 @@ impl Entry {
         tail::truncate_error(text)
     }
 
+    /// Returns the byte of a COMPLETED entry that says what follows the header. For a store that does
+    /// not run [`step`](crate::step()), and encodes the entry itself.
+    pub const fn completed_tail_kind(has_details: bool, has_reply: bool) -> u8 {
+        tail::completed_kind(has_details, has_reply)
+    }
+
     /// Checks whether this grant is the last one of the entry. An expired lock that no other owner
     /// has taken still belongs to its grant.
     pub(crate) fn belongs_to(&self, grant: Grant) -> bool {

@@ -116,6 +116,16 @@ impl fmt::Debug for Tail {
     }
 }
 
+/// The kind under which a COMPLETED entry stores its reply, if there is one.
+pub(super) const fn completed_kind(has_details: bool, has_reply: bool) -> u8 {
+    match (has_details, has_reply) {
+        (false, false) => Tail::EMPTY,
+        (false, true) => Tail::REPLY,
+        (true, false) => Tail::DETAILS_AND_ERROR,
+        (true, true) => Tail::DETAILS_AND_REPLY,
+    }
+}
+
 pub(crate) fn truncate_error(text: &str) -> &str {
     truncate(text, MAX_ERROR_BYTES)
 }

@@ -1,16 +1,10 @@
 //! The arguments of `complete.lua`.
 
 use bytes::BufMut;
-use campanile_core::{Details, Fingerprint, Grant};
+use campanile_core::{Details, Entry, Fingerprint, Grant};
 
 use super::acquire::write_details;
 use super::renew::write_grant;
-
-/// The kinds of tail of a COMPLETED entry.
-const NO_TAIL: u8 = 0;
-const REPLY: u8 = 2;
-const DETAILS_AND_NO_ERROR: u8 = 3;
-const DETAILS_AND_REPLY: u8 = 4;
 
 /// Writes the item `done`: what the client knows of an entry to adopt, and the tail.
 pub(super) fn write_item(
@@ -23,12 +17,7 @@ pub(super) fn write_item(
 ) {
     item.put_u16(attempt);
     item.put_bytes(0, 2); // interrupts, give_ups
-    item.put_u8(match (details.is_some(), reply.is_some()) {
-        (false, false) => NO_TAIL,
-        (false, true) => REPLY,
-        (true, false) => DETAILS_AND_NO_ERROR,
-        (true, true) => DETAILS_AND_REPLY,
-    });
+    item.put_u8(Entry::completed_tail_kind(details.is_some(), reply.is_some()));
     item.put_u8(0); // spare
     write_grant(item, grant);
     item.put_u64(fingerprint.map_or(0, Fingerprint::to_bits));
