@@ -178,7 +178,19 @@ impl IdempotencyConfig {
     /// # Errors
     /// Fails if a setting is out of its bounds, or if the namespace has other characters.
     pub fn validate(&self) -> Result<Namespace, ConfigError> {
-        Ok(self.clone().checked()?.namespace)
+        let Self { lock_ttl, max_hold, retention, attempt_retention, failed_retention, .. } = *self;
+        check("lock_ttl", lock_ttl, MIN_LOCK_TTL..=MAX_LOCK_TTL)?;
+        check("max_hold", max_hold, MIN_LOCK_TTL..=MAX_HOLD)?;
+        check("retention", retention, SECOND..=MAX_RETENTION)?;
+        check("attempt_retention", attempt_retention, MIN_ATTEMPT_RETENTION..=MAX_RETENTION)?;
+        check("failed_retention", failed_retention, SECOND..=MAX_RETENTION)?;
+        if !(1..=u16::MAX.into()).contains(&self.max_attempts) {
+            let (max, attempts) = (u16::MAX, self.max_attempts);
+            return Err(ConfigError::new(format!(
+                "`max_attempts` must be between 1 and {max}, got {attempts}"
+            )));
+        }
+        Namespace::try_from(&*self.namespace)
     }
 
     /// Returns how long a lock lives without a renewal.
@@ -211,35 +223,20 @@ impl IdempotencyConfig {
         self.failed_retention
     }
 
-    /// Checks the settings.
+    /// Checks the settings, and resolves the metrics of the layer.
     pub(crate) fn checked(self) -> Result<CheckedConfig, ConfigError> {
-        let Self { lock_ttl, max_hold, retention, attempt_retention, failed_retention, .. } = self;
-        check("lock_ttl", lock_ttl, MIN_LOCK_TTL..=MAX_LOCK_TTL)?;
-        check("max_hold", max_hold, MIN_LOCK_TTL..=MAX_HOLD)?;
-        check("retention", retention, SECOND..=MAX_RETENTION)?;
-        check("attempt_retention", attempt_retention, MIN_ATTEMPT_RETENTION..=MAX_RETENTION)?;
-        check("failed_retention", failed_retention, SECOND..=MAX_RETENTION)?;
-        let max_attempts = match u16::try_from(self.max_attempts) {
-            Ok(attempts) if attempts > 0 => attempts,
-            _ => {
-                let (max, attempts) = (u16::MAX, self.max_attempts);
-                return Err(ConfigError::new(format!(
-                    "`max_attempts` must be between 1 and {max}, got {attempts}"
-                )));
-            }
-        };
-        let namespace = Namespace::try_from(&*self.namespace)?;
+        let namespace = self.validate()?;
         let metrics = LayerMetrics::new(&namespace);
         Ok(CheckedConfig {
             namespace,
             settings: LockSettings {
-                ttl: lock_ttl,
-                max_attempts,
-                max_hold,
+                ttl: self.lock_ttl,
+                max_attempts: u16::try_from(self.max_attempts).expect("validated"),
+                max_hold: self.max_hold,
                 retention: Retention {
-                    completed: retention,
-                    attempts: attempt_retention,
-                    failed: failed_retention,
+                    completed: self.retention,
+                    attempts: self.attempt_retention,
+                    failed: self.failed_retention,
                 },
                 store_keys: self.stored_keys,
                 store_errors: self.stored_errors,

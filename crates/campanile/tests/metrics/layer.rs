@@ -401,3 +401,15 @@ async fn cache_lookups_are_counted() {
     scrape.assert(lookups, &[("campanile_cache_result", "miss")], 1.0);
     scrape.assert(lookups, &[("campanile_cache_result", "hit")], 2.0);
 }
+
+#[test]
+fn validation_of_settings_creates_no_series() {
+    let recorder = recorder();
+    let config = IdempotencyConfig::new("validated");
+    let namespaces = || recorder.handle().render().matches("validated").count();
+    metrics::with_local_recorder(&recorder, || config.validate().unwrap());
+    assert_eq!(namespaces(), 0);
+    let layer = || IdempotencyLayer::new(MemoryStore::new(), config.clone(), ()).unwrap();
+    drop(metrics::with_local_recorder(&recorder, layer));
+    assert!(namespaces() > 0);
+}
