@@ -69,6 +69,8 @@ pub(crate) struct Policies {
     pub(crate) max_reply_bytes: usize,
     pub(crate) large_reply: OnLargeReply,
     pub(crate) cipher: Option<Arc<dyn ReplyCipher>>,
+    /// Whether the handler's effect is rolled back unless the key is completed.
+    pub(crate) rolls_back: bool,
 }
 
 /// The parts of a layer except its extractor.
@@ -113,6 +115,7 @@ impl<E> IdempotencyLayer<E> {
                 max_reply_bytes,
                 large_reply: OnLargeReply::default(),
                 cipher: None,
+                rolls_back: false,
             }),
             settings: Arc::new(settings),
             key: Arc::new(key),
@@ -206,6 +209,14 @@ impl<E, C> IdempotencyLayer<E, C> {
     #[doc(hidden)]
     pub fn with_first_classifier(mut self, classifier: impl Classify) -> Self {
         self.policies_mut().classifiers.insert(0, Arc::new(classifier));
+        self
+    }
+
+    /// Declares that the handler's effect is rolled back unless the key is completed. The loss of a
+    /// lock is then not reported as a possible double effect.
+    #[doc(hidden)]
+    pub fn with_rollback(mut self) -> Self {
+        self.policies_mut().rolls_back = true;
         self
     }
 

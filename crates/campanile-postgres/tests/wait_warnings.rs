@@ -1,5 +1,5 @@
-//! Warnings that calls or handlers will have to wait, with advice. A separate binary, because it
-//! captures all log messages.
+//! Warnings: that calls or handlers will have to wait, with advice, and that a lock is lost. A
+//! separate binary, because it captures all log messages.
 
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
@@ -16,6 +16,8 @@ mod support;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use campanile_core::BoxError;
+use campanile_idempotency::IdempotencyConfig;
 use campanile_postgres::PgStore;
 use campanile_test::Proxy;
 use tokio::sync::Notify;
@@ -87,4 +89,29 @@ async fn handlers_waiting_for_connections_are_logged_with_advice() {
         lines.len() == 1 && lines[0].contains("WARN") && lines[0].contains("1 of at most 1"),
         "{lines:?}"
     );
+}
+
+/// The lock is lost while a handler runs, whose transaction is rolled back.
+#[tokio::test]
+async fn lost_lock_of_an_inbox_is_no_possible_double_effect() {
+    let log = log();
+    let fixture = Fixture::new().await;
+    let short_lock = |config: IdempotencyConfig| config.with_lock_ttl(Duration::from_millis(500));
+    let layer = fixture.inbox.layer(fixture.idempotency_layer_with(short_lock)).unwrap();
+    let booked: &'static _ = Box::leak(Box::new(Notify::new()));
+    let handler = service_fn(async |request| {
+        book(request).await?;
+        booked.notify_one();
+        std::future::pending::<Result<(), BoxError>>().await
+    });
+    let running = tokio::spawn(layer.layer(handler).oneshot(request("b-1")));
+    booked.notified().await;
+    // As by an operator.
+    fixture.database.psql("UPDATE campanile.entry SET token = token + 1");
+    timeout(EVENT_TIMEOUT, running).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(fixture.booked("b-1"), "0|0");
+    let text = log.text();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("lock lost")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("cause=Superseded"), "{text}");
+    assert!(!text.contains("duplicate_effect_possible"), "{text}");
 }

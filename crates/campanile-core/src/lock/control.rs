@@ -37,7 +37,7 @@ impl LockControl {
             clock,
             deadline: AtomicU64::new(nanos(deadline)),
             loss: AtomicU8::new(HELD),
-            has_started: AtomicBool::new(false),
+            is_effect_possible: AtomicBool::new(false),
             wakers: Wakers::default(),
             completion: OnceLock::new(),
         })))
@@ -79,14 +79,14 @@ impl LockControl {
         self.0.deadline()
     }
 
-    /// Marks that the handler has started, so that an effect is possible from now on.
-    pub fn set_started(&self) {
-        self.inner().has_started.store(true, Ordering::Release);
+    /// Marks that the handler has started, and that its effect stays if the lock is lost.
+    pub fn set_effect_possible(&self) {
+        self.inner().is_effect_possible.store(true, Ordering::Release);
     }
 
-    /// Checks whether the handler has started.
-    pub fn has_started(&self) -> bool {
-        self.inner().has_started.load(Ordering::Acquire)
+    /// Checks whether an effect of the handler would stay if the lock were lost.
+    pub fn is_effect_possible(&self) -> bool {
+        self.inner().is_effect_possible.load(Ordering::Acquire)
     }
 
     /// Records that this grant completed the entry together with the handler's effect, so that the

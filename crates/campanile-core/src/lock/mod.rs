@@ -35,8 +35,8 @@ struct Inner {
     deadline: AtomicU64,
     /// Zero while the lock is held, else the code of a [`LostCause`].
     loss: AtomicU8,
-    /// Whether the handler has started.
-    has_started: AtomicBool,
+    /// Whether the handler has started, and its effect is not rolled back with the lock.
+    is_effect_possible: AtomicBool,
     wakers: Wakers,
     /// Boxed, because it is rarely set.
     completion: OnceLock<Box<Completion>>,

@@ -30,7 +30,9 @@ impl Running {
         interrupt: Option<Interrupt>,
         policies: Arc<Policies>,
     ) -> Self {
-        held.control().set_started();
+        if !policies.rolls_back {
+            held.control().set_effect_possible();
+        }
         Self { held: Some(held), interrupt, policies, in_user_code: false }
     }
 

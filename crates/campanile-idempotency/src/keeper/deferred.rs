@@ -73,7 +73,7 @@ impl Deferred {
             Self::LoseLock(control, cause, events) => {
                 // If the attempt has ended, the lock is about to be settled.
                 if control.cause() != Some(LostCause::Ended) {
-                    events.log_lost(cause, control.has_started());
+                    events.log_lost(cause, control.is_effect_possible());
                 }
                 control.lose(cause);
             }

@@ -32,9 +32,10 @@ macro_rules! event {
 }
 
 impl LockEvents {
-    /// Logs that the lock is lost, perhaps before its handler has started.
-    pub(super) fn log_lost(&self, cause: LostCause, has_started: bool) {
-        event!(self, WARN, has_started.then_some("lock_lost"), ?cause, "lock lost");
+    /// Logs that the lock is lost: perhaps before its handler has started, or with a handler whose
+    /// effect is rolled back.
+    pub(super) fn log_lost(&self, cause: LostCause, is_effect_possible: bool) {
+        event!(self, WARN, is_effect_possible.then_some("lock_lost"), ?cause, "lock lost");
     }
 
     /// Logs that the entry belongs to another grant after the handler has succeeded.

@@ -227,7 +227,8 @@ impl Inbox {
             ));
         }
         // First, because a user's classifier must not repeat a handler whose effects are committed.
-        Ok(InboxLayer::new(self.clone(), layer.with_first_classifier(InboxClassifier)))
+        let layer = layer.with_first_classifier(InboxClassifier).with_rollback();
+        Ok(InboxLayer::new(self.clone(), layer))
     }
 
     /// Runs plain functions in transactions, each once for its key. `config` may be just the name
