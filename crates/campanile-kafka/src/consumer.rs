@@ -194,9 +194,9 @@ impl Consumer {
     /// Replaces the span `record` of each attempt by the one that this function returns. An attempt has
     /// no span if the function panics.
     ///
-    /// If a field `otel.status_code` or `campanile.duplicate` is declared as
-    /// [`Empty`](tracing::field::Empty), it is set to `ERROR` after a failed attempt, and to `true` for
-    /// a duplicate, as in the driver's own span. A [tracer](campanile_core::trace::Tracer) gives both
+    /// If a field `otel.status_code`, `error.type` or `campanile.duplicate` is declared as
+    /// [`Empty`](tracing::field::Empty), it is set as in the driver's own span: to `ERROR` and to the
+    /// kind of the error after a failed attempt, and to `true` for a duplicate. A [tracer](campanile_core::trace::Tracer) gives both
     /// spans the record's trace.
     ///
     /// ```

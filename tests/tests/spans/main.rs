@@ -7,9 +7,10 @@
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{Consumer, Request};
+use campanile::{Backoff, Consumer, IdempotencyConfig, LockHandle, Request};
 use campanile_test::{Message, MockKafka};
 use tokio::sync::Notify;
 use tower::ServiceBuilder;
@@ -63,15 +64,20 @@ async fn record_and_step_spans_have_otel_fields_and_no_content() {
     kafka.create_topic("payments", 1).unwrap();
     let message = Message::to("payments").header("id", "secret").payload("secret");
     kafka.producer().produce(message).unwrap();
+    let at_once = Backoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
+    let config = IdempotencyConfig::new("spans").with_backoff(at_once);
     let done = Arc::new(Notify::new());
     let is_done = done.clone();
     let service = ServiceBuilder::new()
         .map_response(move |_: Outcome<()>| done.notify_one())
         .layer(DecodeLayer::bytes())
-        .layer(IdempotencyLayer::new(MemoryStore::new(), "spans", key::header("id")).unwrap())
-        .service_fn(async |_: Request<_>| {
+        .layer(IdempotencyLayer::new(MemoryStore::new(), config, key::header("id")).unwrap())
+        .service_fn(async |request: Request<_>| {
             tracing::info!("at work");
-            Ok::<_, BoxError>(())
+            match request.lock_handle().map(LockHandle::attempt) {
+                Some(1) => Err(BoxError::from("declined")),
+                _ => Ok(()),
+            }
         });
     Consumer::new(ConsumerConfig::from(kafka.consumer_config("spans")))
         .unwrap()
@@ -93,9 +99,13 @@ async fn record_and_step_spans_have_otel_fields_and_no_content() {
         "record/acquire",
         "record/process campanile.token=",
         "campanile.attempt=1",
+        "record/fail",
+        " error.type=\"attempt_failed\" otel.status_code=\"ERROR\"",
+        "campanile.attempt=2",
         "record/complete",
     ] {
         assert!(text.contains(expected), "no {expected} in\n{text}");
     }
+    assert_eq!(text.matches("error.type").count(), 1, "{text}");
     assert!(!text.contains("secret"), "{text}");
 }

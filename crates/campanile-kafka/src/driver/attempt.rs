@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use campanile_core::telemetry::ErrorType;
+use campanile_core::telemetry::{AttributeValue, ErrorType};
 use campanile_core::{BoxError, Output, Record};
 use tracing::Span;
 
@@ -157,7 +157,8 @@ impl Attempt {
         if record.is_duplicate() {
             span.record("campanile.duplicate", true);
         }
-        if !matches!(outcome, RecordOutcome::Processed { .. }) {
+        if let Some(error_type) = outcome.error_type() {
+            span.record("error.type", ErrorType::ATTRIBUTE.values[error_type.index()]);
             span.record("otel.status_code", "ERROR");
         }
         Poll::Ready(outcome)

@@ -55,6 +55,7 @@ impl RecordSpans {
                     otel.name = format_args!("process {}", record.topic()),
                     otel.kind = "consumer",
                     otel.status_code = Empty,
+                    "error.type" = Empty,
                     messaging.system = "kafka",
                     messaging.operation.name = "process",
                     messaging.operation.type = "process",
