@@ -1,7 +1,7 @@
 //! The Lua scripts of Campanile's Redis store, as text.
 //!
-//! Each script applies one operation of the protocol to one or more entries, atomically and by the
-//! server's clock. Redis 7.0 or later is required. The header of each file documents its `KEYS`, its
+//! Each script applies one operation of the protocol to one or more entries, or changes when they
+//! expire, atomically and by the server's clock. Redis 7.0 or later is required. The header of each file documents its `KEYS`, its
 //! `ARGV` and its return value; the README of the package documents what the scripts have in common.
 //!
 //! Most users want `campanile-redis`, which encodes the arguments and decodes the replies. The
@@ -35,3 +35,6 @@ pub const GIVE_UP: &str = include_str!("../give_up.lua");
 
 /// Reopens each FAILED key for an operator.
 pub const REDRIVE: &str = include_str!("../redrive.lua");
+
+/// Sets when each entry expires, for an operator.
+pub const EXPIRE: &str = include_str!("../expire.lua");

@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use campanile_core::{Answer, Command, StoreKey};
+use campanile_core::{Answer, Command, Entry, ExpireOutcome, StoreKey};
 use campanile_idempotency::{
-    InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage, Store, StoreError,
+    ExpireStore, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage, Store, StoreError,
 };
 use campanile_postgres::PgStore;
 use campanile_redis::RedisStore;
@@ -69,5 +69,15 @@ impl InspectStore for AnyStore {
 
     async fn scan(&self, filter: &ScanFilter, cursor: &ScanCursor) -> Result<ScanPage, StoreError> {
         call!(self, store => store.scan(filter, cursor))
+    }
+}
+
+impl ExpireStore for AnyStore {
+    async fn expire(
+        &self,
+        entries: &[(StoreKey, Entry)],
+        after: Duration,
+    ) -> Result<Vec<ExpireOutcome>, StoreError> {
+        call!(self, store => store.expire(entries, after))
     }
 }

@@ -73,7 +73,7 @@ pub use self::record::{Coordinates, Headers, Record, RecordBuilder, Timestamp};
 pub use self::record::{Interrupt, LockReleased, Turn};
 pub use self::reply::{Answer, Reply};
 pub use self::request::{IntoParts, Parts, Request};
-pub use self::step::{reply, step};
+pub use self::step::{ExpireOutcome, expire, reply, step};
 pub use self::store_key::StoreKey;
 pub use self::token::{FencingToken, Grant, Owner};
 pub use self::trace::TraceContext;

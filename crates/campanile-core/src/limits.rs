@@ -22,6 +22,11 @@ pub const MAX_ATTEMPTS: u16 = u16::MAX;
 /// interruption counts, so that a poison record runs out of attempts.
 pub const MAX_INTERRUPTS: u8 = 8;
 
+/// The minimum time from the last grant of an entry until it expires, if an operator decides when. The
+/// token of the next grant is then higher although the entry is gone, also if the clock of a replica
+/// that takes over is behind by nearly as much.
+pub const MIN_RETENTION: Duration = Duration::from_secs(60);
+
 /// The maximum size of one part of an entry's details, in bytes.
 pub const MAX_DETAIL_BYTES: usize = 255;
 

@@ -7,10 +7,13 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{Answer, Clock, Command, Entry, Retention, StoreKey, step};
+use campanile_core::{
+    Answer, Clock, Command, Entry, ExpireOutcome, Retention, StoreKey, expire, step,
+};
 
 use crate::store::{
-    Found, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage, Store, StoreError,
+    ExpireStore, Found, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage, Store,
+    StoreError,
 };
 
 /// A store that keeps entries in this process: for the quickstart, for tests, and for applications
@@ -122,6 +125,18 @@ impl InspectStore for MemoryStore {
     }
 }
 
+impl ExpireStore for MemoryStore {
+    async fn expire(
+        &self,
+        read: &[(StoreKey, Entry)],
+        after: Duration,
+    ) -> Result<Vec<ExpireOutcome>, StoreError> {
+        let mut entries = self.lock();
+        let now = (self.0.clock)();
+        Ok(read.iter().map(|(key, entry)| entries.expire(key, entry, after, now)).collect())
+    }
+}
+
 impl StoredEntry {
     fn found(&self) -> Found {
         Found::Entry { entry: self.entry.clone(), expires_at: self.expires_at }
@@ -160,6 +175,21 @@ impl Entries {
             (None, Vacant(_)) => {}
         }
         Answer::new(now, reply)
+    }
+
+    fn expire(
+        &mut self,
+        key: &StoreKey,
+        read: &Entry,
+        after: Duration,
+        now: SystemTime,
+    ) -> ExpireOutcome {
+        let stored = self.by_key.get_mut(key).filter(|stored| now < stored.expires_at);
+        let outcome = expire(stored.as_deref().map(|stored| &stored.entry), read, after, now);
+        if let (Some(stored), ExpireOutcome::Done) = (stored, outcome) {
+            stored.expires_at = now + after.min(RETENTION_CAP);
+        }
+        outcome
     }
 
     /// Removes expired entries. The cost is amortized over the inserts since the last cleanup.

@@ -61,6 +61,13 @@ const ISOLATION: &str = "SET default_transaction_isolation = 'read committed'";
 /// GRANT USAGE ON SCHEMA campanile TO operator;
 /// GRANT SELECT ON campanile.entry TO operator;
 /// ```
+///
+/// A tool that also changes when entries expire, with
+/// [`ExpireStore`](campanile_idempotency::ExpireStore), needs in addition:
+///
+/// ```text
+/// GRANT DELETE, UPDATE (expires_at) ON campanile.entry TO purger;
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct PgConfig {

@@ -34,7 +34,7 @@ impl InspectStore for PgStore {
     /// see [`PgConfig`](crate::PgConfig#permissions).
     async fn inspect(&self, key: &StoreKey) -> Result<Inspection, StoreError> {
         let (namespace, digest) = (key.namespace().as_str(), &key.digest()[..]);
-        let rows = query(&self.0, INSPECT, &[&namespace, &digest]).await?;
+        let rows = query(&self.0, INSPECT, &[&namespace, &digest], READ_ADVICE).await?;
         let row = rows.first().ok_or(Failure::Unexpected("a join returned no row"))?;
         Ok(Inspection::new(row.try_get("now").map_err(Failure::Server)?, read_found(row)?))
     }
@@ -50,7 +50,7 @@ impl InspectStore for PgStore {
         let min_age = retention_micros(filter.min_age());
         let parameters: &[&(dyn ToSql + Sync)] =
             &[&namespace, &cursor, &states, &min_age, &ROWS_PER_PAGE, &PAGE_BYTES];
-        let rows = query(&self.0, SCAN, parameters).await?;
+        let rows = query(&self.0, SCAN, parameters, READ_ADVICE).await?;
         let (last, rows) =
             rows.split_last().ok_or(Failure::Unexpected("a scan has no last row"))?;
         Ok(read_page(filter, rows, last)?)
@@ -59,11 +59,12 @@ impl InspectStore for PgStore {
 
 const DIGEST_LEN: usize = 16;
 
-/// Runs a query within the command timeout.
-async fn query(
+/// Runs a query within the command timeout. `advice` is for a user without the permission.
+pub(crate) async fn query(
     store: &Inner,
     text: &str,
     parameters: &[&(dyn ToSql + Sync)],
+    advice: &'static str,
 ) -> Result<Vec<Row>, StoreError> {
     let queried = async {
         let lease = store.pool.lease().await.map_err(|error| store.pool.unreachable(error))?;
@@ -71,16 +72,16 @@ async fn query(
             let statement = lease.prepare_cached(text).await?;
             lease.query(&statement, parameters).await
         };
-        let rows = queried.await.map_err(server_error)?;
+        let rows = queried.await.map_err(|error| server_error(error, advice))?;
         lease.release();
         Ok(rows)
     };
     store.with_timeout(queried).await
 }
 
-fn server_error(error: tokio_postgres::Error) -> StoreError {
+fn server_error(error: tokio_postgres::Error, advice: &'static str) -> StoreError {
     if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
-        return StoreError::unavailable(WithAdvice { advice: READ_ADVICE, error });
+        return StoreError::unavailable(WithAdvice { advice, error });
     }
     Failure::Server(error).into()
 }
@@ -111,7 +112,7 @@ fn read_found(row: &Row) -> Result<Found, Failure> {
     })
 }
 
-const fn column_value(state: State) -> i8 {
+pub(crate) const fn column_value(state: State) -> i8 {
     let letter = match state {
         State::Processing => b'P',
         State::Retrying => b'R',

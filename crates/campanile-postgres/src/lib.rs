@@ -60,6 +60,7 @@ mod call;
 mod config;
 mod connect;
 mod error;
+mod expire;
 mod failure;
 mod hosts;
 mod inbox;

@@ -66,6 +66,13 @@ use crate::{ConnectError, Safety};
 /// ```text
 /// reader    %R~campanile:* %R~{* +get +getrange +pexpiretime +scan +time +info
 /// ```
+///
+/// For a tool that also changes when entries expire, with
+/// [`ExpireStore`](campanile_idempotency::ExpireStore), in place of the reader's:
+///
+/// ```text
+/// purger    ~campanile:* ~{* +get +getrange +pexpiretime +scan +time +info +eval +pexpire
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct RedisConfig {

@@ -51,6 +51,7 @@
 //!   primary behind sentinels, or the masters of a cluster), `connector` (user, TLS), `connection`
 //!   (the one connection to each server, and its replacement).
 //! * `inspect` reads entries for operators and tools, with plain commands instead of scripts.
+//! * `expire` changes when entries expire, for operators, with a script of its own.
 //! * `bucket_count` checks that all clients spread a namespace's keys in the same way, `key` names the
 //!   entries, and `wait` optionally waits until replicas have a write.
 //! * The scripts themselves are in the package `campanile-lua`, with one Lua file for each file of
@@ -67,6 +68,7 @@ mod config_file;
 mod connection;
 mod connector;
 mod error;
+mod expire;
 mod failure;
 mod inspect;
 mod key;

@@ -13,6 +13,7 @@ use crate::bucket_count::BucketCountKey;
 use crate::call::{Call, Plan};
 use crate::check::VerifyError;
 use crate::connection::ConnectionHandle;
+use crate::expire::ExpireCall;
 use crate::failure::{self, Failure};
 use crate::key::{bucket_count_slot, entry_slot};
 use crate::reply;
@@ -52,6 +53,7 @@ enum Request<'a> {
     Script(&'a Plan<'a>, &'a Call),
     Command(Cmd),
     Reads(Reads<'a>),
+    Expire(&'a ExpireCall<'a>),
 }
 
 /// Commands that only read keys of a namespace.
@@ -81,6 +83,15 @@ impl Router<'_> {
             (Value::Array(replies), _) if replies.len() == commands.len() => Ok(replies),
             _ => Err(Failure::unexpected("a pipeline returned an unexpected number of replies")),
         }
+    }
+
+    /// Sends a call that changes when entries expire.
+    pub(crate) async fn expire(&self, call: &ExpireCall<'_>) -> Result<Value, Failure> {
+        if let Some(cluster) = self.topology.cluster() {
+            self.check_buckets_in_cluster(cluster, call.namespace(), false).await?;
+        }
+        let target = Target::Slot(call.slot(self.store.buckets));
+        Ok(self.send(&target, &Request::Expire(call)).await?.0)
     }
 
     /// Sends a call. If its slot is being moved to another node of the cluster, its keys may be
@@ -152,7 +163,11 @@ impl Router<'_> {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
-            let has_many_keys = matches!(request, Request::Script(_, call) if call.has_many_keys());
+            let has_many_keys = match request {
+                Request::Script(_, call) => call.has_many_keys(),
+                Request::Expire(call) => call.has_many_keys(),
+                Request::Command(_) | Request::Reads(_) => false,
+            };
             match (failure, self.topology.cluster()) {
                 (Failure::Connection(error), _) => {
                     guard.discard_connection(&error, is_retry);
@@ -226,6 +241,13 @@ impl Router<'_> {
                     self.check_buckets_on(handle, reads.namespace, false).await?;
                 }
                 reads.run(handle, asking).await
+            }
+            Request::Expire(call) => {
+                if self.topology.cluster().is_none() {
+                    self.check_buckets_on(handle, call.namespace(), false).await?;
+                }
+                let command = call.encode(self.store.buckets);
+                failure::check_reply(handle.send(&command, asking).await)
             }
             Request::Command(command) => failure::check_reply(handle.send(command, asking).await),
         }

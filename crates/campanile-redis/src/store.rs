@@ -212,8 +212,8 @@ impl Store for RedisStore {
 }
 
 impl StoreInner {
-    /// Runs a call that only reads, within the command timeout.
-    pub(crate) async fn read<T>(
+    /// Runs a call of a tool, within the command timeout.
+    pub(crate) async fn call<T>(
         &self,
         call: impl AsyncFnOnce(Router<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {

@@ -213,12 +213,12 @@ pub mod redis {
 /// The parts of a custom store: the trait, and the protocol that a store implements.
 pub mod store {
     pub use campanile_core::{
-        Answer, Command, Details, DetailsBuilder, Entry, Grant, Operation, Owner, Reply, Retention,
-        State, StoreKey, TraceContext, Unreadable, limits, step,
+        Answer, Command, Details, DetailsBuilder, Entry, ExpireOutcome, Grant, Operation, Owner,
+        Reply, Retention, State, StoreKey, TraceContext, Unreadable, expire, limits, step,
     };
     pub use campanile_idempotency::{
-        BoxStore, Cached, EntryStore, Found, InspectStore, Inspection, MemoryStore, ScanCursor,
-        ScanFilter, ScanPage, Stepped, Store, StoreError, StoreErrorKind,
+        BoxStore, Cached, EntryStore, ExpireStore, Found, InspectStore, Inspection, MemoryStore,
+        ScanCursor, ScanFilter, ScanPage, Stepped, Store, StoreError, StoreErrorKind,
     };
 }
 

@@ -8,6 +8,7 @@
 mod acquire;
 mod cancel;
 mod complete;
+mod expire;
 mod fail;
 mod give_up;
 mod redrive;
@@ -18,6 +19,7 @@ use std::time::SystemTime;
 
 use self::acquire::Acquire;
 use self::complete::Complete;
+pub use self::expire::{ExpireOutcome, expire};
 use crate::entry::{Entry, Micros, State};
 use crate::{Grant, Operation, Reply};
 

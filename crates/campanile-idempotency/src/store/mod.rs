@@ -10,6 +10,7 @@
 mod boxed;
 mod cached;
 mod error;
+mod expire;
 mod inspect;
 mod stepped;
 
@@ -24,6 +25,7 @@ use futures_util::future::join_all;
 pub use self::boxed::BoxStore;
 pub use self::cached::Cached;
 pub use self::error::{StoreError, StoreErrorKind};
+pub use self::expire::ExpireStore;
 pub use self::inspect::{Found, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage};
 pub use self::stepped::{EntryStore, Stepped};
 

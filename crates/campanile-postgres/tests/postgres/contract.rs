@@ -7,5 +7,7 @@ use crate::support::Database;
 #[tokio::test]
 async fn store_keeps_the_contract_of_all_stores() {
     let database = Database::new().await;
-    contract::run(&database.store().await, &RealTime).await;
+    let store = database.store().await;
+    contract::run(&store, &RealTime).await;
+    contract::run_expire(&store, &RealTime).await;
 }

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use campanile_core::{
-    Details, Entry, IdempotencyKey, Namespace, Operation, Reply, State, StoreKey, TraceContext,
+    Details, Entry, ExpireOutcome, IdempotencyKey, Namespace, Operation, Reply, State, StoreKey,
+    TraceContext,
 };
-use campanile_idempotency::{Found, InspectStore, ScanCursor, ScanFilter, StoreErrorKind};
+use campanile_idempotency::{
+    ExpireStore, Found, InspectStore, ScanCursor, ScanFilter, StoreErrorKind,
+};
 use campanile_postgres::PgStore;
 
 use crate::support::{Database, acquire, acquire_grant, apply, chain, complete, key, owner};
@@ -246,4 +249,29 @@ async fn details_longer_than_65535_bytes_are_rejected() {
     client.batch_execute(&set(65_535)).await.unwrap();
     let error = client.batch_execute(&set(65_536)).await.unwrap_err();
     assert_eq!(error.code().unwrap().code(), "23514", "{error}");
+}
+
+#[tokio::test]
+async fn entry_that_is_being_changed_is_not_expired() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    insert(&database, "tests", "generate_series(1, 4)", "1 hour");
+    let (entries, _) = scan(&store, &filter()).await;
+    let key = |digest: &[u8; 16]| StoreKey::from_digest(namespace("tests"), *digest);
+    // The expired lock is that of a PROCESSING entry.
+    let entries: Vec<_> =
+        entries.iter().map(|(digest, entry)| (key(digest), entry.clone())).collect();
+    let client = database.client().await;
+    let locked = &entries[1].0;
+    client.batch_execute("BEGIN").await.unwrap();
+    let update = "UPDATE campanile.entry SET at = now() WHERE key = $1";
+    client.execute(update, &[&&locked.digest()[..]]).await.unwrap();
+    let outcomes = store.expire(&entries, Duration::ZERO).await.unwrap();
+    let mut expected = [ExpireOutcome::Done; 4];
+    expected[1] = ExpireOutcome::Changed;
+    assert_eq!(outcomes, expected);
+    client.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(database.psql("SELECT count(*) FROM campanile.entry"), "1");
+    let outcomes = store.expire(&entries[1..2], Duration::ZERO).await.unwrap();
+    assert_eq!(outcomes, [ExpireOutcome::Changed]);
 }

@@ -1,11 +1,17 @@
 //! The documented permissions suffice for everything that is promised, and grant no more.
 
-use campanile_core::Reply;
-use campanile_idempotency::{Found, InspectStore, ScanCursor, ScanFilter, StoreErrorKind};
+use std::time::Duration;
+
+use campanile_core::{ExpireOutcome, FencingToken, Reply};
+use campanile_idempotency::{
+    ExpireStore, Found, InspectStore, ScanCursor, ScanFilter, StoreErrorKind,
+};
 use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_test::contract::{self, RealTime};
 
-use crate::support::{Database, acquire, acquire_grant, apply, chain, key, long_timeouts};
+use crate::support::{
+    Database, acquire, acquire_grant, apply, chain, complete, grant, key, long_timeouts,
+};
 
 /// Finds the statements that the documentation lists for this user.
 fn documented_grants(text: &str, user: &str) -> String {
@@ -82,6 +88,32 @@ async fn operator_can_read_and_change_nothing() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     let error = PgStore::connect(long_timeouts(&url)).await.unwrap_err();
     assert!(chain(&error).contains("may not call acquire, renew"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn documented_purger_permissions_suffice_and_operator_lacks_them() {
+    let database = Database::new().await;
+    let key = key("key");
+    let grant = grant(FencingToken::new(1).unwrap(), 1);
+    apply(&database.store().await, &key, complete(grant, b"done")).await.unwrap();
+    let grants = documented_grants(STORE_DOCS, "operator");
+    let url = user(&database, "operator_who_purges", &grants);
+    let store = PgStore::connect_to_inspect(long_timeouts(&url)).await.unwrap();
+    let Found::Entry { entry, .. } = store.inspect(&key).await.unwrap().found else {
+        panic!("no entry");
+    };
+    let entry = [(key.clone(), entry)];
+    for after in [Duration::ZERO, Duration::from_secs(3600)] {
+        let error = store.expire(&entry, after).await.unwrap_err();
+        assert!(chain(&error).contains("GRANT DELETE, UPDATE"), "{}", chain(&error));
+    }
+
+    let grants = documented_grants(STORE_DOCS, "purger");
+    database.psql(&grants.replace(" TO purger;", " TO operator_who_purges;"));
+    for after in [Duration::from_secs(3600), Duration::ZERO] {
+        assert_eq!(store.expire(&entry, after).await.unwrap(), [ExpireOutcome::Done]);
+    }
+    assert_eq!(store.inspect(&key).await.unwrap().found, Found::Absent);
 }
 
 #[tokio::test]

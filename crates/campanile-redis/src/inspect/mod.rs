@@ -24,7 +24,7 @@ use crate::router::{Router, Target};
 impl InspectStore for RedisStore {
     async fn inspect(&self, key: &StoreKey) -> Result<Inspection, StoreError> {
         let read = async |router: Router<'_>| Ok(inspect(router, key).await?);
-        self.0.read(read).await
+        self.0.call(read).await
     }
 
     /// A page examines about 500 keys of the server, whatever namespaces they belong to, in at most
@@ -37,7 +37,7 @@ impl InspectStore for RedisStore {
     /// the cluster were moved: the scan must then be started again. Entries of a slot that is being
     /// moved during the whole scan may be missed.
     async fn scan(&self, filter: &ScanFilter, cursor: &ScanCursor) -> Result<ScanPage, StoreError> {
-        self.0.read(async |router: Router<'_>| scan::page(router, filter, cursor).await).await
+        self.0.call(async |router: Router<'_>| scan::page(router, filter, cursor).await).await
     }
 }
 

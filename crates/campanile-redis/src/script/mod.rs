@@ -115,7 +115,7 @@ pub(crate) fn default_reply(verb: Verb, command: &Command, now: std::time::Syste
 
 /// Converts to whole milliseconds, the unit of Redis's time to live. Rounds up, because Redis
 /// refuses zero, and limits the result to some 30 000 years, because more would overflow in Redis.
-fn milliseconds(retention: Duration) -> u64 {
+pub(crate) fn milliseconds(retention: Duration) -> u64 {
     const MAX_MILLISECONDS: u128 = 1 << 50;
     let rounded_up = retention.as_nanos().div_ceil(1_000_000).clamp(1, MAX_MILLISECONDS);
     u64::try_from(rounded_up).expect("clamped")

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use campanile_core::{Reply, State};
-use campanile_idempotency::{Found, InspectStore, ScanCursor, ScanFilter};
+use campanile_core::{ExpireOutcome, Reply, State};
+use campanile_idempotency::{ExpireStore, Found, InspectStore, ScanCursor, ScanFilter};
 use campanile_redis::{RedisConfig, RedisStore, Safety};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::support::{acquire, acquire_lock, apply, chain, key};
+use crate::support::{acquire, acquire_lock, adopt, apply, chain, key};
 
 /// Reads the permissions that the documentation lists for this kind of server.
 fn documented(whose: &str) -> String {
@@ -125,4 +125,29 @@ async fn documented_reader_permissions_suffice_in_cluster() {
     let writer = RedisStore::connect(crate::cluster::long_timeout(&cluster)).await.unwrap();
     let config = reader(RedisConfig::cluster(cluster.urls()));
     assert_reads_only(&RedisStore::connect(config).await.unwrap(), &writer).await;
+}
+
+#[tokio::test]
+async fn documented_purger_permissions_suffice_and_reader_lacks_them() {
+    let rules = ["purger", "reader"].map(documented);
+    let server = RedisServer::builder()
+        .config("user", &user(&rules[0]))
+        .config("user", &user(&rules[1]).replace("app ", "reader "))
+        .start()
+        .unwrap();
+    let writer = RedisStore::connect(server.url()).await.unwrap();
+    let key = key("key");
+    let entry = [(key.clone(), adopt(&writer, &key).await)];
+    let config = || reader(RedisConfig::new(format!("redis://{}", server.addr())));
+    let reader = config().with_credentials("reader", "Wr1ghtW0rd");
+    let reader = RedisStore::connect(reader).await.unwrap();
+    let error = reader.expire(&entry, Duration::ZERO).await.unwrap_err();
+    assert!(chain(&error).contains("NoPerm"), "{}", chain(&error));
+
+    let purger = RedisStore::connect(config()).await.unwrap();
+    let filter = ScanFilter::new(key.namespace().clone());
+    assert_eq!(purger.scan(&filter, &ScanCursor::default()).await.unwrap().entries.len(), 1);
+    let outcomes = purger.expire(&entry, Duration::ZERO).await.unwrap();
+    assert_eq!(outcomes, [ExpireOutcome::Done]);
+    assert_eq!(purger.inspect(&key).await.unwrap().found, Found::Absent);
 }

@@ -56,6 +56,7 @@ async fn store_contract_holds_behind_sentinels() {
     let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
     let store = RedisStore::connect(config(&redis)).await.unwrap();
     contract::run(&store, &RealTime).await;
+    contract::run_expire(&store, &RealTime).await;
 }
 
 #[tokio::test]

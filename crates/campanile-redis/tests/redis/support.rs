@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use campanile_core::{
-    Answer, Command, FencingToken, Grant, IdempotencyKey, Namespace, Operation, Owner, Reply,
-    Retention, StoreKey,
+    Answer, Command, Entry, FencingToken, Grant, IdempotencyKey, Namespace, Operation, Owner,
+    Reply, Retention, StoreKey,
 };
-use campanile_idempotency::{Store, StoreError, StoreErrorKind};
+use campanile_idempotency::{Found, InspectStore, Store, StoreError, StoreErrorKind};
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{RedisServer, eventually};
 
@@ -106,6 +106,16 @@ pub(crate) async fn acquire_lock(store: &RedisStore, key: &StoreKey, bits: u64) 
     match apply_with_retry(store, key, acquire(bits)).await {
         Reply::Acquired { token, .. } => grant(token, bits),
         other => panic!("not acquired: {other:?}"),
+    }
+}
+
+/// Completes a key that has no entry, with a token of long ago.
+pub(crate) async fn adopt(store: &RedisStore, key: &StoreKey) -> Entry {
+    let grant = grant(FencingToken::new(1).unwrap(), 1);
+    assert_eq!(apply(store, key, complete(grant, "done")).await.unwrap(), Reply::Completed);
+    match store.inspect(key).await.unwrap().found {
+        Found::Entry { entry, .. } => entry,
+        other => panic!("{other:?}"),
     }
 }
 

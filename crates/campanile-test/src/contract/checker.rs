@@ -164,6 +164,11 @@ impl<'a, S: Store, T: Time> ModelChecker<'a, S, T> {
         }
     }
 
+    /// Records that the entry of a key is gone.
+    pub(super) fn record_absence(&self, key: &StoreKey) {
+        self.entries().remove(key);
+    }
+
     fn entries(&self) -> std::sync::MutexGuard<'_, HashMap<StoreKey, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -30,7 +30,9 @@
 //! at the answer's own `now`, and the name of each promise states what it checks. [`differential`]
 //! continues from there with any number of random operations.
 //!
-//! The suite works through [`Store::apply`]. It therefore cannot test what the store does with
+//! [`run_expire`] is the suite of stores for operators that change when entries expire.
+//!
+//! The suite of [`run`] works through [`Store::apply`]. It therefore cannot test what the store does with
 //! bytes that are not an entry, when its clock goes back, or when it loses data.
 //!
 //! [`Store::apply`]: campanile_idempotency::Store::apply
@@ -38,6 +40,7 @@
 mod batches;
 mod checker;
 mod differential;
+mod expire;
 mod histories;
 mod payloads;
 mod races;
@@ -47,7 +50,7 @@ mod table;
 mod time;
 mod violation;
 
-use campanile_idempotency::Store;
+use campanile_idempotency::{ExpireStore, Store};
 
 use self::checker::ModelChecker;
 pub use self::differential::differential;
@@ -59,7 +62,22 @@ pub use self::violation::Violation;
 /// # Panics
 /// Panics with the list of broken promises if there are any.
 pub async fn run<S: Store>(store: &S, time: &impl Time) {
-    let violations = violations(store, time).await;
+    assert_none(&violations(store, time).await);
+}
+
+/// Tests on the store that an operator expires only what may expire. The suite uses [`Store::apply`] and
+/// [`InspectStore::inspect`] as well.
+///
+/// # Panics
+/// Panics with the list of broken promises if there are any.
+///
+/// [`Store::apply`]: campanile_idempotency::Store::apply
+/// [`InspectStore::inspect`]: campanile_idempotency::InspectStore::inspect
+pub async fn run_expire<S: ExpireStore>(store: &S, time: &impl Time) {
+    assert_none(&expire_violations(store, time).await);
+}
+
+fn assert_none(violations: &[Violation]) {
     assert!(
         violations.is_empty(),
         "the store broke its contract:\n{}",
@@ -67,18 +85,37 @@ pub async fn run<S: Store>(store: &S, time: &impl Time) {
     );
 }
 
-/// Like [`run`], but collects the broken promises instead of panicking.
-pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation> {
-    let mut found = Vec::new();
-    macro_rules! promises {
-        ($($module:ident { $($promise:ident)* })*) => {$($(
-            let checker = ModelChecker::new(store, time);
+/// Checks each promise on a namespace of its own, and collects the broken ones.
+macro_rules! promises {
+    ($store:expr, $time:expr; $($module:ident { $($promise:ident)* })*) => {{
+        let mut found = Vec::new();
+        $($(
+            let checker = ModelChecker::new($store, $time);
             if let Err(what) = $module::$promise(&checker).await {
                 found.push(Violation::new(stringify!($promise), what));
             }
-        )*)*};
+        )*)*
+        found
+    }};
+}
+
+/// Like [`run_expire`], but collects the broken promises instead of panicking.
+pub async fn expire_violations<S: ExpireStore>(store: &S, time: &impl Time) -> Vec<Violation> {
+    promises! { store, time;
+        expire {
+            expiry_is_set_in_every_situation
+            recent_grant_is_kept_in_every_situation
+            changed_entry_is_kept_in_every_situation
+            expired_entry_is_absent
+            token_after_expiry_is_higher
+            each_of_many_is_decided_by_itself
+        }
     }
-    promises! {
+}
+
+/// Like [`run`], but collects the broken promises instead of panicking.
+pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation> {
+    promises! { store, time;
         table {
             acquire_by_another_in_every_situation
             acquire_repeated_in_every_situation
@@ -131,5 +168,4 @@ pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation>
             random_operations_answer_as_step_does
         }
     }
-    found
 }

@@ -17,9 +17,16 @@ async fn memory_store_passes_contract() {
     contract::run(&MemoryStore::with_clock(clock.store_clock()), &clock).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn memory_store_expires_only_what_may_expire() {
+    let clock = TestClock::new();
+    contract::run_expire(&MemoryStore::with_clock(clock.store_clock()), &clock).await;
+}
+
 #[tokio::test]
 async fn memory_store_passes_contract_in_real_time() {
     contract::run(&MemoryStore::new(), &RealTime).await;
+    contract::run_expire(&MemoryStore::new(), &RealTime).await;
 }
 
 #[tokio::test(start_paused = true)]

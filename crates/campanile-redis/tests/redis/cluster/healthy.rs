@@ -13,6 +13,7 @@ use crate::support::{acquire, acquire_lock, chain, command, complete, grant, key
 async fn store_contract_holds_on_cluster() {
     let (_cluster, store) = start_cluster().await;
     contract::run(&store, &RealTime).await;
+    contract::run_expire(&store, &RealTime).await;
 }
 
 #[tokio::test]

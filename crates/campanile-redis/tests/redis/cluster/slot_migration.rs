@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use campanile_core::Reply;
-use campanile_idempotency::Store;
+use campanile_core::{ExpireOutcome, Reply};
+use campanile_idempotency::{ExpireStore, Found, InspectStore, Store};
 use campanile_redis::RedisStore;
 use campanile_test::{RedisCluster, eventually};
 
 use super::{keys_of, long_timeout, owner, slot, start_cluster};
 use crate::support::{
-    acquire, acquire_lock, apply, apply_with_retry, command, complete, grant, key, replies, timed,
+    acquire, acquire_lock, adopt, apply, apply_with_retry, command, complete, grant, key, replies,
+    timed,
 };
 
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -47,6 +48,29 @@ async fn keys_of_migrating_slot_are_found_on_either_node() {
         command(key, complete(grant(*token, 2), "new"))
     }));
     assert!(replies(store.apply_batch(batch).await).iter().all(|r| *r == Reply::Completed));
+}
+
+#[tokio::test]
+async fn entries_of_migrating_slot_are_expired_on_either_node() {
+    let (mut cluster, store) = start_cluster().await;
+    let first = key("key 0");
+    let slot_of_first = slot(&cluster, &first);
+    let in_slot = |n: &u32| slot(&cluster, &key(format!("key {n}"))) == slot_of_first;
+    let keys: Vec<_> = (0..).filter(in_slot).take(10).map(|n| key(format!("key {n}"))).collect();
+    let to = (owner(&cluster, &first) + 1) % 3;
+    let mut entries = Vec::new();
+    for (index, key) in keys.iter().enumerate() {
+        if index == 5 {
+            cluster.begin_move(slot_of_first, to).unwrap();
+        }
+        entries.push((key.clone(), adopt(&store, key).await));
+    }
+    let outcomes = store.expire(&entries, Duration::ZERO).await.unwrap();
+    assert_eq!(outcomes, [ExpireOutcome::Done; 10]);
+    cluster.end_move(slot_of_first, to).unwrap();
+    for key in &keys {
+        assert_eq!(store.inspect(key).await.unwrap().found, Found::Absent);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

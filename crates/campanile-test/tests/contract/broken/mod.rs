@@ -1,5 +1,6 @@
 //! Stores with one bug each. Most of these bugs exist in real implementations.
 
+mod expire;
 mod steps;
 mod stores;
 
