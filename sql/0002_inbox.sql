@@ -1,5 +1,4 @@
--- Version 2 of Campanile's schema: completes an entry in the transaction of the handler's own
--- writes.
+-- Version 2 of Campanile's schema: completes an entry in the transaction of the handler's writes.
 --
 -- Run it once, in one transaction, as the owner of the schema, and repeat the grant for the new
 -- function:

@@ -1,5 +1,5 @@
--- Version 3 of Campanile's schema: messages for Kafka, written in a handler's transaction and
--- published after its commit.
+-- Version 3 of Campanile's schema: messages for Kafka, written in a handler's transaction.
+-- They are published after its commit.
 --
 -- Run it once, in one transaction, as the owner of the schema, and repeat the grant for the new
 -- functions:

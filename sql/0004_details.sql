@@ -1,5 +1,5 @@
--- Version 4 of Campanile's schema: an entry says for which key, process, record and trace it was
--- last granted; and entries can be scanned.
+-- Version 4 of Campanile's schema: the details of entries, and a scan of them.
+-- An entry says for which key, process, record and trace it was last granted.
 --
 -- Run it once, in one transaction, as the owner of the schema, and repeat the grant for the new
 -- functions:

@@ -5,8 +5,9 @@
 //! # Layout
 //!
 //! * [`doctor`] checks a deployment.
-//! * [`entries`] reads, lists, counts and repairs entries; [`explain`] says why a record ran or waits.
+//! * [`entries`] reads, lists, counts, repairs and deletes entries; [`explain`] says why a record ran or waits.
 //! * [`redrive`] brings dead letters back.
+//! * [`schema`] migrates the schema of Postgres.
 //! * [`StoreConfig`] is the store of any kind, from a URL, and [`AnyStore`] the connected store.
 //! * [`AdminError`] says whether a setting is wrong or a server is unavailable.
 
@@ -14,9 +15,11 @@ pub mod doctor;
 pub mod entries;
 pub mod explain;
 pub mod redrive;
+pub mod schema;
 
 mod any_store;
 mod error;
+mod pacer;
 mod store_config;
 mod time;
 

@@ -97,11 +97,15 @@ fn redis(
 fn postgres(
     connected: Result<PgStore, campanile_postgres::ConnectError>,
 ) -> Result<AnyStore, AdminError> {
-    connected.map(AnyStore::Postgres).map_err(|error| match error {
+    connected.map(AnyStore::Postgres).map_err(postgres_error)
+}
+
+pub(crate) fn postgres_error(error: campanile_postgres::ConnectError) -> AdminError {
+    match error {
         campanile_postgres::ConnectError::Config(error) => error.into(),
         error @ campanile_postgres::ConnectError::Url { .. } => invalid_url(error),
         error => unavailable(error),
-    })
+    }
 }
 
 /// Neither the error nor its sources contain the URL, which may contain a password.

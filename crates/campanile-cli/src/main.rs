@@ -7,8 +7,10 @@ mod inspect;
 mod list;
 mod options;
 mod print;
+mod purge;
 mod redrive;
 mod repair;
+mod schema;
 mod signals;
 mod stats;
 
@@ -30,11 +32,15 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Doctor(doctor::Arguments),
+    Expire(repair::Expire),
     Explain(explain::Arguments),
     Inspect(inspect::Arguments),
     List(list::Arguments),
+    Migrate(schema::Migrate),
+    Purge(purge::Arguments),
     Redrive(redrive::Arguments),
     Reopen(repair::Reopen),
+    Schema(schema::Schema),
     Stats(stats::Arguments),
     Unlock(repair::Unlock),
 }
@@ -56,11 +62,15 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match verb {
             Verb::Doctor(arguments) => doctor::run(arguments).await,
+            Verb::Expire(arguments) => repair::expire(arguments).await,
             Verb::Explain(arguments) => explain::run(arguments).await,
             Verb::Inspect(arguments) => inspect::run(arguments).await,
             Verb::List(arguments) => list::run(arguments).await,
+            Verb::Migrate(arguments) => schema::migrate(arguments).await,
+            Verb::Purge(arguments) => purge::run(arguments).await,
             Verb::Redrive(arguments) => redrive::run(arguments).await,
             Verb::Reopen(arguments) => repair::reopen(arguments).await,
+            Verb::Schema(arguments) => schema::schema(&arguments),
             Verb::Stats(arguments) => stats::run(arguments).await,
             Verb::Unlock(arguments) => repair::unlock(arguments).await,
         }

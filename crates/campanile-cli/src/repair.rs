@@ -1,4 +1,6 @@
-//! The verbs `reopen` and `unlock`.
+//! The verbs `reopen`, `unlock` and `expire`.
+
+use std::time::Duration;
 
 use campanile_admin::entries::{RepairOutcome, RepairPlan};
 use campanile_admin::{AdminError, AnyStore};
@@ -51,6 +53,26 @@ pub(crate) struct Unlock {
     repair: Repair,
 }
 
+/// Change when the entry of a key expires
+///
+/// Prints the entry and what will happen, and changes nothing without --yes. The entry is changed only
+/// if it is still the one that was printed. Once it has expired, **the next delivery of the key is
+/// processed**, also if the key was COMPLETED, and a FAILED key has all its attempts again. The time
+/// may also be later than now, such as before offsets are reset. The next attempt at the key sets it
+/// anew.
+///
+/// A key that is being processed is refused, and a time less than a minute after its last grant.
+///
+/// The exit code is 0 if the entry was changed, and 1 if not.
+#[derive(Debug, Args)]
+pub(crate) struct Expire {
+    /// When the entry expires, from now, such as 1h. 0s deletes it
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    after: Duration,
+    #[command(flatten)]
+    repair: Repair,
+}
+
 #[derive(Debug, Args)]
 struct Repair {
     #[command(flatten)]
@@ -72,6 +94,11 @@ pub(crate) async fn reopen(arguments: Reopen) -> Result<Exit, AdminError> {
 
 pub(crate) async fn unlock(arguments: Unlock) -> Result<Exit, AdminError> {
     arguments.repair.run(async |store, key| RepairPlan::unlock(store, key).await).await
+}
+
+pub(crate) async fn expire(arguments: Expire) -> Result<Exit, AdminError> {
+    let Expire { after, repair } = arguments;
+    repair.run(async |store, key| RepairPlan::expire(store, key, after).await).await
 }
 
 impl Repair {

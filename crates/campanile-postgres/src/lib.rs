@@ -82,6 +82,6 @@ pub use self::inbox::{
     CarryTransaction, CloneableRequest, Connection, Inbox, InboxError, InboxLayer, InboxRunner,
     InboxService, Isolation, Transaction, TransactionError,
 };
-pub use self::migrate::migrate;
+pub use self::migrate::{migrate, schema_version};
 pub use self::store::PgStore;
 pub use tokio_postgres;

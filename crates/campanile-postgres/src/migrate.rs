@@ -52,6 +52,21 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
     transaction.commit().await.map_err(from_server)
 }
 
+/// Reads the version of the installed schema; `None` if there is no schema. Changes nothing.
+///
+/// The user must be allowed to use the schema, if there is one (`GRANT USAGE ON SCHEMA campanile`).
+///
+/// # Errors
+/// The errors of [`PgStore::connect`](crate::PgStore::connect), except
+/// [`ConnectError::Schema`].
+pub async fn schema_version(config: impl Into<PgConfig>) -> Result<Option<i32>, ConnectError> {
+    let config = config.into();
+    config.check().map_err(ConnectError::Config)?;
+    let pool = config.admin_pool()?;
+    let client = wait_for_connection(&pool, config.connect_timeout).await?;
+    installed_version(&client, pool.address()).await
+}
+
 /// Adds advice to an error that has another reason in a migration than in the store: a migration
 /// needs other permissions, and locks the whole table.
 fn with_migration_advice(error: Error, found: Option<i32>) -> BoxError {

@@ -183,7 +183,7 @@ pub mod postgres {
     pub use campanile_postgres::{
         CarryTransaction, ConnectError, Connection, Inbox, InboxError, InboxLayer, InboxRunner,
         InboxService, Isolation, PgConfig, PgStore, Transaction, TransactionError, migrate,
-        tokio_postgres,
+        schema_version, tokio_postgres,
     };
 }
 

@@ -1,7 +1,7 @@
-//! Reads, lists, counts and repairs the entries of a store.
+//! Reads, lists, counts, repairs and deletes the entries of a store.
 //!
 //! [`inspect`], [`EntryPages`] and [`EntryStats`] only read. A [`RepairPlan`] says what it will do, and
-//! does it only if the entry is still the one that it was made for.
+//! does it only if the entry is still the one that it was made for. A [`Purge`] deletes many entries.
 //!
 //! ```
 //! use campanile_admin::entries::{self, RepairOutcome, RepairPlan};
@@ -23,11 +23,13 @@
 //! ```
 
 mod list;
+mod purge;
 mod repair;
 mod report;
 mod stats;
 
 pub use self::list::{EntryPages, EntryQuery};
+pub use self::purge::{EntryCount, Purge, PurgeReport};
 pub(crate) use self::repair::UNLOCKED;
 pub use self::repair::{RepairOutcome, RepairPlan};
 pub use self::report::{EntryReport, inspect, parse_digest};

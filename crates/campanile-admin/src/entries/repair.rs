@@ -1,17 +1,20 @@
 //! Changes an entry on behalf of an operator, after a plan.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
 use campanile_core::{
-    Command, Entry, Grant, IdempotencyKey, Operation, Reply, Retention, State, StoreKey,
+    Command, Entry, ExpireOutcome, Grant, IdempotencyKey, Operation, Reply, Retention, State,
+    StoreKey, expire,
 };
-use campanile_idempotency::{Found, InspectStore, Store};
+use campanile_idempotency::{ExpireStore, Found, InspectStore};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::report::{EntryReport, inspect};
 use crate::AdminError;
+use crate::time::Period;
 
 /// The error of an entry that was unlocked.
 pub(crate) const UNLOCKED: &str = "unlocked by an operator";
@@ -29,8 +32,15 @@ pub struct RepairPlan {
 
 #[derive(Clone, Debug)]
 struct Step {
-    operation: Operation,
-    effect: &'static str,
+    change: Change,
+    effect: Cow<'static, str>,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Apply(Operation),
+    /// Sets when the entry expires.
+    Expire(Duration),
 }
 
 /// The result of [`RepairPlan::apply`].
@@ -107,7 +117,8 @@ impl RepairPlan {
                      processed: produce its record again, because its offset is committed."
                 }
             };
-            Ok(Step { operation: Operation::Redrive { token: entry.token(), force }, effect })
+            let redrive = Operation::Redrive { token: entry.token(), force };
+            Ok(Step { change: Change::Apply(redrive), effect: effect.into() })
         })
         .await
     }
@@ -139,8 +150,51 @@ impl RepairPlan {
             let error = if entry.is_give_up() { "" } else { UNLOCKED };
             let grant = Grant { token: entry.token(), owner };
             let (delay, last) = (Duration::ZERO, false);
-            let operation = Operation::Fail { grant, delay, last, error: error.into() };
-            Ok(Step { operation, effect })
+            let fail = Operation::Fail { grant, delay, last, error: error.into() };
+            Ok(Step { change: Change::Apply(fail), effect: effect.into() })
+        })
+        .await
+    }
+
+    /// Plans to let an entry expire `after` from the time of the change, or to delete it if that is
+    /// zero. A delivery of the key after that is processed as that of a new one.
+    ///
+    /// Neither an entry whose lock has not expired can expire, nor one within a
+    /// [minute](campanile_core::limits::MIN_RETENTION) after its last grant.
+    ///
+    /// # Errors
+    /// Fails if the store does not answer.
+    pub async fn expire(
+        store: &impl InspectStore,
+        key: &StoreKey,
+        after: Duration,
+    ) -> Result<Self, AdminError> {
+        Self::new(store, key, |report, entry| {
+            if report.is_locked() {
+                return Err("It is being processed, and the end of the attempt sets the time anew: \
+                            wait for the end, or unlock it first.");
+            }
+            if expire(Some(entry), entry, after, report.now()) != ExpireOutcome::Done {
+                return Err("It was granted less than a minute ago, and is kept for a minute, so that \
+                            the next fencing token is higher: choose a later time, or try again.");
+            }
+            let consequence = match entry.state() {
+                State::Completed => "runs the handler again, so its effect may happen twice.",
+                State::Failed => {
+                    "is processed, with all its attempts; if they fail, there is a second dead letter."
+                }
+                State::Processing | State::Retrying => {
+                    "has all its attempts. An attempt before that sets the time anew."
+                }
+            };
+            let effect = match after.is_zero() {
+                true => format!("It is deleted. A delivery of the key after that {consequence}"),
+                false => format!(
+                    "It expires {} after the change. A delivery of the key after that {consequence}",
+                    Period(after),
+                ),
+            };
+            Ok(Step { change: Change::Expire(after), effect: effect.into() })
         })
         .await
     }
@@ -178,16 +232,17 @@ impl RepairPlan {
     }
 
     /// Returns what will happen, or why nothing can be done.
-    pub fn effect(&self) -> &'static str {
+    pub fn effect(&self) -> &str {
         match &self.step {
-            Ok(step) => step.effect,
+            Ok(step) => &step.effect,
             Err(reason) => reason,
         }
     }
 
     /// Changes the entry as planned, if it is still the one that was found.
     ///
-    /// The changed entry is kept for [`Retention::default`], whatever the settings of the application.
+    /// Unless it is to expire, the changed entry is kept for [`Retention::default`], whatever the
+    /// settings of the application.
     ///
     /// # Errors
     /// Fails if the store does not answer. It is then unknown whether the entry was changed, and the
@@ -195,21 +250,30 @@ impl RepairPlan {
     ///
     /// # Cancellation
     /// As after an error.
-    pub async fn apply(&self, store: &impl Store) -> Result<RepairOutcome, AdminError> {
-        let Ok(Step { operation, .. }) = &self.step else {
+    pub async fn apply(&self, store: &impl ExpireStore) -> Result<RepairOutcome, AdminError> {
+        let Ok(Step { change, .. }) = &self.step else {
             return Ok(RepairOutcome::Impossible);
         };
-        let command = Command {
-            key: self.entry.key().clone(),
-            operation: operation.clone(),
-            retention: Retention::default(),
+        let is_done = match change {
+            Change::Apply(operation) => {
+                let command = Command {
+                    key: self.entry.key().clone(),
+                    operation: operation.clone(),
+                    retention: Retention::default(),
+                };
+                let answer = store.apply(command).await;
+                answer.map(|answer| matches!(answer.reply, Reply::Reopened | Reply::Retrying))
+            }
+            Change::Expire(after) => {
+                let entry =
+                    self.entry.entry().map(|entry| (self.entry.key().clone(), entry.clone()));
+                let outcomes = store.expire(entry.as_slice(), *after).await;
+                outcomes.map(|outcomes| outcomes == [ExpireOutcome::Done])
+            }
         };
-        let answer = store.apply(command).await;
-        let answer = answer.map_err(|error| AdminError::store("cannot change the entry", error))?;
-        Ok(match answer.reply {
-            Reply::Reopened | Reply::Retrying => RepairOutcome::Done,
-            _ => RepairOutcome::Changed,
-        })
+        let is_done =
+            is_done.map_err(|error| AdminError::store("cannot change the entry", error))?;
+        Ok(if is_done { RepairOutcome::Done } else { RepairOutcome::Changed })
     }
 }
 

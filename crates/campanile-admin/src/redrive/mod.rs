@@ -26,7 +26,6 @@
 
 mod filter;
 mod letter;
-mod pacer;
 mod preview;
 mod reopen;
 mod report;

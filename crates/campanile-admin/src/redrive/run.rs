@@ -12,12 +12,12 @@ use futures_util::future::{Either, join_all, select};
 
 use super::Redrive;
 use super::letter::{Letter, Plan};
-use super::pacer::Pacer;
 use super::reopen::{Verdict, reopen};
 use super::report::{LetterOutcome, LetterReport, RedriveObserver, RedriveSummary};
 use super::sink::{Sink, Verb};
 use super::source::{Next, Source};
 use crate::AdminError;
+use crate::pacer::Pacer;
 
 /// The number of letters in a round, unless a rate asks for fewer.
 const MAX_ROUND: usize = 1024;

@@ -1,10 +1,12 @@
 //! What is listed and counted.
 
+use std::time::Duration;
+
 use campanile_admin::entries::{EntryPages, EntryQuery, EntryStats};
-use campanile_core::{Answer, Command, State, StoreKey};
+use campanile_core::{Answer, Command, Entry, ExpireOutcome, State, StoreKey};
 use campanile_idempotency::{
-    Found, InspectStore, Inspection, MemoryStore, ScanCursor, ScanFilter, ScanPage, Store,
-    StoreError,
+    ExpireStore, Found, InspectStore, Inspection, MemoryStore, ScanCursor, ScanFilter, ScanPage,
+    Store, StoreError,
 };
 
 use crate::planter::{DAY, MINUTE, Planter, namespace, store_key};
@@ -12,7 +14,7 @@ use crate::planter::{DAY, MINUTE, Planter, namespace, store_key};
 const RECORD: &str = "payments/0@0";
 
 /// One entry in each state, named after it.
-fn planted() -> Planter {
+pub(crate) fn planted() -> Planter {
     let completed = Planter::new("completed");
     completed.complete(completed.acquire(RECORD), RECORD);
     let stuck = completed.with_key("stuck");
@@ -27,7 +29,7 @@ fn planted() -> Planter {
     processing
 }
 
-async fn listed(store: &impl InspectStore, query: EntryQuery) -> Vec<String> {
+pub(crate) async fn listed(store: &impl InspectStore, query: EntryQuery) -> Vec<String> {
     let mut pages = EntryPages::new(store, query);
     let mut names = Vec::new();
     while let Some(page) = pages.next().await.unwrap() {
@@ -117,6 +119,17 @@ impl InspectStore for WithGarbage {
         let mut page = self.0.scan(filter, cursor).await?;
         page.entries.push((store_key("garbage"), garbage()));
         Ok(page)
+    }
+}
+
+impl ExpireStore for WithGarbage {
+    async fn expire(
+        &self,
+        entries: &[(StoreKey, Entry)],
+        after: Duration,
+    ) -> Result<Vec<ExpireOutcome>, StoreError> {
+        assert!(entries.iter().all(|(key, _)| *key != store_key("garbage")));
+        self.0.expire(entries, after).await
     }
 }
 

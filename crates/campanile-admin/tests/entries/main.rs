@@ -5,5 +5,6 @@
 mod explain;
 mod list;
 mod planter;
+mod purge;
 mod repair;
 mod report;

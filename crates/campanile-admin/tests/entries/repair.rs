@@ -13,7 +13,7 @@ use campanile_test::TestClock;
 use tokio::sync::oneshot;
 
 use crate::list::{Broken, WithGarbage};
-use crate::planter::{MINUTE, NAMESPACE, Planter, TTL, store_key};
+use crate::planter::{DAY, MINUTE, NAMESPACE, Planter, TTL, store_key};
 
 const RECORD: &str = "payments/3@42";
 
@@ -179,12 +179,72 @@ async fn unlocked_give_up_keeps_the_error_of_the_handler() {
     assert_eq!((entry.error().as_deref(), entry.give_ups()), (Some("card declined"), 0));
 }
 
+async fn expire(planter: &Planter, after: Duration) -> RepairPlan {
+    RepairPlan::expire(&planter.store, &planter.key(), after).await.unwrap()
+}
+
+#[tokio::test]
+async fn entry_expires_when_the_operator_says() {
+    let planter = Planter::new("p-1");
+    planter.complete(planter.acquire(RECORD), RECORD);
+    let plan = expire(&planter, 2 * MINUTE).await;
+    let text = plan.to_string();
+    assert!(text.contains("expires 2 min after the change. A delivery"), "{text}");
+    assert!(text.contains("runs the handler again"), "{text}");
+    planter.advance(MINUTE);
+    assert_eq!(plan.apply(&planter.store).await.unwrap(), RepairOutcome::Done);
+    planter.advance(2 * MINUTE - Duration::from_secs(1));
+    assert_eq!(state(&planter), State::Completed);
+    planter.advance(Duration::from_secs(1));
+    assert!(planter.store.entry(&planter.key()).is_none());
+    assert!(expire(&planter, DAY).await.effect().contains("There is no entry"));
+}
+
+#[tokio::test]
+async fn entry_is_kept_longer_or_deleted_at_once() {
+    let planter = Planter::new("p-1");
+    planter.give_up(planter.acquire(RECORD));
+    expire(&planter, 90 * DAY).await.apply(&planter.store).await.unwrap();
+    planter.advance(89 * DAY);
+    assert_eq!(state(&planter), State::Failed);
+    let plan = expire(&planter, Duration::ZERO).await;
+    assert!(plan.effect().contains("It is deleted."), "{plan}");
+    assert_eq!(plan.apply(&planter.store).await.unwrap(), RepairOutcome::Done);
+    assert!(planter.store.entry(&planter.key()).is_none());
+}
+
+#[tokio::test]
+async fn locked_and_recent_entries_do_not_expire() {
+    let planter = Planter::new("p-1");
+    let grant = planter.acquire(RECORD);
+    let plan = expire(&planter, DAY).await;
+    assert!(!plan.is_possible() && plan.effect().contains("It is being processed"), "{plan}");
+    assert_eq!(plan.apply(&planter.store).await.unwrap(), RepairOutcome::Impossible);
+    planter.complete(grant, RECORD);
+    let plan = expire(&planter, Duration::from_secs(59)).await;
+    assert!(!plan.is_possible() && plan.effect().contains("less than a minute"), "{plan}");
+    assert!(expire(&planter, MINUTE).await.is_possible());
+}
+
+#[tokio::test]
+async fn key_that_was_taken_meanwhile_does_not_expire() {
+    let planter = Planter::new("p-1");
+    planter.fail(planter.acquire(RECORD), Duration::ZERO, false);
+    let plan = expire(&planter, MINUTE).await;
+    assert!(plan.effect().contains("has all its attempts"), "{plan}");
+    planter.acquire(RECORD);
+    assert_eq!(plan.apply(&planter.store).await.unwrap(), RepairOutcome::Changed);
+    planter.advance(2 * MINUTE);
+    assert_eq!(state(&planter), State::Processing);
+}
+
 #[tokio::test]
 async fn unreadable_value_is_not_repaired() {
     let store = WithGarbage(Planter::new("p-1").store);
     for plan in [
         RepairPlan::reopen(&store, &store_key("garbage"), true).await.unwrap(),
         RepairPlan::unlock(&store, &store_key("garbage")).await.unwrap(),
+        RepairPlan::expire(&store, &store_key("garbage"), DAY).await.unwrap(),
     ] {
         assert!(!plan.is_possible() && plan.effect().contains("no entry of this version"));
         assert_eq!(plan.apply(&store).await.unwrap(), RepairOutcome::Impossible);

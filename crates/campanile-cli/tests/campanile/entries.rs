@@ -8,7 +8,6 @@ use campanile_core::{
     Retention, StoreKey,
 };
 use campanile_idempotency::Store;
-use campanile_postgres::migrate;
 use campanile_test::{Message, MockKafka, PgServer, RedisServer, free_port};
 use serde_json::Value;
 
@@ -145,7 +144,59 @@ async fn verbs_work_on(store: &str) -> (Campanile, MockKafka) {
     let unlocked = campanile.json(&["unlock", "running", "--yes"]).remove(0);
     assert_eq!((&unlocked["outcome"], &unlocked["is_possible"]), (&"done".into(), &true.into()));
     campanile.check(&["unlock", "running", "--yes"], 1, &["there is no lock"]);
+    entries_are_deleted(&campanile).await;
     (campanile, kafka)
+}
+
+/// Plants COMPLETED entries whose grants were long ago.
+async fn plant_old(store: &str, names: &[&str]) {
+    let store = store.parse::<StoreConfig>().unwrap().connect().await.unwrap();
+    for name in names {
+        let key = IdempotencyKey::new((*name).to_owned()).unwrap();
+        let grant = Grant { token: FencingToken::new(1).unwrap(), owner: Owner::new(1).unwrap() };
+        let (attempt, fingerprint, reply, details) = (1, None, None, None);
+        let operation = Operation::Complete { grant, attempt, fingerprint, reply, details };
+        let key = StoreKey::new(NAMESPACE.try_into().unwrap(), &key);
+        let command = Command { key, operation, retention: Retention::default() };
+        assert_eq!(store.apply(command).await.unwrap().reply, Reply::Completed);
+    }
+}
+
+/// Runs the verbs that delete entries. Leaves another entry, `held`.
+async fn entries_are_deleted(campanile: &Campanile) {
+    let store = campanile.store.parse::<StoreConfig>().unwrap().connect().await.unwrap();
+    let held = StoreKey::new(NAMESPACE.try_into().unwrap(), &IdempotencyKey::new("held").unwrap());
+    let acquire = Operation::Acquire {
+        owner: Owner::new(1).unwrap(),
+        ttl: HOUR,
+        max_attempts: 8,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+        details: None,
+    };
+    let retention = Retention::default();
+    store.apply(Command { key: held, operation: acquire, retention }).await.unwrap();
+    plant_old(&campanile.store, &["old-1", "old-2", "old-3"]).await;
+    let later = ["expire", "old-1", "--after", "1h"];
+    campanile.check(&later, 1, &["COMPLETED", "expires 1 h after the change", "add --yes"]);
+    campanile.check(&[&later[..], &["--yes"]].concat(), 0, &["done"]);
+    campanile.check(&["inspect", "old-1"], 0, &["(in 59 min 5"]);
+    let now = ["expire", "old-1", "--after", "0s", "--yes"];
+    campanile.check(&now, 0, &["It is deleted. A delivery", "runs the handler again", "done"]);
+    campanile.check(&now, 1, &["There is no entry", "nothing changed"]);
+    campanile.check(&["inspect", "old-1"], 1, &["no entry"]);
+    let held = ["expire", "held", "--after", "0s", "--yes"];
+    campanile.check(&held, 1, &["It is being processed", "nothing changed"]);
+
+    let completed = ["purge", "--state", "completed"];
+    campanile.check(&completed, 1, &["COMPLETED                2", "nothing deleted", "add --yes"]);
+    campanile.check(&["inspect", "old-2"], 0, &["COMPLETED"]);
+    campanile.check(&["purge", "--all", "--older", "1h"], 0, &["nothing to delete"]);
+    let purged = campanile.json(&["purge", "--state", "completed", "--rate", "1000", "--yes"]);
+    assert_eq!(purged[0]["completed"]["entries"], 2, "{purged:?}");
+    campanile.check(&["inspect", "old-2"], 1, &["no entry"]);
+    campanile.check(&[&completed[..], &["--yes"]].concat(), 0, &["done"]);
+    assert_eq!(campanile.json(&["list"]).len(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -159,13 +210,15 @@ async fn entry_verbs_work_on_redis() {
     redis.cli(&["EVAL", garble, "0"]).unwrap();
     campanile.check(&["inspect", "done"], 1, &["unreadable", "0x58"]);
     let (code, listed) = campanile.run(&["list", "--state", "failed"]);
-    assert_eq!((code, listed.lines().count()), (1, 4), "{listed}");
-    campanile.check(&["stats"], 1, &["4 values are unreadable"]);
+    assert_eq!((code, listed.lines().count()), (1, 5), "{listed}");
+    campanile.check(&["stats"], 1, &["5 values are unreadable"]);
     campanile.check(&["explain", "payments/0@3"], 1, &["no entry of this version"]);
-    for verb in ["reopen", "unlock"] {
-        let texts = ["no entry of this version", "nothing changed"];
-        campanile.check(&[verb, "done", "--yes"], 1, &texts);
-    }
+    let texts = ["no entry of this version", "nothing changed"];
+    campanile.check(&["reopen", "done", "--yes"], 1, &texts);
+    campanile.check(&["unlock", "done", "--yes"], 1, &texts);
+    campanile.check(&["expire", "done", "--after", "0s", "--yes"], 1, &texts);
+    campanile.check(&["purge", "--all", "--yes"], 1, &["5 unreadable"]);
+    campanile.check(&["migrate"], 2, &["only Postgres has a schema"]);
 
     campanile.check(&["inspect", "done", "--buckets", "64"], 2, &["buckets"]);
     campanile.store = format!("redis://127.0.0.1:{}", free_port().unwrap());
@@ -192,12 +245,44 @@ async fn user_without_writes_can_read_and_not_repair() {
     }
     let (_, output) = campanile.run(&["reopen", "failed", "--yes"]);
     assert!(!output.contains("r3ader"), "{output}");
+    plant_old(&redis.url(), &["old"]).await;
+    campanile.check(&["purge", "--state", "completed"], 1, &["COMPLETED                1"]);
+    campanile.check(&["purge", "--state", "completed", "--yes"], 3, &["cannot delete the entries"]);
+    campanile.check(&["expire", "old", "--after", "0s", "--yes"], 3, &["cannot change the entry"]);
+    campanile.check(&["inspect", "old"], 0, &["COMPLETED"]);
+}
+
+/// Migrates first with the SQL that the command prints, and then with the command.
+fn schema_is_migrated(postgres: &PgServer) {
+    let campanile = Campanile { store: postgres.url(), brokers: String::new() };
+    let sql = campanile.json(&["schema", "--print"]);
+    let versions: Vec<_> = sql.iter().map(|line| line["version"].as_i64().unwrap()).collect();
+    assert_eq!(versions[..2], [1, 2]);
+    let (_, from_second) = campanile.run(&["schema", "--print", "--from", "2"]);
+    assert!(!from_second.contains("CREATE SCHEMA") && from_second.contains("Version 2 of"));
+    campanile.check(&["schema"], 0, &["   1  the entries, and"]);
+
+    campanile.check(&["list"], 3, &["has no Campanile schema"]);
+    campanile.check(&["migrate"], 1, &["There is no schema", "   1  the entries", "add --yes"]);
+    postgres.psql(sql[0]["sql"].as_str().unwrap()).unwrap();
+    let plan = campanile.json(&["migrate"]).remove(0);
+    assert_eq!((&plan["installed"], &plan["done"]), (&1.into(), &false.into()));
+    assert_eq!(plan["pending"].as_array().unwrap().len(), versions.len() - 1);
+    campanile.check(&["migrate", "--yes"], 0, &["has version 1", "   2  completes", "done"]);
+    campanile.check(&["migrate", "--yes"], 0, &["Nothing is pending"]);
+    postgres.psql("INSERT INTO campanile.migration (version) VALUES (99)").unwrap();
+    campanile.check(&["migrate", "--yes"], 1, &["has version 99", "use a later one"]);
+    postgres.psql("DELETE FROM campanile.migration WHERE version = 99").unwrap();
+    let roleless = Campanile { store: "postgres://nobody@127.0.0.1:1/x".into(), ..campanile };
+    let (code, output) =
+        roleless.run(&["migrate", "--store", "postgres://app:s3cret@127.0.0.1:1/x"]);
+    assert!(code == 2 && !output.contains("s3cret"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entry_verbs_work_on_postgres() {
     let postgres = PgServer::start().unwrap();
-    migrate(postgres.url()).await.unwrap();
+    schema_is_migrated(&postgres);
     let (mut campanile, _kafka) = verbs_work_on(&postgres.url()).await;
 
     let grants = "CREATE USER reader; GRANT USAGE ON SCHEMA campanile TO reader; \
@@ -224,6 +309,11 @@ fn wrong_arguments_are_refused() {
         (&["list", "--state", "broken"], "possible values"),
         (&["list", "--older", "soon"], "invalid value"),
         (&["reopen", ""], "the key is empty"),
+        (&["expire", "p-1"], "--after"),
+        (&["purge"], "<--state <STATE>|--all>"),
+        (&["purge", "--all", "--state", "failed"], "cannot be used with"),
+        (&["purge", "--state", "processing"], "possible values"),
+        (&["purge", "--all", "--rate", "0"], "invalid value"),
         (&["explain", "payments"], "topic/partition@offset"),
         (&["explain", "payments/0@-1"], "topic/partition@offset"),
         (&["explain", "payments/0@1", "--key-pointer", "id"], "begins with /"),
