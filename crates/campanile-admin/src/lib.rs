@@ -8,6 +8,7 @@
 //! * [`entries`] reads, lists, counts, repairs and deletes entries; [`explain`] says why a record ran or waits.
 //! * [`redrive`] brings dead letters back.
 //! * [`schema`] migrates the schema of Postgres.
+//! * [`watch`] observes a running consumer group.
 //! * [`StoreConfig`] is the store of any kind, from a URL, and [`AnyStore`] the connected store.
 //! * [`AdminError`] says whether a setting is wrong or a server is unavailable.
 
@@ -16,9 +17,11 @@ pub mod entries;
 pub mod explain;
 pub mod redrive;
 pub mod schema;
+pub mod watch;
 
 mod any_store;
 mod error;
+mod kafka;
 mod pacer;
 mod store_config;
 mod time;

@@ -20,7 +20,7 @@ use crate::{AdminError, AnyStore};
 /// | `redis+cluster://[user][:password@]host[:port][,host…]` | a Redis Cluster |
 /// | `postgres://[user[:password]@]host[:port][,host…][/database]` | Postgres |
 ///
-/// With `rediss` in place of `redis`, the connections use TLS, which needs the feature `tls`.
+/// With `rediss` in place of `redis`, the connections use TLS, which needs the feature `store-tls`.
 /// `Debug` shows no credentials.
 ///
 /// ```
@@ -48,6 +48,34 @@ impl StoreConfig {
         match self {
             Self::Redis(config) => Self::Redis(config.with_connect_timeout(timeout)),
             Self::Postgres(config) => Self::Postgres(config.with_connect_timeout(timeout)),
+        }
+    }
+
+    /// Trusts the certificate authorities in this PEM for TLS to the store, and no others. Default: the
+    /// authorities that the system trusts.
+    #[cfg(feature = "store-tls")]
+    #[must_use]
+    pub fn with_ca(self, pem: impl Into<Vec<u8>>) -> Self {
+        match self {
+            Self::Redis(config) => Self::Redis(config.with_ca(pem)),
+            Self::Postgres(config) => Self::Postgres(config.with_ca(pem)),
+        }
+    }
+
+    /// Presents this client certificate, with its chain, and authenticates with its private key (both
+    /// PEM). Default: none.
+    #[cfg(feature = "store-tls")]
+    #[must_use]
+    pub fn with_client_certificate(
+        self,
+        certificates: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        match self {
+            Self::Redis(config) => Self::Redis(config.with_client_certificate(certificates, key)),
+            Self::Postgres(config) => {
+                Self::Postgres(config.with_client_certificate(certificates, key))
+            }
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
 }
 
 /// The options that a file replaces.
-const FILE_SETTINGS: [&str; 9] = [
+const FILE_SETTINGS: &[&str] = &[
     "group",
     "topics",
     "dead_letter_topics",
@@ -60,6 +60,10 @@ const FILE_SETTINGS: [&str; 9] = [
     "store",
     "store_file",
     "buckets",
+    #[cfg(feature = "store-tls")]
+    "store_ca",
+    #[cfg(feature = "store-tls")]
+    "store_certificate",
 ];
 
 /// What is deployed. All other settings have their defaults.

@@ -13,6 +13,7 @@ mod repair;
 mod schema;
 mod signals;
 mod stats;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -43,6 +44,7 @@ enum Verb {
     Schema(schema::Schema),
     Stats(stats::Arguments),
     Unlock(repair::Unlock),
+    Watch(watch::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
             Verb::Schema(arguments) => schema::schema(&arguments),
             Verb::Stats(arguments) => stats::run(arguments).await,
             Verb::Unlock(arguments) => repair::unlock(arguments).await,
+            Verb::Watch(arguments) => watch::run(arguments).await,
         }
     });
     match result {

@@ -88,6 +88,38 @@ pub(crate) struct StoreOptions {
     /// default
     #[arg(long, value_name = "NUMBER")]
     buckets: Option<u16>,
+    #[cfg(feature = "store-tls")]
+    #[command(flatten)]
+    tls: TlsOptions,
+}
+
+/// The certificates for TLS to the store.
+#[cfg(feature = "store-tls")]
+#[derive(Debug, Args)]
+struct TlsOptions {
+    /// A PEM file with the only certificate authorities to trust for the store. Default: those of the
+    /// system
+    #[arg(long, env = "CAMPANILE_STORE_CA", value_name = "FILE")]
+    store_ca: Option<PathBuf>,
+    /// A PEM file with the client certificate for the store, and its chain
+    #[arg(long, env = "CAMPANILE_STORE_CERTIFICATE", value_name = "FILE", requires = "store_key")]
+    store_certificate: Option<PathBuf>,
+    /// A PEM file with the private key of the client certificate
+    #[arg(long, env = "CAMPANILE_STORE_KEY", value_name = "FILE", requires = "store_certificate")]
+    store_key: Option<PathBuf>,
+}
+
+#[cfg(feature = "store-tls")]
+impl TlsOptions {
+    fn apply(&self, mut config: StoreConfig) -> Result<StoreConfig, ConfigError> {
+        if let Some(path) = &self.store_ca {
+            config = config.with_ca(read(path)?);
+        }
+        if let (Some(certificate), Some(key)) = (&self.store_certificate, &self.store_key) {
+            config = config.with_client_certificate(read(certificate)?, read(key)?);
+        }
+        Ok(config)
+    }
 }
 
 impl StoreOptions {
@@ -115,6 +147,8 @@ impl StoreOptions {
             })?,
         };
         let config: StoreConfig = url.trim().parse()?;
+        #[cfg(feature = "store-tls")]
+        let config = self.tls.apply(config)?;
         Ok(match (config, self.buckets) {
             (StoreConfig::Redis(config), Some(buckets)) => {
                 StoreConfig::Redis(config.with_buckets(buckets))
@@ -166,7 +200,7 @@ impl KeyOptions {
     }
 }
 
-fn parse_namespace(name: &str) -> Result<Namespace, ConfigError> {
+pub(crate) fn parse_namespace(name: &str) -> Result<Namespace, ConfigError> {
     Namespace::try_from(name)
 }
 

@@ -320,7 +320,7 @@ impl Serialize for EntryReport {
 }
 
 /// The details of an entry may contain anything, such as commands to the terminal.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 

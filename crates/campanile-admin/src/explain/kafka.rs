@@ -1,21 +1,20 @@
 //! Reads one record, and what the brokers know of its partition and group. Joins no group and commits
 //! nothing.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Clock, ConfigError, Coordinates, Record};
 use campanile_kafka::ToRecord;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
-use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 
 use super::{Cause, GroupReport};
 use crate::AdminError;
+use crate::kafka::{ATTEMPT_TIMEOUT, Context, MEMBERS_TIMEOUT, fetch_metadata};
 
 const SETTINGS: &[(&str, &str)] = &[
     ("enable.auto.commit", "false"),
@@ -34,13 +33,6 @@ const SETTINGS: &[(&str, &str)] = &[
 const NO_GROUP: &str = "campanile-explain";
 
 const ISOLATION: &str = "isolation.level";
-
-/// The time limit of each attempt to reach a broker.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// The time limit of the request for the group's members. All brokers are asked, and the explanation
-/// need not wait for one that is down.
-const MEMBERS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the brokers know of a record.
 pub(super) struct Observed {
@@ -126,19 +118,7 @@ impl<'a> Reader<'a> {
 
     fn look_up(&self) -> Result<(), AdminError> {
         let Coordinates { topic, partition, .. } = self.at;
-        let start = self.clock.now();
-        let metadata = loop {
-            match self.consumer.fetch_metadata(Some(topic), ATTEMPT_TIMEOUT) {
-                Ok(metadata) => break metadata,
-                Err(error) => {
-                    // Errors of connections are reported by the callback.
-                    while self.consumer.poll(Duration::ZERO).is_some() {}
-                    if self.is_hopeless() || self.clock.now() - start >= self.timeout {
-                        return Err(self.error("cannot reach the brokers", error));
-                    }
-                }
-            }
-        };
+        let metadata = fetch_metadata(&self.consumer, Some(topic), self.timeout)?;
         let found = metadata.topics().iter().find(|found| found.name() == &**topic);
         let partitions = found.map_or(&[][..], |found| found.partitions());
         match found.and_then(|found| found.error()).map(Code::from) {
@@ -252,44 +232,10 @@ impl<'a> Reader<'a> {
     }
 
     fn is_hopeless(&self) -> bool {
-        self.errors().iter().any(|(code, _)| {
-            matches!(
-                code,
-                Code::AllBrokersDown
-                    | Code::Authentication
-                    | Code::SaslAuthenticationFailed
-                    | Code::SSL
-            )
-        })
+        self.consumer.context().is_hopeless()
     }
 
-    fn errors(&self) -> MutexGuard<'_, Vec<(Code, String)>> {
-        self.consumer.context().errors.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Creates an error with the last reason that the client gave, if it gave one.
     fn error(&self, action: &str, error: impl Into<BoxError>) -> AdminError {
-        let errors = self.errors();
-        // That all brokers are down follows the reason.
-        let reason = errors.iter().rfind(|(code, _)| *code != Code::AllBrokersDown);
-        let source = reason.map_or_else(|| error.into(), |(_, reason)| reason.clone().into());
-        AdminError::unavailable(action, source)
+        self.consumer.context().error(action, error)
     }
 }
-
-/// Collects errors instead of logging them.
-#[derive(Default)]
-struct Context {
-    errors: Mutex<Vec<(Code, String)>>,
-}
-
-impl ClientContext for Context {
-    fn error(&self, error: KafkaError, reason: &str) {
-        if let Some(code) = error.rdkafka_error_code() {
-            let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-            errors.push((code, reason.to_owned()));
-        }
-    }
-}
-
-impl ConsumerContext for Context {}

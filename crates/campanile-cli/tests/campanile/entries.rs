@@ -8,7 +8,9 @@ use campanile_core::{
     Retention, StoreKey,
 };
 use campanile_idempotency::Store;
-use campanile_test::{Message, MockKafka, PgServer, RedisServer, free_port};
+use campanile_test::{
+    Message, MockKafka, PgServer, RedisCluster, RedisSentinel, RedisServer, free_port,
+};
 use serde_json::Value;
 
 const NAMESPACE: &str = "billing.payments";
@@ -223,6 +225,35 @@ async fn entry_verbs_work_on_redis() {
     campanile.check(&["inspect", "done", "--buckets", "64"], 2, &["buckets"]);
     campanile.store = format!("redis://127.0.0.1:{}", free_port().unwrap());
     campanile.check(&["list"], 3, &["cannot connect to the store"]);
+}
+
+/// Runs a verb of each kind.
+async fn some_verbs_work_on(store: String) {
+    plant(&store.parse::<StoreConfig>().unwrap().connect().await.unwrap()).await;
+    let campanile = Campanile { store, brokers: String::new() };
+    campanile.check(&["inspect", "failed"], 0, &["FAILED"]);
+    assert_eq!(campanile.json(&["list"]).len(), 4);
+    assert_eq!(campanile.json(&["stats"])[0]["completed"]["entries"], 1);
+    campanile.check(&["reopen", "failed", "--yes"], 0, &["done"]);
+    campanile.check(&["unlock", "running", "--yes"], 0, &["done"]);
+    campanile.check(&["reopen", "done", "--yes", "--force"], 0, &["done"]);
+    entries_are_deleted(&campanile).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entry_verbs_work_behind_sentinels() {
+    let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
+    let urls = redis.urls();
+    let (_, host) = urls[0].split_once("://").unwrap();
+    some_verbs_work_on(format!("redis+sentinel://{host}/{}", redis.name())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entry_verbs_work_on_a_cluster() {
+    let redis = RedisCluster::start().unwrap();
+    let urls = redis.urls();
+    let hosts: Vec<_> = urls.iter().map(|url| url.split_once("://").unwrap().1).collect();
+    some_verbs_work_on(format!("redis+cluster://{}", hosts.join(","))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

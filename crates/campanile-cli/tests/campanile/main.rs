@@ -9,6 +9,9 @@ mod killed;
 #[path = "../../../campanile-admin/tests/redrive/support.rs"]
 mod support;
 mod terminal;
+#[cfg(feature = "store-tls")]
+mod tls;
+mod watch;
 
 use std::process::{Command, Output};
 

@@ -1,0 +1,90 @@
+//! Questions to the brokers that join no group and change nothing.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Clock};
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::metadata::Metadata;
+
+use crate::AdminError;
+
+/// The time limit of each attempt to reach a broker.
+pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The time limit of the request for a group's members. All brokers are asked, and the answer need not
+/// wait for one that is down.
+pub(crate) const MEMBERS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Waits until a broker answers, for at most this time. Fails early if that is hopeless.
+pub(crate) fn fetch_metadata(
+    consumer: &BaseConsumer<Context>,
+    topic: Option<&str>,
+    timeout: Duration,
+) -> Result<Metadata, AdminError> {
+    let clock = Clock::boot();
+    let start = clock.now();
+    loop {
+        match consumer.fetch_metadata(topic, ATTEMPT_TIMEOUT) {
+            Ok(metadata) => return Ok(metadata),
+            Err(error) => {
+                // Errors of connections are reported by the callback.
+                while consumer.poll(Duration::ZERO).is_some() {}
+                let context = consumer.context();
+                if context.is_hopeless() || clock.now() - start >= timeout {
+                    return Err(context.error("cannot reach the brokers", error));
+                }
+            }
+        }
+    }
+}
+
+/// Collects errors instead of logging them.
+#[derive(Default)]
+pub(crate) struct Context {
+    errors: Mutex<Vec<(Code, String)>>,
+}
+
+impl Context {
+    /// Forgets the errors so far, which have been dealt with.
+    pub(crate) fn clear(&self) {
+        self.errors().clear();
+    }
+
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.errors().iter().any(|(code, _)| {
+            matches!(
+                code,
+                Code::AllBrokersDown
+                    | Code::Authentication
+                    | Code::SaslAuthenticationFailed
+                    | Code::SSL
+            )
+        })
+    }
+
+    /// Creates an error with the last reason that the client gave, if it gave one.
+    pub(crate) fn error(&self, action: &str, error: impl Into<BoxError>) -> AdminError {
+        let errors = self.errors();
+        // That all brokers are down follows the reason.
+        let reason = errors.iter().rfind(|(code, _)| *code != Code::AllBrokersDown);
+        let source = reason.map_or_else(|| error.into(), |(_, reason)| reason.clone().into());
+        AdminError::unavailable(action, source)
+    }
+
+    fn errors(&self) -> MutexGuard<'_, Vec<(Code, String)>> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for Context {
+    fn error(&self, error: KafkaError, reason: &str) {
+        if let Some(code) = error.rdkafka_error_code() {
+            self.errors().push((code, reason.to_owned()));
+        }
+    }
+}
+
+impl ConsumerContext for Context {}
