@@ -192,13 +192,14 @@ impl Snapshot {
 
     fn headline(&self) -> String {
         let group = match (&self.state, self.members, self.partitions.is_empty()) {
-            (Some(state), Some(members), _) => format!("{state}, {members} members"),
+            (Some(state), Some(members), _) => format!("{state}, {}", count(members, "member")),
             (_, _, true) => "has no members and no committed offsets".to_owned(),
             _ => "members unknown".to_owned(),
         };
         let rate = self.records_per_second.map(|rate| format!(", {rate:.1} records/s"));
-        let (name, partitions, lag) = (&self.group, self.partitions.len(), self.lag);
-        format!("{name}: {group}; {partitions} partitions, lag {lag}{}", rate.unwrap_or_default())
+        let partitions = count(self.partitions.len(), "partition");
+        let (name, lag) = (&self.group, self.lag);
+        format!("{name}: {group}; {partitions}, lag {lag}{}", rate.unwrap_or_default())
     }
 }
 
@@ -287,6 +288,10 @@ impl EntryCounts {
             Period(seconds(self.seconds)),
         )
     }
+}
+
+fn count(number: usize, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Metrics may have any value.

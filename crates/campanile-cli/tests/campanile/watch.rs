@@ -109,10 +109,40 @@ async fn watch_prints_a_line_with_rates_each_interval() {
     let (first, second) = (lines.next().unwrap(), lines.next().unwrap());
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(first.contains("cli-watch-lines: Stable, 1 members; 1 partitions, lag 0;"), "{first}");
+    assert!(first.contains("cli-watch-lines: Stable, 1 member; 1 partition, lag 0;"), "{first}");
     assert!(first.contains("12 in flight, oldest 1 min 30 s, 1 paused"), "{first}");
     assert!(!first.contains("/s") && second.contains("lag 0, 0.0 records/s"), "{second}");
     assert!(second.contains(", processed ") && !second.contains("processed 0.0/s"), "{second}");
+}
+
+/// `script` (of util-linux) runs it in a terminal of its own.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watch_repaints_a_terminal_in_place() {
+    let scene = Scene::new("cli-watch-screen", 30).await;
+    let _member = join(&scene.topic, 0);
+    let binary = env!("CARGO_BIN_EXE_campanile");
+    let watch = format!("{binary} watch --group {} --interval 100ms", scene.topic);
+    let mut command = std::process::Command::new("script");
+    command.args(["--quiet", "--command", &watch, "/dev/null"]);
+    command.env("CAMPANILE_BROKERS", KAFKA.bootstrap()).env("TERM", "xterm");
+    let mut child = command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut until = |text: &str| -> Vec<String> {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|line: &String| !line.contains(text)) {
+            seen.push(lines.next().expect(text));
+        }
+        seen
+    };
+    let first = until("partitions with shorter lags");
+    assert!(first[0].contains("cli-watch-screen: Stable, 1 member; 30 partitions"), "{first:?}");
+    assert!(first.len() < 24, "more than a screen: {first:#?}");
+    let second = until("partitions with shorter lags");
+    let up = second[0].matches("\u{1b}[1A").count() + second[0].matches("\u{1b}[2K").count();
+    assert!(up > 0 && second[0].contains("records/s"), "{second:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
