@@ -4,9 +4,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Clock};
+use rdkafka::TopicPartitionList;
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::metadata::Metadata;
 
 use crate::AdminError;
@@ -37,6 +38,40 @@ pub(crate) fn fetch_metadata(
                     return Err(context.error("cannot reach the brokers", error));
                 }
             }
+        }
+    }
+}
+
+/// Reads the offsets that the consumer's group has committed. Repeats the request for at most this time
+/// while the group's coordinator is starting or moving to another broker.
+pub(crate) fn committed_offsets(
+    consumer: &BaseConsumer<Context>,
+    partitions: &TopicPartitionList,
+    timeout: Duration,
+) -> KafkaResult<TopicPartitionList> {
+    let clock = Clock::boot();
+    let start = clock.now();
+    loop {
+        let offsets = consumer.committed_offsets(partitions.clone(), timeout);
+        let offsets = offsets.and_then(|offsets| {
+            offsets.elements().iter().try_for_each(|element| element.error())?;
+            Ok(offsets)
+        });
+        let is_moving = |error: &KafkaError| {
+            matches!(
+                error.rdkafka_error_code(),
+                Some(
+                    Code::NotCoordinator
+                        | Code::CoordinatorNotAvailable
+                        | Code::CoordinatorLoadInProgress
+                )
+            )
+        };
+        match offsets {
+            Err(error) if is_moving(&error) && clock.now() - start < timeout => {
+                std::thread::sleep(ATTEMPT_TIMEOUT);
+            }
+            offsets => return offsets,
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use super::{Cause, GroupReport};
 use crate::AdminError;
-use crate::kafka::{ATTEMPT_TIMEOUT, Context, MEMBERS_TIMEOUT, fetch_metadata};
+use crate::kafka::{ATTEMPT_TIMEOUT, Context, MEMBERS_TIMEOUT, committed_offsets, fetch_metadata};
 
 const SETTINGS: &[(&str, &str)] = &[
     ("enable.auto.commit", "false"),
@@ -188,11 +188,7 @@ impl<'a> Reader<'a> {
     fn group(&self, name: &str) -> Result<GroupReport, AdminError> {
         let mut list = TopicPartitionList::new();
         list.add_partition(&self.at.topic, self.at.partition);
-        let offsets = self.consumer.committed_offsets(list, self.timeout).and_then(|offsets| {
-            offsets.elements().iter().try_for_each(|element| element.error())?;
-            Ok(offsets)
-        });
-        let offsets = offsets.map_err(|error| {
+        let offsets = committed_offsets(&self.consumer, &list, self.timeout).map_err(|error| {
             self.error(&format!("cannot read the offsets of the group `{name}`"), error)
         })?;
         let committed = offsets.elements().first().and_then(|element| match element.offset() {

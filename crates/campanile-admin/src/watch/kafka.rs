@@ -11,7 +11,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::assignment;
 use crate::AdminError;
-use crate::kafka::{Context, MEMBERS_TIMEOUT, fetch_metadata};
+use crate::kafka::{Context, MEMBERS_TIMEOUT, committed_offsets, fetch_metadata};
 
 /// A topic and a partition of it.
 pub(super) type Partition = (String, i32);
@@ -138,7 +138,7 @@ impl Reader {
         for (topic, partition) in partitions {
             list.add_partition(topic, *partition);
         }
-        offsets(&self.consumer.committed_offsets(list, self.timeout)?)
+        offsets(&committed_offsets(&self.consumer, &list, self.timeout)?)
     }
 
     fn ends<'a>(
@@ -161,16 +161,13 @@ impl Reader {
     }
 }
 
-/// The offsets in the list. Partitions that are unavailable for now have none.
+/// The offsets in the list. Partitions that have no leader for now have none.
 fn offsets(list: &TopicPartitionList) -> KafkaResult<BTreeMap<Partition, i64>> {
     let mut offsets = BTreeMap::new();
     for element in list.elements() {
-        match element.error().map_err(|error| (error.rdkafka_error_code(), error)) {
-            Err((
-                Some(Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed),
-                denied,
-            )) => {
-                return Err(denied);
+        match element.error() {
+            Err(error) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
+                return Err(error);
             }
             Err(_) => continue,
             Ok(()) => {}

@@ -167,9 +167,9 @@ impl Snapshot {
     /// Describes the group in lines, for a terminal: a summary, the partitions, of which at most this
     /// number with the longest lags, the processes, and the entries.
     pub fn to_lines(&self, max_partitions: usize) -> Vec<String> {
-        let mut lines = vec![format!("{}  {}", self.time, self.headline()), String::new()];
+        let mut lines = vec![format!("{}  {}", self.headline(), self.time), String::new()];
         lines.push(format!(
-            "{:<32}{:>14}{:>14}{:>10}{:>12}  member",
+            "{:<26}{:>12}{:>12}{:>9}{:>10}  member",
             "partition", "committed", "end", "lag", "records/s"
         ));
         let mut by_lag: Vec<_> = self.partitions.iter().enumerate().collect();
@@ -208,7 +208,7 @@ impl PartitionView {
         let number = |number: Option<i64>| number.map_or("-".to_owned(), |it| it.to_string());
         let rate = self.records_per_second.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
         format!(
-            "{:<32}{:>14}{:>14}{:>10}{rate:>12}  {}",
+            "{:<26}{:>12}{:>12}{:>9}{rate:>10}  {}",
             format!("{}/{}", self.topic, self.partition),
             number(self.committed),
             number(self.end),
