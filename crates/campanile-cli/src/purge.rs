@@ -16,8 +16,8 @@ use crate::signals::stop_requested;
 
 /// Delete entries of a namespace before their retention ends
 ///
-/// Counts the entries and their bytes, and deletes none without --yes. **A later delivery of a deleted
-/// key is processed again**, also if it was COMPLETED, and a FAILED key gets all its attempts again.
+/// Counts the entries and their bytes, and deletes none without --yes. A later delivery of a deleted
+/// key is processed again, also if it was COMPLETED, and a FAILED key gets all its attempts again.
 ///
 /// An entry is deleted only if it is still the one that was read. Entries whose lock has not expired
 /// are never deleted, nor those granted within the last minute, nor values that are no entries of this

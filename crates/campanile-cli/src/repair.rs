@@ -56,8 +56,8 @@ pub(crate) struct Unlock {
 /// Change when the entry of a key expires
 ///
 /// Prints the entry and what will happen, and changes nothing without --yes. The entry is changed only
-/// if it is still the one that was printed. Once it has expired, **the next delivery of the key is
-/// processed**, also if the key was COMPLETED, and a FAILED key has all its attempts again. The time
+/// if it is still the one that was printed. Once it has expired, the next delivery of the key is
+/// processed, also if the key was COMPLETED, and a FAILED key has all its attempts again. The time
 /// may also be later than now, such as before offsets are reset. The next attempt at the key sets it
 /// anew.
 ///

@@ -68,7 +68,7 @@ impl fmt::Display for RepairOutcome {
 
 impl RepairPlan {
     /// Plans to reopen a key: the next delivery of it is processed, with all its attempts. See
-    /// [`Store::redrive`].
+    /// [`Store::redrive`](campanile_idempotency::Store::redrive).
     ///
     /// A key that is FAILED can be reopened. With `force`, also one that is COMPLETED or RETRYING.
     ///
