@@ -4,9 +4,10 @@
 -- ARGV[1]   ttl            the time to live of a lock, in µs
 -- ARGV[2]   max_attempts   from this many attempts on, a grant is a give-up lock; 0: unlimited
 -- ARGV[3]   retention      how long a PROCESSING or RETRYING entry is kept, in ms
--- ARGV[4]   highest_floor  the highest floor of all keys
--- ARGV[5+]  asked          for each key: owner 8, fingerprint 8, floor 8 = 24 bytes, and the details
---                          of the grant after their length 2 (nothing: those of the entry are kept)
+-- ARGV[4]   floor          granted tokens exceed it
+-- ARGV[5+]  asked          for each key: owner 8, fingerprint 8 = 16 bytes. Then for each key,
+--                          in arguments of their own: the details of the grant, after their length 2
+--                          (nothing: those of the entry are kept)
 -- Returns   now, in µs, 8 bytes: every key was absent and is granted, with attempt 1 and the token
 --           max(now, floor + 1)
 --           {now, index, entry, ...}: so is every key not listed; for a listed key, entry is its
@@ -15,8 +16,8 @@
 --
 -- No shebang: with one, a Redis that is out of memory would also refuse calls that need no write.
 
-local ttl, retention, highest_floor = tonumber(ARGV[1]), ARGV[3], tonumber(ARGV[4])
-local BEFORE_ASKED = 4
+local ttl, retention, floor = tonumber(ARGV[1]), ARGV[3], tonumber(ARGV[4])
+local BEFORE_DETAILS, BEFORE_ASKED = 4 + #KEYS, 4
 
 local TOKENS_END = 2 ^ 53
 local FIRST_GRANT = '\193\1\0\1\0\0' -- the version, PROCESSING, attempt 1, nothing else counted
@@ -28,30 +29,20 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local expiry = pack('>I8', now + ttl)
 
--- The bytes of a first grant between its kind of tail and its owner (the spare byte and the token),
--- and after its fingerprint (trailer).
-local function pack_token(token)
-  return pack('>BI8', 0, token)
-end
+-- The bytes of a first grant before its owner (head), without and with details, and after its
+-- fingerprint (trailer). All of them are granted the same token.
+local new_token = max(now, floor + 1)
+local head_end = pack('>BI8', 0, new_token) -- the spare byte, and the token
+local head, head_of_details = FIRST_GRANT .. '\0' .. head_end, FIRST_GRANT .. '\3' .. head_end
 local trailer = pack('>I4', time[1]) .. expiry
-
--- One token serves all keys, unless the clock is behind a token that a client has seen.
-local common_token = highest_floor < now and pack_token(now)
-
-local function pack_token_above_floor(asked)
-  local token = max(now, unpack('>I8', asked, 17) + 1)
-  return token < TOKENS_END and pack_token(token)
-end
 
 -- The keys that this loop did not grant, and what each of them holds; true if no token is left.
 local others, found_there = {}, {}
 for i, key in ipairs(KEYS) do
-  local asked = ARGV[BEFORE_ASKED + i]
-  local token, details = common_token or pack_token_above_floor(asked), sub(asked, 25)
-  local kind = details == '' and '\0' or '\3'
-  local found = not token
+  local asked, details = ARGV[BEFORE_ASKED + i], ARGV[BEFORE_DETAILS + i]
+  local found = new_token >= TOKENS_END
     or pcall('SET', key,
-      FIRST_GRANT .. kind .. token .. sub(asked, 1, 16) .. trailer .. details,
+      (details == '' and head or head_of_details) .. asked .. trailer .. details,
       'NX', 'GET', 'PX', retention)
   if found then
     others[#others + 1] = i
@@ -98,7 +89,7 @@ local function replace_details(entry, details)
 end
 
 -- Acquires a key that exists. Returns its entry after the call, or a code.
-local function acquire_existing(key, asked, entry, is_full)
+local function acquire_existing(key, asked, details, entry, is_full)
   if type(entry) == 'table' or #entry < 44 then return 'CORRUPT' end
   local version, bits, attempt, interrupts, give_ups = unpack('>BBI2BB', entry)
   local token, at = unpack('>I8', entry, 9), unpack('>I8', entry, 37)
@@ -132,7 +123,7 @@ local function acquire_existing(key, asked, entry, is_full)
     return entry
   end
 
-  token = max(token + 1, now, unpack('>I8', asked, 17) + 1)
+  token = max(token + 1, new_token)
   if token >= TOKENS_END then return 'CORRUPT' end
   if is_full then return 'OOM' end
   local permanent_failure = bit.band(bits, PERMANENT_FAILURE)
@@ -144,7 +135,7 @@ local function acquire_existing(key, asked, entry, is_full)
     attempt = math.min(attempt + 1, 65535)
   end
   if fingerprint == NO_FINGERPRINT then fingerprint = known end
-  local kind, tail, details = sub(entry, 7, 7), sub(entry, 45), sub(asked, 25)
+  local kind, tail = sub(entry, 7, 7), sub(entry, 45)
   if details ~= '' then kind, tail = replace_details(entry, details) end
   entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, give_ups) .. kind .. sub(entry, 8, 8)
     .. pack('>I8', token) .. owner .. fingerprint .. sub(entry, 33, 36) .. expiry .. tail
@@ -155,12 +146,13 @@ end
 local reply = { pack('>I8', now) }
 for _, i in ipairs(others) do
   local key, found = KEYS[i], found_there[i]
+  local asked, details = ARGV[BEFORE_ASKED + i], ARGV[BEFORE_DETAILS + i]
   local refusal = found == true and 'CORRUPT' or is_error(found, 'OOM') and 'OOM'
   if refusal then found = pcall('GET', key) end
   if type(found) == 'table' and not is_error(found, 'WRONGTYPE') then return found end
   reply[#reply + 1] = i
   reply[#reply + 1] = found
-    and acquire_existing(key, ARGV[BEFORE_ASKED + i], found, refusal == 'OOM')
+    and acquire_existing(key, asked, details, found, refusal == 'OOM')
     or refusal
 end
 return reply

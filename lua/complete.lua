@@ -3,9 +3,9 @@
 --
 -- KEYS      the entries, all distinct
 -- ARGV[1]   retention  how long a COMPLETED entry is kept, in ms
--- ARGV[2+]  done       for each key: bytes 2 to 31 of the entry, in case it has to be adopted
---                      (attempt 2, zeros 2, kind of tail 1, zero 1, token 8, owner 8,
---                      fingerprint 8) = 30 bytes, and the tail
+-- ARGV[2+]  done       for each key: what an entry that has to be adopted begins with (attempt 2,
+--                      zeros 2, token 8, owner 8, fingerprint 8) = 28 bytes; then, unless the tail
+--                      is none, its kind 1 and the tail
 -- Returns   now, in µs, 8 bytes: every key is COMPLETED by this call
 --           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
 --           entry is what it holds, or 'CORRUPT'
@@ -14,6 +14,7 @@ local retention, BEFORE_DONE = ARGV[1], 1
 
 local PROCESSING = 1
 local COMPLETED = '\193\3' -- the version, and the state without flags
+local NO_TAIL = '\0' -- a kind of tail
 
 local sub, byte = string.sub, string.byte
 local pack = struct.pack
@@ -35,21 +36,24 @@ end
 local reply = { now }
 local values = redis.call('MGET', unpack(KEYS))
 for i, key in ipairs(KEYS) do
-  local done = ARGV[BEFORE_DONE + i]
+  local done, kind, tail = ARGV[BEFORE_DONE + i], NO_TAIL, ''
+  if #done > 28 then kind, tail = sub(done, 29, 29), sub(done, 30) end
   -- MGET returns nil for a value of another type; GET returns an error.
-  local entry = values[i] or redis.pcall('GET', key)
-  local state = state_of(entry)
-  if state == PROCESSING and sub(entry, 9, 24) == sub(done, 7, 22) then
-    entry = COMPLETED .. sub(entry, 3, 6) .. sub(done, 5, 5) .. sub(entry, 8, 36) .. now
-      .. sub(done, 31)
+  local entry, version, bits = values[i]
+  if entry then version, bits = byte(entry, 1, 2) else entry = redis.pcall('GET', key) end
+  -- The usual case, in which state_of is not called: the call takes a tenth of the time of a write.
+  if version == 0xC1 and #entry >= 44 and bits < 64 and bits % 8 == PROCESSING
+    and sub(entry, 9, 24) == sub(done, 5, 20) then
+    entry = COMPLETED .. sub(entry, 3, 6) .. kind .. sub(entry, 8, 36) .. now .. tail
     redis.call('SET', key, entry, 'PX', retention)
   elseif not entry then
     -- The entry was lost while the handler ran. Its result is still saved.
-    entry = COMPLETED .. sub(done, 1, 30) .. created .. now .. sub(done, 31)
+    entry = COMPLETED .. sub(done, 1, 4) .. kind .. '\0' .. sub(done, 5, 28) .. created .. now
+      .. tail
     redis.call('SET', key, entry, 'PX', retention)
   else
     reply[#reply + 1] = i
-    reply[#reply + 1] = state and entry or 'CORRUPT'
+    reply[#reply + 1] = state_of(entry) and entry or 'CORRUPT'
   end
 end
 return #reply > 1 and reply or reply[1]

@@ -28,8 +28,10 @@ pub(crate) struct Call {
 struct Member {
     /// The index of the command in the batch.
     index: usize,
-    /// The range of its item in the plan's `items`.
+    /// The range of its item in the plan's `arguments`.
     item: Range<usize>,
+    /// The range of the details of its grant, which follow all items.
+    details: Range<usize>,
 }
 
 /// The calls that run commands of a batch with distinct keys.
@@ -37,8 +39,8 @@ struct Member {
 pub(crate) struct Plan<'a> {
     batch: &'a [Command],
     pub(crate) calls: Vec<Call>,
-    /// The items of all calls, concatenated.
-    items: Vec<u8>,
+    /// The items and details of all calls, concatenated.
+    arguments: Vec<u8>,
     /// The commands with an operation that this version does not support.
     pub(crate) unsupported: Vec<usize>,
 }
@@ -51,15 +53,19 @@ impl<'a> Plan<'a> {
         indices: &[usize],
         cluster_buckets: Option<Buckets>,
     ) -> Self {
-        let mut plan =
-            Self { batch, calls: Vec::new(), items: Vec::new(), unsupported: Vec::new() };
+        const TYPICAL_ARGUMENT_BYTES: usize = 128;
+        let arguments = Vec::with_capacity(indices.len() * TYPICAL_ARGUMENT_BYTES);
+        let mut plan = Self { batch, calls: Vec::new(), arguments, unsupported: Vec::new() };
         for &index in indices {
-            let start = plan.items.len();
-            let Some(shared) = SharedArgs::split(&batch[index], &mut plan.items) else {
+            let arguments = &mut plan.arguments;
+            let start = arguments.len();
+            let Some(shared) = SharedArgs::split(&batch[index], arguments) else {
                 plan.unsupported.push(index);
                 continue;
             };
-            let member = Member { index, item: start..plan.items.len() };
+            let item = start..arguments.len();
+            SharedArgs::write_details(&batch[index].operation, arguments);
+            let member = Member { index, details: item.end..arguments.len(), item };
             let key = &batch[index].key;
             let bucket = cluster_buckets.map(|buckets| buckets.of(key.digest()));
             let has_room = |call: &&mut Call| {
@@ -106,9 +112,13 @@ impl<'a> Plan<'a> {
         // Name, script, number of keys, up to four shared arguments.
         const MAX_LEADING_ARGS: usize = 7;
         const TYPICAL_KEY_BYTES: usize = 48; // in a typical namespace
+        const LEADING_BYTES: usize = 64; // without the script
         let count = call.members.len();
-        let bytes = script.len() + count * (TYPICAL_KEY_BYTES + 32);
-        let mut cmd = Cmd::with_capacity(MAX_LEADING_ARGS + 2 * count, bytes);
+        let arguments = |range: &Range<usize>| &self.arguments[range.clone()];
+        let own_bytes: usize =
+            call.members.iter().map(|member| member.item.len() + member.details.len()).sum();
+        let bytes = LEADING_BYTES + script.len() + count * TYPICAL_KEY_BYTES + own_bytes;
+        let mut cmd = Cmd::with_capacity(MAX_LEADING_ARGS + 3 * count, bytes);
         cmd.arg(name).arg(script).arg(count);
         let mut key = Vec::with_capacity(TYPICAL_KEY_BYTES);
         for member in &call.members {
@@ -116,9 +126,11 @@ impl<'a> Plan<'a> {
             write_entry_key(&mut key, &self.batch[member.index].key, buckets);
             cmd.write_arg(&key);
         }
-        let items = call.members.iter().map(|member| &self.items[member.item.clone()]);
-        call.shared.write(&mut cmd, items.clone());
-        items.for_each(|item| cmd.write_arg(item));
+        call.shared.write(&mut cmd);
+        call.members.iter().for_each(|member| cmd.write_arg(arguments(&member.item)));
+        if call.shared.has_details() {
+            call.members.iter().for_each(|member| cmd.write_arg(arguments(&member.details)));
+        }
         cmd
     }
 }

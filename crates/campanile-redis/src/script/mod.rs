@@ -1,7 +1,8 @@
 //! The scripts and the arguments of each, in one file for each Lua file.
 //!
 //! `ARGV` begins with what all keys of a call share ([`SharedArgs`]), so that commands with the
-//! same shared arguments can be sent in one call. One item for each key follows.
+//! same shared arguments can be sent in one call. One item for each key follows; in acquire, then the
+//! details of each grant.
 
 mod acquire;
 mod cancel;
@@ -15,7 +16,7 @@ mod text;
 
 use std::time::Duration;
 
-use campanile_core::{Command, Operation, Reply, State, step};
+use campanile_core::{Command, FencingToken, Operation, Reply, State, step};
 use redis::Cmd;
 
 pub use self::text::Verb;
@@ -29,25 +30,29 @@ pub(crate) struct SharedArgs {
     ttl: u64,
     /// Acquire only.
     max_attempts: u16,
+    /// Acquire only. All commands that a keeper sends at once have the same.
+    floor: FencingToken,
     /// How long the entry is kept after this operation, in ms.
     retention: u64,
 }
 
 impl SharedArgs {
     /// Splits a command into what it can share with others and its own item, which is appended to
-    /// `item`. Returns `None` for an operation that this version does not support.
+    /// `item` without the details of a grant. Returns `None` for an operation that this version does
+    /// not support.
     pub(crate) fn split(command: &Command, item: &mut Vec<u8>) -> Option<Self> {
         let after = |verb, state| Self {
             verb,
             ttl: 0,
             max_attempts: 0,
+            floor: FencingToken::ZERO,
             retention: milliseconds(command.retention.of(state)),
         };
         Some(match command.operation {
-            Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor, ref details } => {
-                acquire::write_item(item, owner, fingerprint, floor, details.as_ref());
+            Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor, details: _ } => {
+                acquire::write_item(item, owner, fingerprint);
                 let ttl = acquire::ttl(ttl);
-                Self { ttl, max_attempts, ..after(Verb::Acquire, State::Processing) }
+                Self { ttl, max_attempts, floor, ..after(Verb::Acquire, State::Processing) }
             }
             Operation::Renew { grant, ttl } => {
                 renew::write_grant(item, grant);
@@ -82,12 +87,23 @@ impl SharedArgs {
         })
     }
 
+    /// Writes the details of the grant that this command asks for, as an argument of its own.
+    pub(crate) fn write_details(operation: &Operation, argument: &mut Vec<u8>) {
+        if let Operation::Acquire { details, .. } = operation {
+            acquire::write_details(argument, details.as_ref());
+        }
+    }
+
+    /// Whether the call has an argument for the details of each grant.
+    pub(crate) fn has_details(&self) -> bool {
+        self.verb == Verb::Acquire
+    }
+
     /// Writes the shared arguments.
-    pub(crate) fn write<'a>(&self, call: &mut Cmd, items: impl Iterator<Item = &'a [u8]>) {
+    pub(crate) fn write(&self, call: &mut Cmd) {
         match self.verb {
             Verb::Acquire => {
-                call.arg(self.ttl).arg(self.max_attempts).arg(self.retention);
-                call.arg(acquire::highest_floor(items));
+                call.arg(self.ttl).arg(self.max_attempts).arg(self.retention).arg(self.floor.get());
             }
             Verb::Renew => {
                 call.arg(self.ttl).arg(self.retention);

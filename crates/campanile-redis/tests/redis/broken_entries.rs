@@ -10,8 +10,9 @@ use crate::support::{
     replies, server_and_store,
 };
 
-fn every_operation() -> Vec<Operation> {
-    let grant = grant(FencingToken::new(1).unwrap(), 1);
+/// Operations of the owner 1.
+fn every_operation(token: FencingToken) -> Vec<Operation> {
+    let grant = grant(token, 1);
     let second = Duration::from_secs(1);
     vec![
         acquire(1),
@@ -27,7 +28,11 @@ fn every_operation() -> Vec<Operation> {
 
 /// Stores a value under a key, sends every operation on that key between two healthy keys, and
 /// asserts that only this key is affected.
-async fn assert_corrupt(what: &str, put: impl Fn(&mut redis::Connection, &[u8])) {
+async fn assert_corrupt(
+    what: &str,
+    token: FencingToken,
+    put: impl Fn(&mut redis::Connection, &[u8]),
+) {
     let (server, store) = server_and_store().await;
     let mut raw = raw_connection(&server);
     let bad = key("bad");
@@ -38,7 +43,7 @@ async fn assert_corrupt(what: &str, put: impl Fn(&mut redis::Connection, &[u8]))
     };
     let before = dump(&mut raw);
 
-    for operation in every_operation() {
+    for operation in every_operation(token) {
         let neighbour = |n: u8| -> StoreKey { key(format!("{} {n}", operation.name())) };
         let batch = vec![
             command(&neighbour(1), acquire(1)),
@@ -65,7 +70,7 @@ async fn value_of_another_type_is_corrupt_and_unchanged() {
         ("hyperloglog", "PFADD", "x"),
         ("hash", "HSET", "f"),
     ] {
-        assert_corrupt(kind, |raw, name| {
+        assert_corrupt(kind, FencingToken::new(1).unwrap(), |raw, name| {
             let mut put = redis::cmd(verb);
             put.arg(name).arg(argument);
             if kind == "hash" {
@@ -81,17 +86,20 @@ async fn value_of_another_type_is_corrupt_and_unchanged() {
 async fn garbage_and_newer_versions_are_corrupt_and_unchanged() {
     let (server, store) = server_and_store().await;
     let key = key("good");
-    acquire_lock(&store, &key, 1).await;
+    let token = acquire_lock(&store, &key, 1).await.token;
     let good: Vec<u8> =
         redis::cmd("GET").arg(redis_key(&key)).query(&mut raw_connection(&server)).unwrap();
     assert_eq!(good.len(), 44);
 
-    assert_corrupt("nothing", |raw, name| set(raw, name, b"")).await;
-    assert_corrupt("text", |raw, name| {
+    assert_corrupt("nothing", token, |raw, name| set(raw, name, b"")).await;
+    assert_corrupt("text", token, |raw, name| {
         set(raw, name, "no entry, though long enough for one, it seems".as_bytes())
     })
     .await;
-    assert_corrupt("a header cut short", |raw, name| set(raw, name, &good[..43])).await;
+    for length in [1, 2, 24, 43] {
+        let what = format!("a header cut to {length} bytes");
+        assert_corrupt(&what, token, |raw, name| set(raw, name, &good[..length])).await;
+    }
     for (what, at, byte) in [
         ("a later version", 0, 0xC2),
         ("an unknown state", 1, 5),
@@ -100,6 +108,6 @@ async fn garbage_and_newer_versions_are_corrupt_and_unchanged() {
     ] {
         let mut bad = good.clone();
         bad[at] = byte;
-        assert_corrupt(what, |raw, name| set(raw, name, &bad)).await;
+        assert_corrupt(what, token, |raw, name| set(raw, name, &bad)).await;
     }
 }

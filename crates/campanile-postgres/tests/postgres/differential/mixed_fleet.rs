@@ -2,7 +2,9 @@
 
 use std::time::SystemTime;
 
-use campanile_core::{Answer, Command, Entry, Grant, Operation, Reply, Retention, StoreKey, step};
+use campanile_core::{
+    Answer, Command, Entry, FencingToken, Grant, Operation, Reply, Retention, StoreKey, step,
+};
 use campanile_idempotency::Store;
 use campanile_postgres::{PgStore, migrate};
 use campanile_sql::MIGRATIONS;
@@ -35,7 +37,8 @@ impl Model {
     fn draw(&self, rng: &mut Rng, now: SystemTime) -> Operation {
         let stored = self.entry.as_ref().map(|entry| (entry.token(), entry.owner()));
         let now = fuzzer::micros(now);
-        draw::operation(rng, &Sources { stored, stale: self.stale, now, high_floors: false })
+        let floor = FencingToken::ZERO;
+        draw::operation(rng, &Sources { stored, stale: self.stale, now, floor })
     }
 
     fn apply(&mut self, operation: &Operation, now: SystemTime) -> Reply {

@@ -16,8 +16,8 @@ pub(super) struct Sources {
     pub(super) stale: Option<Grant>,
     /// The server's clock, in µs.
     pub(super) now: u64,
-    /// Whether floors may be ahead of the clock.
-    pub(super) high_floors: bool,
+    /// The floor of an acquire.
+    pub(super) floor: FencingToken,
 }
 
 pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
@@ -31,7 +31,7 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
             ttl: duration(rng),
             max_attempts: pick(rng, &[0, 1, 2, 3, 5, u16::MAX]),
             fingerprint: fingerprint(rng),
-            floor: floor(rng, sources),
+            floor: sources.floor,
             details: details(rng, owner),
         };
     }
@@ -183,14 +183,15 @@ fn token(rng: &mut Rng, now: u64) -> FencingToken {
     FencingToken::new(now - rng.u64(..1_000_000)).unwrap()
 }
 
-fn floor(rng: &mut Rng, sources: &Sources) -> FencingToken {
-    let ahead = match rng.u8(..8) {
-        0 if sources.high_floors => sources.now + rng.u64(..10_000_000),
-        1 if sources.high_floors => TOKENS_END - rng.u64(1..4),
-        2..5 => return token(rng, sources.now),
+/// Draws the floor of a batch, which is rarely ahead of the clock.
+pub(super) fn floor(rng: &mut Rng, now: u64) -> FencingToken {
+    FencingToken::new(match rng.u8(..32) {
+        0 => now + rng.u64(..10_000_000),
+        1 => TOKENS_END - rng.u64(1..4),
+        2..16 => return token(rng, now),
         _ => 0,
-    };
-    FencingToken::new(ahead).unwrap()
+    })
+    .unwrap()
 }
 
 fn details(rng: &mut Rng, owner: Owner) -> Option<Details> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{Answer, Command, Grant, State, StoreKey};
+use campanile_core::{Answer, Command, FencingToken, Grant, State, StoreKey};
 use campanile_idempotency::StoreError;
 use fastrand::Rng;
 
@@ -102,16 +102,16 @@ impl Fuzzer {
 
     /// Draws a command for each of these keys.
     pub(super) fn draw(&mut self, chosen: &[usize], now: u64) -> Vec<(usize, Command)> {
-        let high_floors = self.rng.u8(..4) == 0;
-        chosen.iter().map(|&key| (key, self.draw_one(key, now, high_floors))).collect()
+        let floor = draw::floor(&mut self.rng, now);
+        chosen.iter().map(|&key| (key, self.draw_one(key, now, floor))).collect()
     }
 
-    fn draw_one(&mut self, key: usize, now: u64, high_floors: bool) -> Command {
+    fn draw_one(&mut self, key: usize, now: u64, floor: FencingToken) -> Command {
         let Key { key, model, sent, stale } = &mut self.keys[key];
         if !sent.is_empty() && self.rng.u8(..6) == 0 {
             return sent[self.rng.usize(..sent.len())].clone();
         }
-        let sources = Sources { stored: model.grant(), stale: *stale, now, high_floors };
+        let sources = Sources { stored: model.grant(), stale: *stale, now, floor };
         let command = Command {
             key: key.clone(),
             operation: draw::operation(&mut self.rng, &sources),

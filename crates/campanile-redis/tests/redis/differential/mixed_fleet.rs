@@ -1,7 +1,7 @@
 //! Processes with the scripts of before details existed, and processes with the present ones, work
 //! on the same entries.
 
-use campanile_core::{Command, Entry, Grant, Operation, Reply, Retention, step};
+use campanile_core::{Command, Entry, FencingToken, Grant, Operation, Reply, Retention, step};
 use campanile_idempotency::Store;
 use campanile_redis::RedisStore;
 use campanile_test::RedisServer;
@@ -42,7 +42,7 @@ async fn mixed_fleet_loses_nothing_but_details() {
             stored: expected[n].as_ref().map(|entry| (entry.token(), entry.owner())),
             stale: stale[n],
             now: seconds * 1_000_000 + rest,
-            high_floors: false,
+            floor: FencingToken::ZERO,
         };
         let mut operation = draw::operation(&mut rng, &sources);
         // Redrives come from a tool that is not older than the entries.

@@ -24,8 +24,24 @@ fn assert_detected(verb: Verb, script: &str, changes: &[(&str, &str)]) {
 
 #[test]
 fn stale_token_completion_mutant_is_detected() {
-    let changes = [(" and sub(entry, 9, 24) == sub(done, 7, 22)", "")];
+    let changes = [("\n    and sub(entry, 9, 24) == sub(done, 5, 20)", "")];
     assert_detected(Verb::Complete, campanile_lua::COMPLETE, &changes);
+}
+
+#[test]
+fn mutants_of_completed_states_are_detected() {
+    for change in [
+        // Values that are no entries are completed.
+        ("version == 0xC1 and #entry", "entry and #entry"),
+        (" and #entry >= 44 and", " and"),
+        (" and bits < 64 and bits % 8", " and bits % 8"),
+        // Entries in another state are.
+        (" and bits % 8 == PROCESSING\n", "\n"),
+        // The tail is stored under another kind.
+        ("kind, tail = sub(done, 29, 29), sub", "tail = sub"),
+    ] {
+        assert_detected(Verb::Complete, campanile_lua::COMPLETE, &[change]);
+    }
 }
 
 #[test]
@@ -40,7 +56,7 @@ fn uncounted_takeover_mutant_is_detected() {
 #[test]
 fn client_clock_mutant_is_detected() {
     // The latest time that the client has seen.
-    let changes = [("pack('>I8', now + ttl)", "pack('>I8', highest_floor + ttl)")];
+    let changes = [("pack('>I8', now + ttl)", "pack('>I8', floor + ttl)")];
     assert_detected(Verb::Acquire, campanile_lua::ACQUIRE, &changes);
 }
 
@@ -64,8 +80,8 @@ fn mutants_of_acquired_details_are_detected() {
         ("if not last then return sub(entry, 7, 7), sub(entry, 45) end", "last = last or 44"),
         // The first grant drops them, or stores them under another kind.
         (".. trailer .. details,", ".. trailer,"),
-        ("details == '' and '\\0' or '\\3'", "'\\3'"),
-        ("details == '' and '\\0' or '\\3'", "'\\0'"),
+        ("details == '' and head or head_of_details", "head_of_details"),
+        ("details == '' and head or head_of_details", "head"),
         // Details that are too short are read.
         ("return last <= #entry and last or nil", "return last"),
         (" or #entry < 46 then", " or #entry < 45 then"),
