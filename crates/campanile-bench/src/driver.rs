@@ -48,6 +48,23 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Chooses among rows with these names.
+    ///
+    /// # Errors
+    /// Fails if none is chosen.
+    pub(crate) fn choose<'a, T>(
+        &self,
+        rows: &'a [(&'static str, T)],
+    ) -> Result<Vec<&'a T>, BoxError> {
+        let chosen = rows.iter().filter(|(name, _)| self.has(name));
+        let chosen: Vec<_> = chosen.map(|(_, row)| row).collect();
+        if chosen.is_empty() {
+            let names: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
+            return Err(format!("no such row; the rows are {}", names.join(", ")).into());
+        }
+        Ok(chosen)
+    }
+
     fn has(&self, row: &str) -> bool {
         let is = |only: &String| {
             row.strip_prefix(&**only).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -57,13 +74,9 @@ impl Options {
 }
 
 pub(crate) fn run(report: &mut Report, options: Options) -> Result<(), BoxError> {
-    let chosen: Vec<_> = ROWS.iter().filter(|(name, _)| options.has(name)).collect();
-    if chosen.is_empty() {
-        let names: Vec<_> = ROWS.iter().map(|(name, _)| *name).collect();
-        return Err(format!("no such row; the rows are {}", names.join(", ")).into());
-    }
+    let chosen = options.choose(&ROWS)?;
     let mut runner = Runner::start(options)?;
-    for (_, row) in chosen {
+    for row in chosen {
         row(report, &mut runner)?;
     }
     Ok(())

@@ -48,10 +48,7 @@ pub(crate) fn with_layer<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E
 where
     E: KeyExtractor<WithLock<Message>> + Send + Sync + 'static,
 {
-    tower::Layer::layer(layer, Noop).map_result(|result| match result? {
-        Outcome::Processed(()) => Ok(()),
-        _ => Err(BoxError::from("a message was not processed")),
-    })
+    tower::Layer::layer(layer, Noop).map_result(processed)
 }
 
 /// Like [`with_layer`], for messages that were all processed before.
@@ -75,10 +72,15 @@ where
 {
     let handler =
         tower::service_fn(move |_: WithLock<Message>| ready(Ok::<_, Infallible>(reply.clone())));
-    tower::Layer::layer(layer, handler).map_result(|result| match result? {
+    tower::Layer::layer(layer, handler).map_result(processed)
+}
+
+/// Makes any outcome but a first run an error.
+pub(crate) fn processed<T>(result: Result<Outcome<T>, BoxError>) -> Result<(), BoxError> {
+    match result? {
         Outcome::Processed(_) => Ok(()),
         _ => Err(BoxError::from("a message was not processed")),
-    })
+    }
 }
 
 /// A measurable handler.

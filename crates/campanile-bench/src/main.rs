@@ -1,5 +1,5 @@
 //! Benchmarks: `cargo xtask bench [core|redis|postgres|driver] [--json FILE]`. `--only` selects
-//! single rows of the driver.
+//! single rows of the driver, or of `redis`.
 //!
 //! Every claim is a ratio of two things that are measured in the same run, interleaved, several
 //! times. The output shows the minimum, the median and the maximum. It names the machine, because
@@ -25,9 +25,9 @@ const USAGE: &str = "\
 usage: campanile-bench [core|redis|postgres|driver] [--json FILE]
                        [--only ROW[,ROW]] [--rounds N] [--seconds N] [--full]
 
-Of the driver's rows, --only runs these: by-partition-6, or by-partition for all that begin so. Each
-contestant runs --rounds times (3), for --seconds at most (3). --full fills the memory's row with 1 GiB
-in 500 partitions.";
+Of the rows of driver and redis, --only runs these: by-partition-6, or by-partition for all that begin
+so. Each contestant of the driver runs --rounds times (3), for --seconds at most (3). --full fills the
+memory's row with 1 GiB in 500 partitions.";
 
 fn main() -> ExitCode {
     match run() {
@@ -70,7 +70,7 @@ fn run() -> Result<(), BoxError> {
     for area in areas {
         match &*area {
             "core" => core::run(&mut report)?,
-            "redis" => redis::run(&mut report)?,
+            "redis" => redis::run(&mut report, &options)?,
             "postgres" => postgres::run(&mut report)?,
             "driver" => driver::run(&mut report, options.clone())?,
             other => return Err(format!("no area {other:?}\n{USAGE}").into()),

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod cpu;
+mod details;
 mod duplicates;
 mod latency;
 mod limit;
@@ -17,23 +18,36 @@ use campanile::BoxError;
 use campanile_test::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::driver::Options;
 use crate::report::Report;
 
 /// Number of interleaved measurements of each comparison.
 const ROUNDS: u64 = 5;
 
-pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
+type Part = fn(&mut Report, &Environment) -> Result<(), BoxError>;
+
+/// The rows by name.
+const PARTS: [(&str, Part); 8] = [
+    ("throughput", throughput::run),
+    ("latency", latency::run),
+    ("duplicates", duplicates::run),
+    ("renewals", renewals::run),
+    ("details", details::run),
+    ("memory", memory::run),
+    ("cluster", cluster::run),
+    ("many-keys", many_keys::run),
+];
+
+pub(crate) fn run(report: &mut Report, options: &Options) -> Result<(), BoxError> {
+    let chosen = options.choose(&PARTS)?;
     let env = Environment {
         redis: RedisServer::start()?,
         runtime: Builder::new_multi_thread().worker_threads(1).enable_all().build()?,
     };
-    throughput::run(report, &env)?;
-    latency::run(report, &env)?;
-    duplicates::run(report, &env)?;
-    renewals::run(report, &env)?;
-    memory::run(report, &env)?;
-    cluster::run(report, &env)?;
-    many_keys::run(report, &env)
+    for part in chosen {
+        part(report, &env)?;
+    }
+    Ok(())
 }
 
 /// A server without persistence, and a single-threaded runtime: the other core is for Redis.

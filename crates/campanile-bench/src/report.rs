@@ -133,6 +133,11 @@ impl Spread {
     }
 }
 
+/// Returns the median of these values.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    Spread::of(values).median
+}
+
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { min, median, max } = self;

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use campanile::BoxError;
+use metrics_exporter_prometheus::PrometheusBuilder;
 
 use super::measurement::Measurement;
-use super::task::{Contestant, RuntimeKind, Task};
+use super::task::{Contestant, RuntimeKind, Task, Telemetry};
 use super::{baseline, no_op, product};
 
 /// The first argument of this program when it runs as a child. The second argument is the task.
@@ -57,9 +58,11 @@ pub(crate) fn run_contestant(task: &str) -> Result<(), BoxError> {
 
 fn run(task: &Task) -> Result<Measurement, BoxError> {
     match task.contestant {
-        Contestant::Campanile { order, runtime, subscriber } => {
-            if subscriber {
-                tracing_subscriber::fmt::init();
+        Contestant::Campanile { order, runtime, telemetry } => {
+            match telemetry {
+                Telemetry::None => {}
+                Telemetry::Subscriber => tracing_subscriber::fmt::init(),
+                Telemetry::Recorder => install_recorder()?,
             }
             runtime.build()?.block_on(product::run(task, order))
         }
@@ -83,4 +86,15 @@ fn run(task: &Task) -> Result<Measurement, BoxError> {
         }
         Contestant::Bare => no_op::bare(task),
     }
+}
+
+fn install_recorder() -> Result<(), BoxError> {
+    let metrics = PrometheusBuilder::new().install_recorder()?;
+    thread::spawn(move || {
+        loop {
+            thread::sleep(Duration::from_secs(1));
+            std::hint::black_box(metrics.render());
+        }
+    });
+    Ok(())
 }

@@ -7,7 +7,7 @@ use campanile::BoxError;
 use super::latency::{self, Load};
 use super::measurement::{Latency, Measurement};
 use super::runner::Runner;
-use super::task::{Contestant, OrderKind, RuntimeKind};
+use super::task::{Contestant, OrderKind, RuntimeKind, Telemetry};
 use super::topic::Topic;
 use super::{sleeping, slow_partition};
 use crate::report::{Comparison, Goal, Goals, Report, Row};
@@ -15,7 +15,7 @@ use crate::report::{Comparison, Goal, Goals, Report, Row};
 type Run = fn(&mut Report, &mut Runner) -> Result<(), BoxError>;
 
 /// The rows by name.
-pub(super) const ROWS: [(&str, Run); 14] = [
+pub(super) const ROWS: [(&str, Run); 15] = [
     ("by-partition-6", by_partition_6),
     ("by-partition-60-16k", by_partition_60_16k),
     ("by-partition-60-1m", by_partition_60_1m),
@@ -27,6 +27,7 @@ pub(super) const ROWS: [(&str, Run); 14] = [
     ("no-op-100", no_op_100),
     ("no-op-1000", no_op_1000),
     ("tracing", tracing),
+    ("metrics", metrics),
     ("memory-500", memory_500),
     ("sleeping", sleeping::run),
     ("slow-partition", slow_partition::run),
@@ -240,12 +241,7 @@ fn no_op(
 
 /// The cost of the README's subscriber: events at INFO, and the spans of records.
 fn tracing(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
-    let contestant = |subscriber| Contestant::Campanile {
-        order: OrderKind::ByKey,
-        runtime: RuntimeKind::TwoWorkers,
-        subscriber,
-    };
-    let [with, without] = runner.rounds(&PAYMENTS, [contestant(true), contestant(false)])?;
+    let [with, without] = observed(runner, Telemetry::Subscriber)?;
     report.compare(Comparison {
         row: "tracing",
         contestant: "by key with fmt::init()",
@@ -254,6 +250,32 @@ fn tracing(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
         goals: Goals { rate: Some(Goal::AtLeast(0.97)), ..Goals::default() },
     });
     Ok(())
+}
+
+/// The cost of a recorder of metrics.
+fn metrics(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let [with, without] = observed(runner, Telemetry::Recorder)?;
+    report.compare(Comparison {
+        row: "metrics",
+        contestant: "by key with a recorder",
+        candidate: with,
+        reference: ("by key without a recorder", without),
+        goals: Goals {
+            rate: Some(Goal::AtLeast(0.98)),
+            cpu: Some(Goal::AtMost(1.02)),
+            ..Goals::default()
+        },
+    });
+    Ok(())
+}
+
+fn observed(runner: &mut Runner, by: Telemetry) -> Result<[Vec<Measurement>; 2], BoxError> {
+    let contestant = |telemetry| Contestant::Campanile {
+        order: OrderKind::ByKey,
+        runtime: RuntimeKind::TwoWorkers,
+        telemetry,
+    };
+    runner.rounds(&PAYMENTS, [by, Telemetry::None].map(contestant))
 }
 
 /// Memory usage while no handler finishes and all partitions have a backlog of large records.
@@ -278,7 +300,7 @@ fn memory_500(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> 
 }
 
 fn with_layer(order: OrderKind, runtime: RuntimeKind) -> Contestant {
-    Contestant::Campanile { order, runtime, subscriber: false }
+    Contestant::Campanile { order, runtime, telemetry: Telemetry::None }
 }
 
 /// Adds a comparison for each runtime, in the order of [`RuntimeKind::ALL`].

@@ -27,7 +27,7 @@ pub(super) struct Task {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Contestant {
     /// Campanile: the driver, the idempotency layer and the Redis store on their default settings.
-    Campanile { order: OrderKind, runtime: RuntimeKind, subscriber: bool },
+    Campanile { order: OrderKind, runtime: RuntimeKind, telemetry: Telemetry },
     /// The driver with a service that does nothing, and no layer.
     NoOp { order: OrderKind, runtime: RuntimeKind },
     /// Like `Campanile`, one record at a time; reports the time since each record was produced.
@@ -51,6 +51,17 @@ pub(super) enum Contestant {
 pub(super) enum OrderKind {
     ByPartition,
     ByKey,
+}
+
+/// What observes a contestant.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Telemetry {
+    /// Nothing.
+    None,
+    /// The subscriber of the README.
+    Subscriber,
+    /// A recorder of metrics, which is read every second.
+    Recorder,
 }
 
 /// The runtime of a contestant.

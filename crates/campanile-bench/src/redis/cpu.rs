@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use campanile::BoxError;
 use campanile_test::RedisServer;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{Environment, info};
 
@@ -20,8 +21,9 @@ pub(super) fn of_server(server: &RedisServer) -> Result<Duration, BoxError> {
 }
 
 /// Reads the processor time that this process has used.
-pub(super) fn of_process() -> Result<Duration, BoxError> {
-    parse_stat(&fs::read_to_string("/proc/self/stat")?)
+pub(super) fn of_process() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Reads the processor time of this process's threads with this name.
