@@ -42,6 +42,8 @@ pub enum Cause {
     First,
     /// There is no entry, and the offset is committed.
     CommittedWithoutEntry,
+    /// There is no entry, and the committed offset is beyond the end of the partition.
+    CommittedBeyondEnd,
 
     /// The handler runs for this record.
     Running,
@@ -177,6 +179,13 @@ impl Cause {
                 "If the entry has expired, a further delivery runs the handler again. Check the \
                  namespace and the settings of the key, and look for a dead letter.",
             ),
+            Self::CommittedBeyondEnd => (
+                "The group's committed offset is beyond the end of the partition, so it says nothing \
+                 about the record: the partition has lost records, its topic was created again, or the \
+                 offset is that of another cluster.",
+                "A consumer starts where `auto.offset.reset` says. Stop the consumer, and set the \
+                 group's offset to the first record that must be processed.",
+            ),
             Self::Running => (
                 "The handler is running for the record.",
                 "Wait for the end. If it hangs, stop its process, or unlock the key.",
@@ -255,13 +264,18 @@ impl Cause {
                 "Check that the former owner has stopped: its handler may still run.",
             ),
             Self::PermanentFailure => (
-                "The last attempt failed permanently. The next delivery gives the record up.",
-                "If the record must be processed, fix the cause and reopen the key with force.",
+                "The last attempt failed permanently. The next delivery gives the record up, at which a \
+                 consumer stops by default.",
+                "If the record must be processed, fix the cause and reopen the key with force. \
+                 Otherwise skip it, or set a dead-letter topic (`on_give_up`). Then start the consumer, \
+                 if it has stopped.",
             ),
             Self::Exhausted => (
-                "No attempts are left. The next delivery gives the record up.",
+                "No attempts are left. The next delivery gives the record up, at which a consumer stops \
+                 by default.",
                 "If the record must be processed, fix the cause, then raise the maximum attempts or \
-                 reopen the key with force.",
+                 reopen the key with force. Otherwise skip it, or set a dead-letter topic \
+                 (`on_give_up`). Then start the consumer, if it has stopped.",
             ),
             Self::RetryAfterCommit => (
                 "The last attempt failed, and the record's offset is committed: a copy waits in a \

@@ -22,6 +22,8 @@ pub(super) struct Facts<'a> {
     pub(super) entry: &'a EntryReport,
     pub(super) group: Option<&'a GroupReport>,
     pub(super) max_attempts: Option<u16>,
+    /// The offset behind the last record of the partition.
+    pub(super) end: i64,
 }
 
 /// For which record the key was granted.
@@ -56,10 +58,11 @@ impl Facts<'_> {
             return Cause::NoEntry;
         };
         match group.committed {
+            Some(committed) if committed > self.end => Cause::CommittedBeyondEnd,
             Some(committed) if committed > self.record.offset() => Cause::CommittedWithoutEntry,
             _ if group.is_empty => Cause::NoConsumer,
             None => Cause::NoCommittedOffset,
-            Some(committed) if committed == self.record.offset() => Cause::First,
+            Some(_) if group.is_next => Cause::First,
             Some(_) => Cause::Behind,
         }
     }
@@ -100,14 +103,15 @@ impl Facts<'_> {
         let is_given_up = entry.has_permanent_failure() || self.is_exhausted(entry);
         if entry.give_ups() >= BLOCKED_GIVE_UPS && (is_given_up || self.max_attempts.is_none()) {
             Cause::GiveUpBlocked
+        } else if entry.has_permanent_failure() {
+            // Even if the group has no members: by default, the consumer stops at such a record.
+            Cause::PermanentFailure
+        } else if self.is_exhausted(entry) {
+            Cause::Exhausted
         } else if self.has_no_consumer() {
             Cause::NoConsumer
         } else if is_reopened {
             Cause::Reopened
-        } else if entry.has_permanent_failure() {
-            Cause::PermanentFailure
-        } else if self.is_exhausted(entry) {
-            Cause::Exhausted
         } else if entry.is_released() {
             Cause::Released
         } else if entry.error().as_deref() == Some(UNLOCKED) {

@@ -9,7 +9,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
-use rdkafka::{Message, Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 
 use super::{Cause, GroupReport};
@@ -50,36 +50,42 @@ pub(super) fn observe(
     group: Option<&str>,
     timeout: Duration,
 ) -> Result<Observed, AdminError> {
-    let reader = Reader::connect(kafka, at, group.unwrap_or(NO_GROUP), timeout)?;
-    let (start, stable_end) = reader.bounds()?;
+    // The brokers do not show a consumer that waits for transactions the group's offsets while one of
+    // them is part of an open transaction, nor the last records of the partition.
+    let mut config = kafka.clone();
+    config.set(ISOLATION, "read_uncommitted");
+    let uncommitted = Reader::connect(&config, at, group.unwrap_or(NO_GROUP), timeout)?;
+    let (start, end) = uncommitted.bounds()?;
     let mut observed =
-        Observed { record: Err(Cause::BeforeStart), bounds: (start, stable_end), group: None };
+        Observed { record: Err(Cause::BeforeStart), bounds: (start, end), group: None };
     if let Some(group) = group {
-        observed.group = Some(reader.group(group)?);
+        observed.group = Some(uncommitted.group(group)?);
     }
     if at.offset < start {
         return Ok(observed);
     }
-    if at.offset < stable_end
-        && let Some(record) = reader.read()?
-    {
-        observed.record = Ok(record);
+    if at.offset >= end {
+        observed.record = Err(Cause::BeyondEnd);
         return Ok(observed);
     }
-    // Nothing that this consumer can read is there; perhaps one that ignores transactions can.
-    let mut uncommitted = kafka.clone();
-    uncommitted.set(ISOLATION, "read_uncommitted");
-    let uncommitted = Reader::connect(&uncommitted, at, group.unwrap_or(NO_GROUP), timeout)?;
-    let (start, end) = uncommitted.bounds()?;
-    observed.bounds = (start, end);
-    observed.record = Err(if at.offset < start {
-        Cause::BeforeStart
-    } else if at.offset >= end {
-        Cause::BeyondEnd
-    } else if at.offset >= stable_end {
-        Cause::OpenTransaction
-    } else if uncommitted.read()?.is_some() {
+    let reader = Reader::connect(kafka, at, group.unwrap_or(NO_GROUP), timeout)?;
+    let (_, stable_end) = reader.bounds()?;
+    if at.offset >= stable_end {
+        observed.record = Err(Cause::OpenTransaction);
+        return Ok(observed);
+    }
+    if let Some(record) = reader.read_at(at.offset)? {
+        observed.record = Ok(record);
+        if let Some(group) = &mut observed.group {
+            group.is_next = reader.is_next(group.committed, start)?;
+        }
+        return Ok(observed);
+    }
+    observed.record = Err(if uncommitted.read_at(at.offset)?.is_some() {
         Cause::Aborted
+    } else if uncommitted.bounds()?.0 > at.offset {
+        // Deleted meanwhile.
+        Cause::BeforeStart
     } else if uncommitted.is_compacted() {
         Cause::CompactedAway
     } else {
@@ -147,24 +153,35 @@ impl<'a> Reader<'a> {
         bounds.map_err(|error| self.error("cannot read the ends of the partition", error))
     }
 
-    /// Reads the record, unless this consumer skips its offset.
-    fn read(&self) -> Result<Option<Record>, AdminError> {
+    /// Whether this offset is committed, and no record lies between it and the record that is asked
+    /// for. There may be offsets between them: of deleted records, and of the markers of transactions.
+    fn is_next(&self, committed: Option<i64>, start: i64) -> Result<bool, AdminError> {
+        let Some(next) = committed.map(|committed| committed.max(start)) else {
+            return Ok(false);
+        };
+        if next >= self.at.offset {
+            return Ok(next == self.at.offset);
+        }
+        Ok(self.read(next)?.is_some_and(|record| record.offset() == self.at.offset))
+    }
+
+    /// Reads the record at this offset, unless this consumer skips it.
+    fn read_at(&self, offset: i64) -> Result<Option<Record>, AdminError> {
+        Ok(self.read(offset)?.filter(|record| record.offset() == offset))
+    }
+
+    /// Reads the first record at this offset or behind it. `None` if this consumer can read none.
+    fn read(&self, offset: i64) -> Result<Option<Record>, AdminError> {
         let action = "cannot read the record";
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(
-            &self.at.topic,
-            self.at.partition,
-            Offset::Offset(self.at.offset),
-        )
-        .and_then(|()| self.consumer.assign(&list))
-        .map_err(|error| self.error(action, error))?;
+        list.add_partition_offset(&self.at.topic, self.at.partition, Offset::Offset(offset))
+            .and_then(|()| self.consumer.assign(&list))
+            .map_err(|error| self.error(action, error))?;
         let start = self.clock.now();
         while self.clock.now() - start < self.timeout {
             match self.consumer.poll(ATTEMPT_TIMEOUT) {
                 None => {}
-                Some(Ok(message)) => {
-                    return Ok((message.offset() == self.at.offset).then(|| message.to_record()));
-                }
+                Some(Ok(message)) => return Ok(Some(message.to_record())),
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(None),
                 Some(Err(error)) => match error.rdkafka_error_code() {
                     // Deleted since the bounds were read.
@@ -201,7 +218,7 @@ impl<'a> Reader<'a> {
         let is_empty = groups.is_ok_and(|groups| {
             groups.groups().iter().any(|group| group.name() == name && group.state() == "Empty")
         });
-        Ok(GroupReport { name: name.into(), committed, is_empty })
+        Ok(GroupReport { name: name.into(), committed, is_next: false, is_empty })
     }
 
     /// Whether the topic is compacted. If the brokers do not say, it may be.

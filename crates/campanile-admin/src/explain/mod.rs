@@ -135,8 +135,8 @@ impl Explain {
         let store_key = StoreKey::new(self.namespace.clone(), key);
         let entry = inspect(store, &store_key).await?.with_key(key);
         let group = explanation.group.as_ref();
-        let max_attempts = self.max_attempts;
-        explanation.cause = Facts { record, entry: &entry, group, max_attempts }.cause();
+        let (max_attempts, (_, end)) = (self.max_attempts, explanation.bounds);
+        explanation.cause = Facts { record, entry: &entry, group, max_attempts, end }.cause();
         explanation.entry = Some(entry);
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Explain {
 ///
 /// `Display` shows it in words. It serializes as an object with the fields `record`, `cause`, `text`,
 /// `hint`, `start` and `end` (the offsets of the partition), and what there is of `detail`, `group`
-/// (with `name`, `committed` and `is_empty`) and `entry` (see [`EntryReport`]).
+/// (with `name`, `committed`, `is_next` and `is_empty`) and `entry` (see [`EntryReport`]).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -172,6 +172,8 @@ pub struct GroupReport {
     pub name: Box<str>,
     /// The committed offset in the record's partition, if there is one.
     pub committed: Option<i64>,
+    /// Whether the record is the first one that is not finished.
+    pub is_next: bool,
     /// Whether the group is known to have no members.
     pub is_empty: bool,
 }

@@ -1,34 +1,41 @@
-//! Planted situations, each with the cause that `explain` must find, on one broker.
+//! Planted situations, each with the cause that `explain` must find, on one broker and one Redis.
 //!
 //! Each situation has a partition of one topic, in which its record is at offset 1 unless it says
-//! otherwise. The first group has a member, the second one has none.
+//! otherwise, and a namespace. The first group has a member, the others have none.
 
 mod bad_input;
 mod situations;
 
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use campanile_admin::explain::{Cause, Explain, Explanation, KeySource};
-use campanile_core::Coordinates;
-use campanile_test::{KafkaServer, Message, eventually};
+use campanile_admin::{AnyStore, StoreConfig};
+use campanile_core::{Coordinates, Namespace};
+use campanile_idempotency::{Found, InspectStore, Inspection};
+use campanile_test::{KafkaServer, Message, RedisServer, eventually};
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::planter::{MAX_ATTEMPTS, Planter, namespace};
+use crate::planter::{MAX_ATTEMPTS, Planter};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TOPIC: &str = "payments";
 const HEADER: &str = "idempotency-key";
 const BUSY: &str = "billing";
 const IDLE: &str = "idle";
+/// A group to which a transaction that is open has sent offsets.
+const TRANSACTIONAL: &str = "transactional";
 
 /// A `static` is never dropped; the server's process exits with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
     let builder = KafkaServer::builder().property("log.cleaner.backoff.ms", "100");
     builder.property("log.initial.task.delay.ms", "100").start().unwrap()
 });
+
+static REDIS: LazyLock<RedisServer> = LazyLock::new(|| RedisServer::start().unwrap());
 
 /// A situation, and the cause that explains its record.
 struct Situation {
@@ -41,6 +48,8 @@ struct Situation {
     key: KeySource,
     max_attempts: Option<u16>,
     planter: Planter,
+    /// A command of Redis that makes the value something else than an entry, without the name.
+    garbling: Option<&'static [&'static str]>,
 }
 
 impl Situation {
@@ -60,6 +69,7 @@ impl Situation {
             key: KeySource::default(),
             max_attempts: Some(MAX_ATTEMPTS),
             planter: Planter::new(&key),
+            garbling: None,
         }
     }
 
@@ -97,6 +107,15 @@ impl Situation {
         Self { key, ..self }
     }
 
+    /// The record has this idempotency key.
+    fn with_key(self, key: &str) -> Self {
+        Self { planter: Planter::new(key), ..self }
+    }
+
+    fn garbled(self, garbling: &'static [&'static str]) -> Self {
+        Self { garbling: Some(garbling), ..self }
+    }
+
     fn without_max_attempts(self) -> Self {
         Self { max_attempts: None, ..self }
     }
@@ -108,8 +127,51 @@ impl Situation {
         self
     }
 
+    /// Each situation has its own namespace, because some have the same key.
+    fn namespace(&self) -> Namespace {
+        let Coordinates { topic, partition, .. } = &self.at;
+        format!("{topic}-{partition}").try_into().unwrap()
+    }
+
+    /// The name of the entry in Redis, by the layout in `docs/protocol.md`.
+    fn entry_name(&self) -> Vec<u8> {
+        let key = self.planter.key();
+        let digest = key.digest();
+        let bucket = digest[15] & 15;
+        [format!("{{{}:{bucket:02x}}}", self.namespace()).as_bytes(), digest].concat()
+    }
+
+    /// Copies the entry to Redis. The clock of Redis cannot be set, so the times of the entry are moved
+    /// by the difference between the clocks.
+    fn copy_to_redis(&self) {
+        let client = redis::Client::open(REDIS.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let name = self.entry_name();
+        let store = &self.planter.store;
+        let inspection = store.inspect(&self.planter.key()).now_or_never();
+        let Inspection { now, found, .. } = inspection.expect("the store does not wait").unwrap();
+        if let Found::Entry { entry, expires_at } = found {
+            let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
+            let now_in_redis = seconds * 1_000_000 + micros;
+            let moved = |time: SystemTime| {
+                let ahead = i64::try_from(micros_of(time)).unwrap()
+                    - i64::try_from(micros_of(now)).unwrap();
+                now_in_redis.checked_add_signed(ahead).unwrap()
+            };
+            let mut value = entry.to_bytes().to_vec();
+            let created = u32::try_from(moved(entry.created()) / 1_000_000).unwrap();
+            value[32..36].copy_from_slice(&created.to_be_bytes());
+            value[36..44].copy_from_slice(&moved(entry.at()).to_be_bytes());
+            let set = redis::cmd("SET").arg(&name).arg(value).arg("PXAT").take();
+            () = { set }.arg(moved(expires_at) / 1_000).query(&mut connection).unwrap();
+        }
+        if let Some([command, arguments @ ..]) = self.garbling {
+            () = redis::cmd(command).arg(&name).arg(arguments).query(&mut connection).unwrap();
+        }
+    }
+
     fn explain(&self) -> Explain {
-        let mut explain = Explain::new(self.at.clone(), namespace());
+        let mut explain = Explain::new(self.at.clone(), self.namespace());
         if let Some(group) = self.group {
             explain = explain.with_group(group);
         }
@@ -119,9 +181,14 @@ impl Situation {
         explain
     }
 
-    async fn explained(&self) -> Explanation {
-        self.explain().run(&kafka_config(), &self.planter.store, &self.key).await.unwrap()
+    async fn explained(&self, store: &AnyStore) -> Explanation {
+        self.explain().run(&kafka_config(), store, &self.key).await.unwrap()
     }
+}
+
+fn micros_of(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_micros()).unwrap()
 }
 
 fn kafka_config() -> ClientConfig {
@@ -148,7 +215,7 @@ fn plant(situations: &[Situation]) -> BaseConsumer {
     KAFKA.create_topic("elsewhere", 1, &[]).unwrap();
     let records = situations.iter().flat_map(|situation| situation.records.clone());
     KAFKA.producer().produce_all(records).unwrap();
-    for group in [BUSY, IDLE] {
+    for group in [BUSY, IDLE, TRANSACTIONAL] {
         let consumer: BaseConsumer = KAFKA.consumer_config(group).create().unwrap();
         consumer.commit(&partition_list(situations, group), CommitMode::Sync).unwrap();
     }
@@ -168,10 +235,13 @@ async fn planted_situations_are_explained() {
     let blocking = tokio::task::spawn_blocking(|| {
         let situations = situations::all();
         let member = plant(&situations);
+        situations.iter().for_each(Situation::copy_to_redis);
         (situations, member)
     });
     let (situations, _member) = blocking.await.unwrap();
-    let explanations = join_all(situations.iter().map(Situation::explained)).await;
+    let store = REDIS.url().parse::<StoreConfig>().unwrap();
+    let store = store.connect_to_inspect().await.unwrap();
+    let explanations = join_all(situations.iter().map(|it| it.explained(&store))).await;
     let mut wrong = Vec::new();
     for (situation, explanation) in situations.iter().zip(&explanations) {
         let Situation { name, cause, .. } = situation;

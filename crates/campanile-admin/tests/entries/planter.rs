@@ -13,8 +13,10 @@ use campanile_idempotency::{MemoryStore, Store};
 use futures_util::FutureExt;
 
 pub(crate) const NAMESPACE: &str = "billing";
-pub(crate) const TTL: Duration = Duration::from_secs(30);
+/// Long, so that a lock does not expire in Redis during a test.
+pub(crate) const TTL: Duration = Duration::from_secs(10 * 60);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const HOUR: Duration = Duration::from_secs(60 * 60);
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) const MAX_ATTEMPTS: u16 = 3;
 
@@ -65,11 +67,6 @@ impl Planter {
 
     pub(crate) fn advance(&self, time: Duration) {
         self.seconds.fetch_add(time.as_secs(), Ordering::Relaxed);
-    }
-
-    /// Sets the clock to 2001, before all records.
-    pub(crate) fn set_early(&self) {
-        self.seconds.store(1_000_000_000, Ordering::Relaxed);
     }
 
     pub(crate) fn apply(&self, operation: Operation) -> Reply {

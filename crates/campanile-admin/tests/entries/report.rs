@@ -9,7 +9,7 @@ use campanile_core::{
 use campanile_idempotency::Found;
 use serde_json::json;
 
-use crate::planter::{DAY, MINUTE, Planter, namespace};
+use crate::planter::{DAY, MINUTE, Planter, TTL, namespace};
 
 const RECORD: &str = "payments/3@42";
 
@@ -30,7 +30,7 @@ async fn running_entry_names_process_record_and_lock() {
         format!(
             "key       p-1\n\
              entry     billing/{digest}\n\
-             state     PROCESSING: attempt 2 has the lock until 2100-01-01T00:01:30.000Z (in 20 s), \
+             state     PROCESSING: attempt 2 has the lock until 2100-01-01T00:11:00.000Z (in 9 min 50 s), \
              unless renewed\n\
              attempts  2 counted, 0 interrupted, 0 give-ups\n\
              granted   2100-01-01T00:01:00.000Z (10 s ago)\n\
@@ -49,7 +49,7 @@ async fn each_state_has_its_own_words() {
     let planter = Planter::new("p-1");
     assert!(text(&planter).await.contains("no entry"));
     let grant = planter.acquire(RECORD);
-    planter.advance(MINUTE);
+    planter.advance(TTL);
     assert!(text(&planter).await.contains("PROCESSING, stuck: its lock expired"));
     planter.fail(grant, MINUTE, false);
     assert!(text(&planter).await.contains("RETRYING: the next attempt may start at"));

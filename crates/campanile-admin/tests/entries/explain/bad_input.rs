@@ -5,8 +5,9 @@ use std::time::Duration;
 use campanile_admin::AdminError;
 use campanile_admin::explain::{Cause, Explain, KeySource};
 use campanile_idempotency::{InspectStore, MemoryStore, StoreError};
-use campanile_test::Message;
+use campanile_test::{Message, MockKafka};
 use rdkafka::ClientConfig;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::{HEADER, KAFKA, kafka_config};
 use crate::list::{Broken, WithGarbage};
@@ -82,6 +83,25 @@ async fn explanation_shows_cause_hint_group_and_entry() {
     let value = serde_json::to_value(&explanation).unwrap();
     assert_eq!((&value["cause"], &value["end"]), (&"unreadable".into(), &1.into()));
     assert_eq!(value["entry"]["state"], "unreadable");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn coordinator_that_is_away_is_asked_again() {
+    let kafka = tokio::task::spawn_blocking(|| {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("moved", 1).unwrap();
+        kafka.producer().produce(Message::to("moved").header(HEADER, "p-1")).unwrap();
+        // librdkafka itself tries again some times.
+        let away = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_COORDINATOR; 8];
+        kafka.cluster().request_errors(RDKafkaApiKey::OffsetFetch, &away);
+        kafka
+    });
+    let kafka = kafka.await.unwrap();
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", kafka.bootstrap());
+    let explain = Explain::new("moved/0@0".parse().unwrap(), namespace()).with_group("billing");
+    let explained = explain.run(&config, &MemoryStore::new(), &KeySource::default()).await;
+    assert_eq!(explained.unwrap().cause, Cause::NoCommittedOffset);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use campanile_admin::entries::RepairPlan;
 use campanile_admin::explain::{Cause, KeySource};
-use campanile_core::{Operation, Reply};
+use campanile_core::{Coordinates, Operation, Reply};
 use campanile_test::{Message, eventually};
 use futures_util::FutureExt;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::{HEADER, IDLE, KAFKA, Situation, TIMEOUT, kafka_config};
-use crate::planter::{DAY, MINUTE, Planter, TTL};
+use super::{BUSY, HEADER, IDLE, KAFKA, Situation, TIMEOUT, TRANSACTIONAL, kafka_config};
+use crate::planter::{DAY, HOUR, Planter, TTL};
 
 const NOW: Duration = Duration::ZERO;
 
@@ -30,6 +31,7 @@ pub(super) fn all() -> Vec<Situation> {
     add_given_up(&mut add);
     add_retrying(&mut add);
     add_completed(&mut add);
+    add_unreadable(&mut add);
     all
 }
 
@@ -139,6 +141,23 @@ fn add_without_entry(add: Add<'_>) {
     add("no members, behind", Cause::NoConsumer, |s| s.group(Some(IDLE)).committed(Some(0)));
     add("finished without a lock", Cause::CommittedWithoutEntry, Situation::finished);
     add("finished, no members", Cause::CommittedWithoutEntry, |s| s.group(Some(IDLE)).finished());
+    add("no members, offsets of a transaction pending", Cause::NoConsumer, |s| {
+        copy("pending");
+        let s = s.in_topic("pending").group(Some(TRANSACTIONAL));
+        send_offsets(&s.at);
+        s
+    });
+    add("first behind the marker of a transaction", Cause::First, |s| {
+        transactions("marker.first", &[true, true], false);
+        s.in_topic("marker.first").offset(2).group(Some(BUSY))
+    });
+    add("first behind deleted records", Cause::First, |s| {
+        delete_first_record("overtaken");
+        s.in_topic("overtaken").group(Some(BUSY)).committed(Some(0))
+    });
+    add("offset of the group beyond the end", Cause::CommittedBeyondEnd, |s| {
+        s.committed(Some(100))
+    });
     add("entry expired", Cause::CommittedWithoutEntry, |s| {
         s.finished().plant(|entry, this, _| {
             entry.complete(entry.acquire(this), this);
@@ -187,6 +206,13 @@ fn add_processing(add: Add<'_>) {
     add("running for another record", Cause::RunningForOther, |s| {
         s.plant(|entry, _, other| entry.start(other))
     });
+    add("running for a record of another topic", Cause::RunningForOther, |s| {
+        s.plant(|entry, _, _| entry.start("refunds/0@1"))
+    });
+    add("copy in a retry topic, running", Cause::Running, |s| {
+        copy("payments.retry.1");
+        s.in_topic("payments.retry.1").with_key("p-1").plant(|entry, this, _| entry.start(this))
+    });
     add("running for a copy", Cause::RunningAfterCommit, |s| {
         s.finished().plant(|entry, _, _| entry.start("payments.retry/0@7"))
     });
@@ -202,7 +228,7 @@ fn add_processing(add: Add<'_>) {
     add("owner of another record crashed", Cause::OwnerLost, |s| {
         s.plant(|entry, _, other| {
             entry.acquire(other);
-            entry.advance(MINUTE);
+            entry.advance(HOUR);
         })
     });
     add("owner crashed, no members", Cause::NoConsumer, |s| {
@@ -295,6 +321,9 @@ fn add_given_up(add: Add<'_>) {
     add("given up for another record", Cause::GivenUpForOther, |s| {
         s.plant(|entry, _, other| entry.give_up(entry.acquire(other)))
     });
+    add("copy given up", Cause::GivenUpForOther, |s| {
+        s.finished().plant(|entry, _, _| entry.give_up(entry.acquire("payments.retry/0@7")))
+    });
     add("given up again after a redrive", Cause::GivenUpForOther, |s| {
         s.finished().plant(|entry, this, other| {
             entry.give_up(entry.acquire(this));
@@ -333,25 +362,25 @@ fn repair(entry: &Planter, unlock: bool) {
 
 fn add_retrying(add: Add<'_>) {
     add("backing off", Cause::BackingOff, |s| {
-        s.plant(|entry, this, _| entry.fail(entry.acquire(this), MINUTE, false))
+        s.plant(|entry, this, _| entry.fail(entry.acquire(this), HOUR, false))
     });
     add("backing off, no members", Cause::BackingOff, |s| {
-        s.group(Some(IDLE)).plant(|entry, this, _| entry.fail(entry.acquire(this), MINUTE, false))
+        s.group(Some(IDLE)).plant(|entry, this, _| entry.fail(entry.acquire(this), HOUR, false))
     });
     add("backing off for another record", Cause::BackingOff, |s| {
-        s.plant(|entry, _, other| entry.fail(entry.acquire(other), MINUTE, false))
+        s.plant(|entry, _, other| entry.fail(entry.acquire(other), HOUR, false))
     });
     add("backoff over", Cause::RetryDue, |s| {
         s.plant(|entry, this, _| {
-            entry.fail(entry.acquire(this), MINUTE, false);
-            entry.advance(MINUTE);
+            entry.fail(entry.acquire(this), HOUR, false);
+            entry.advance(HOUR);
         })
     });
     add("backoff over, no members", Cause::NoConsumer, |s| {
         s.group(Some(IDLE)).plant(|entry, this, _| entry.fail(entry.acquire(this), NOW, false))
     });
     add("copy in a retry topic", Cause::RetryAfterCommit, |s| {
-        s.finished().plant(|entry, this, _| entry.fail(entry.acquire(this), MINUTE, false))
+        s.finished().plant(|entry, this, _| entry.fail(entry.acquire(this), HOUR, false))
     });
     add("released by a shutdown", Cause::Released, |s| {
         s.plant(|entry, this, _| release(entry, this))
@@ -368,6 +397,37 @@ fn add_retrying(add: Add<'_>) {
     add("no attempts left", Cause::Exhausted, |s| s.plant(|entry, this, _| entry.exhaust(this)));
     add("no attempts left, maximum unknown", Cause::RetryDue, |s| {
         s.without_max_attempts().plant(|entry, this, _| entry.exhaust(this))
+    });
+    add("consumer stopped at a permanent failure", Cause::PermanentFailure, |s| {
+        s.group(Some(IDLE)).plant(|entry, this, _| {
+            entry.fail(entry.acquire(this), NOW, true);
+            release(entry, this);
+        })
+    });
+    add("consumer stopped after the last attempt", Cause::Exhausted, |s| {
+        s.group(Some(IDLE)).plant(|entry, this, _| {
+            entry.exhaust(this);
+            release(entry, this);
+        })
+    });
+    add("copy in a retry topic, waiting", Cause::BackingOff, |s| {
+        copy("payments.retry.2");
+        s.in_topic("payments.retry.2").with_key("p-1").plant(|entry, _, other| {
+            entry.fail(entry.acquire(other), HOUR, false);
+        })
+    });
+    add("reopened and produced again", Cause::Reopened, |s| {
+        s.plant(|entry, _, other| {
+            entry.give_up(entry.acquire(other));
+            repair(entry, false);
+        })
+    });
+    add("failed again after an unlock", Cause::RetryDue, |s| {
+        s.plant(|entry, this, _| {
+            entry.acquire(this);
+            repair(entry, true);
+            entry.fail(entry.acquire(this), NOW, false);
+        })
     });
     add("reopened", Cause::Reopened, |s| {
         s.plant(|entry, this, _| {
@@ -414,10 +474,21 @@ fn add_completed(add: Add<'_>) {
     add("duplicate of another topic", Cause::DuplicateOfOther, |s| {
         s.plant(|entry, _, _| entry.complete(entry.acquire("refunds/0@1"), "refunds/0@1"))
     });
+    add("completed by its copy", Cause::DuplicateOfOther, |s| {
+        let copy = "payments.retry/0@7";
+        s.finished().plant(|entry, _, _| entry.complete(entry.acquire(copy), copy))
+    });
+    add("completed after a redrive", Cause::Completed, |s| {
+        s.finished().plant(|entry, this, other| {
+            entry.give_up(entry.acquire(other));
+            repair(entry, false);
+            entry.complete(entry.acquire(this), this);
+        })
+    });
     add("duplicate without details", Cause::DuplicateOfEarlier, |s| {
         s.finished().plant(|entry, this, _| {
-            entry.set_early();
             entry.complete(entry.acquire(this), "");
+            entry.advance(DAY);
         })
     });
     add("completed without details", Cause::CompletedByAny, |s| {
@@ -430,6 +501,36 @@ fn add_completed(add: Add<'_>) {
             entry.complete(grant, "");
         })
     });
+}
+
+/// The value is no entry, in Redis.
+fn add_unreadable(add: Add<'_>) {
+    add("value of a later version", Cause::Unreadable, |s| {
+        s.garbled(&["SETRANGE", "0", "\u{2}"]).plant(|entry, this, _| entry.start(this))
+    });
+    add("value cut short", Cause::Unreadable, |s| s.garbled(&["SET", "short"]));
+    add("value of another type", Cause::Unreadable, |s| s.garbled(&["RPUSH", "element"]));
+}
+
+/// A retry topic with a copy.
+fn copy(topic: &str) {
+    create(topic, &[]);
+    let copies = ["other", "p-1"].map(|key| Message::to(topic).header(HEADER, key));
+    KAFKA.producer().produce_all(copies).unwrap();
+}
+
+/// Sends an offset of the group to a transaction that stays open.
+fn send_offsets(at: &Coordinates) {
+    let mut config: ClientConfig = kafka_config();
+    config.set("transactional.id", TRANSACTIONAL);
+    let producer: BaseProducer = config.create().unwrap();
+    let consumer: BaseConsumer = KAFKA.consumer_config(TRANSACTIONAL).create().unwrap();
+    let group = consumer.group_metadata().unwrap();
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(&at.topic, at.partition, Offset::Offset(at.offset + 1)).unwrap();
+    producer.init_transactions(TIMEOUT).unwrap();
+    producer.begin_transaction().unwrap();
+    producer.send_offsets_to_transaction(&list, &group, TIMEOUT).unwrap();
 }
 
 fn create(topic: &str, config: &[(&str, &str)]) {
