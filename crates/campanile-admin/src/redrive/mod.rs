@@ -129,7 +129,8 @@ impl Redrive {
         self
     }
 
-    /// Limits the letters per second. Letters that are not selected do not count. Default: no limit.
+    /// Limits the letters per second, on average: after a delay, the letters of at most one second are
+    /// handled without a wait. Letters that are not selected do not count. Default: no limit.
     pub fn with_rate(mut self, letters_per_second: NonZeroU32) -> Self {
         self.rate = Some(letters_per_second);
         self

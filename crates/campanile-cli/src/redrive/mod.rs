@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = parse_pair, help_heading = "Filters")]
     headers: Vec<(String, String)>,
 
-    /// Handle at most this many letters per second
+    /// Handle at most this many letters per second, on average
     #[arg(long, value_name = "LETTERS", help_heading = "Limits")]
     rate: Option<NonZeroU32>,
     /// Handle at most this many letters
