@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use campanile_admin::AdminError;
-use campanile_admin::entries::{EntryPages, EntryQuery};
+use campanile_admin::entries::EntryQuery;
 use campanile_core::State;
 use clap::{Args, ValueEnum};
 
 use crate::exit::Exit;
 use crate::inspect;
-use crate::options::{NamespaceOption, StoreOptions};
+use crate::options::{NamespaceOption, ScanOptions, StoreOptions};
 use crate::print::{print, print_json};
 
 /// List the entries of a namespace, in no particular order
@@ -40,6 +40,8 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     namespace: NamespaceOption,
+    #[command(flatten)]
+    scan: ScanOptions,
     #[command(flatten)]
     store: StoreOptions,
 }
@@ -77,7 +79,7 @@ impl Arguments {
 
 pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     let store = arguments.store.connect().await?;
-    let mut pages = EntryPages::new(&store, arguments.query());
+    let mut pages = arguments.scan.pages(&store, arguments.query());
     let mut left = arguments.limit.unwrap_or(usize::MAX);
     let mut exit = Exit::Done;
     while left > 0

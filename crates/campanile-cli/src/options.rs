@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use campanile_admin::entries::parse_digest;
+use campanile_admin::entries::{EntryPages, EntryQuery, parse_digest};
 use campanile_admin::{AdminError, AnyStore, StoreConfig};
 use campanile_core::{ConfigError, IdempotencyKey, Namespace, StoreKey};
 use campanile_kafka::ConsumerConfig;
-use clap::Args;
+use clap::{Args, value_parser};
 use rdkafka::ClientConfig;
 
 /// The prefix of the environment variables that are settings of librdkafka.
@@ -172,6 +172,25 @@ pub(crate) struct NamespaceOption {
     /// The namespace of the layer
     #[arg(long, env = "CAMPANILE_NAMESPACE", value_parser = parse_namespace)]
     pub(crate) namespace: Namespace,
+}
+
+/// How fast entries are read.
+#[derive(Debug, Args)]
+pub(crate) struct ScanOptions {
+    /// The largest share of the store's time that reading takes, so that the application is not slowed
+    /// down: after each slice, the command waits in proportion. With 100, it does not wait
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = value_parser!(u8).range(1..=100))]
+    max_share: u8,
+}
+
+impl ScanOptions {
+    pub(crate) fn pages<'a>(
+        &self,
+        store: &'a AnyStore,
+        query: EntryQuery,
+    ) -> EntryPages<'a, AnyStore> {
+        EntryPages::new(store, query).with_max_share(self.max_share)
+    }
 }
 
 /// Which key.

@@ -1,11 +1,11 @@
 //! The verb `stats`.
 
 use campanile_admin::AdminError;
-use campanile_admin::entries::EntryStats;
+use campanile_admin::entries::{EntryQuery, EntryStats};
 use clap::Args;
 
 use crate::exit::Exit;
-use crate::options::{NamespaceOption, StoreOptions};
+use crate::options::{NamespaceOption, ScanOptions, StoreOptions};
 use crate::print::{print, print_json};
 
 /// Count the entries of a namespace by state, by age, and by when they expire
@@ -22,12 +22,15 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     namespace: NamespaceOption,
     #[command(flatten)]
+    scan: ScanOptions,
+    #[command(flatten)]
     store: StoreOptions,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     let store = arguments.store.connect().await?;
-    let stats = EntryStats::count(&store, arguments.namespace.namespace).await?;
+    let query = EntryQuery::new(arguments.namespace.namespace);
+    let stats = EntryStats::count(arguments.scan.pages(&store, query)).await?;
     match arguments.json {
         true => print_json(&stats)?,
         false => print(&stats)?,

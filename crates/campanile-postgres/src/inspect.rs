@@ -4,6 +4,7 @@ use campanile_core::{State, StoreKey};
 use campanile_idempotency::{
     Found, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage, StoreError,
 };
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
@@ -50,10 +51,13 @@ impl InspectStore for PgStore {
         let min_age = retention_micros(filter.min_age());
         let parameters: &[&(dyn ToSql + Sync)] =
             &[&namespace, &cursor, &states, &min_age, &ROWS_PER_PAGE, &PAGE_BYTES];
+        // The time on the network is counted as the server's.
+        let start = Instant::now();
         let rows = query(&self.0, SCAN, parameters, READ_ADVICE).await?;
+        let busy = start.elapsed();
         let (last, rows) =
             rows.split_last().ok_or(Failure::Unexpected("a scan has no last row"))?;
-        Ok(read_page(filter, rows, last)?)
+        Ok(read_page(filter, rows, last)?.with_busy(busy))
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use campanile_core::{Namespace, State};
 use campanile_idempotency::{InspectStore, ScanCursor, ScanFilter};
+use tokio::time::{Instant, sleep_until};
 
 use super::EntryReport;
 use crate::AdminError;
@@ -62,6 +63,10 @@ impl EntryQuery {
     }
 }
 
+/// The share of the store's time that a scan takes, unless another is set, in percent. It leaves the
+/// store to the application.
+const DEFAULT_MAX_SHARE: u8 = 5;
+
 /// The entries that a query selects, in pages and in no particular order. Nothing is written, and the
 /// store is never blocked for long.
 ///
@@ -70,17 +75,31 @@ impl EntryQuery {
 pub struct EntryPages<'a, S> {
     store: &'a S,
     query: EntryQuery,
+    max_share: u8,
     /// `None` at the end.
     cursor: Option<ScanCursor>,
+    /// When the next page may be read.
+    resume_at: Instant,
 }
 
 impl<'a, S: InspectStore> EntryPages<'a, S> {
     /// Starts a list.
     pub fn new(store: &'a S, query: EntryQuery) -> Self {
-        Self { store, query, cursor: Some(ScanCursor::default()) }
+        let (cursor, resume_at) = (Some(ScanCursor::default()), Instant::now());
+        Self { store, query, max_share: DEFAULT_MAX_SHARE, cursor, resume_at }
     }
 
-    /// Reads the next page. It may be empty although others follow. `None` at the end.
+    /// Sets the largest share of the store's time that the list takes, in percent from 1 to 100. After
+    /// each page, the list waits in proportion to the time that the page took the store.
+    ///
+    /// Default: 5, so that the application is not slowed down. With 100, there are no waits.
+    #[must_use]
+    pub fn with_max_share(self, percent: u8) -> Self {
+        Self { max_share: percent.clamp(1, 100), ..self }
+    }
+
+    /// Reads the next page. It may be empty although others follow. `None` at the end. Must be called on
+    /// a Tokio runtime with timers.
     ///
     /// # Errors
     /// Fails if the store does not answer. The same page can then be read again.
@@ -91,8 +110,11 @@ impl<'a, S: InspectStore> EntryPages<'a, S> {
         let Some(cursor) = &self.cursor else {
             return Ok(None);
         };
+        sleep_until(self.resume_at).await;
         let page = self.store.scan(&self.query.filter, cursor).await;
         let page = page.map_err(|error| AdminError::store("cannot list the entries", error))?;
+        let share = u32::from(self.max_share);
+        self.resume_at = Instant::now() + page.busy * (100 - share) / share;
         self.cursor = page.next;
         let reports = page.entries.into_iter();
         let reports = reports.map(|(key, found)| EntryReport::new(key, page.now, found));

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
-use campanile_core::{Namespace, State};
+use campanile_core::State;
 use campanile_idempotency::{Found, InspectStore};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{EntryPages, EntryQuery, EntryReport};
+use super::{EntryPages, EntryReport};
 use crate::AdminError;
 
-/// The number of entries of a namespace, by state, by age, and by the time until they expire.
+/// The number of entries by state, by age, and by the time until they expire.
 ///
 /// An entry that changes during the count may be counted twice or with its former state. Bytes are
 /// those of the entries, without what the store needs beside them.
@@ -87,16 +87,25 @@ impl Serialize for Histogram {
 }
 
 impl EntryStats {
-    /// Counts the entries of a namespace. Nothing is written, and the store is never blocked for long.
+    /// Counts the entries of these pages.
+    ///
+    /// ```
+    /// use campanile_admin::entries::{EntryPages, EntryQuery, EntryStats};
+    /// use campanile_idempotency::MemoryStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// let all = EntryPages::new(&store, EntryQuery::new("billing.payments".try_into()?));
+    /// println!("{}", EntryStats::count(all).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Fails if the store does not answer.
-    pub async fn count(
-        store: &impl InspectStore,
-        namespace: Namespace,
-    ) -> Result<Self, AdminError> {
+    pub async fn count<S: InspectStore>(mut pages: EntryPages<'_, S>) -> Result<Self, AdminError> {
         let mut stats = Self::default();
-        let mut pages = EntryPages::new(store, EntryQuery::new(namespace));
         while let Some(page) = pages.next().await? {
             page.iter().for_each(|report| stats.add(report));
         }

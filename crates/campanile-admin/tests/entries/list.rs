@@ -8,6 +8,7 @@ use campanile_idempotency::{
     ExpireStore, Found, InspectStore, Inspection, MemoryStore, ScanCursor, ScanFilter, ScanPage,
     Store, StoreError,
 };
+use tokio::time::Instant;
 
 use crate::planter::{DAY, MINUTE, Planter, namespace, store_key};
 
@@ -69,6 +70,28 @@ async fn pages_list_every_entry() {
     assert_eq!(listed(&planter.store, EntryQuery::new(namespace())).await.len(), 2_505);
 }
 
+#[tokio::test(start_paused = true)]
+async fn pages_take_at_most_their_share_of_the_time() {
+    let planter = planted();
+    for n in 0..2_500 {
+        planter.with_key(&format!("k-{n}")).acquire(RECORD);
+    }
+    let store = Slow(planter.store);
+    for (percent, expected) in [(None, 410), (Some(1), 2_010), (Some(50), 50), (Some(100), 30)] {
+        let mut pages = EntryPages::new(&store, EntryQuery::new(namespace()));
+        if let Some(percent) = percent {
+            pages = pages.with_max_share(percent);
+        }
+        let start = Instant::now();
+        let mut count = 0;
+        while pages.next().await.unwrap().is_some() {
+            count += 1;
+        }
+        let elapsed = start.elapsed();
+        assert_eq!((count, elapsed), (3, Duration::from_millis(expected)), "{percent:?}");
+    }
+}
+
 #[tokio::test]
 async fn unreadable_value_is_listed_by_every_query() {
     let store = WithGarbage(planted().store);
@@ -80,7 +103,8 @@ async fn unreadable_value_is_listed_by_every_query() {
 #[tokio::test]
 async fn stats_count_states_ages_and_expiries() {
     let store = WithGarbage(planted().store);
-    let stats = EntryStats::count(&store, namespace()).await.unwrap();
+    let stats =
+        EntryStats::count(EntryPages::new(&store, EntryQuery::new(namespace()))).await.unwrap();
     assert_eq!((stats.processing.entries, stats.stuck, stats.unreadable), (2, 1, 1));
     assert_eq!(stats.processing.age.counts(), [1, 1, 0, 0, 0]);
     assert_eq!(stats.completed.expiry.counts(), [0, 0, 1, 0, 0]);
@@ -130,6 +154,28 @@ impl ExpireStore for WithGarbage {
     ) -> Result<Vec<ExpireOutcome>, StoreError> {
         assert!(entries.iter().all(|(key, _)| *key != store_key("garbage")));
         self.0.expire(entries, after).await
+    }
+}
+
+/// A store that is busy for 10 ms with each page.
+#[derive(Clone)]
+struct Slow(MemoryStore);
+
+impl Store for Slow {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        self.0.apply(command).await
+    }
+}
+
+impl InspectStore for Slow {
+    async fn inspect(&self, key: &StoreKey) -> Result<Inspection, StoreError> {
+        self.0.inspect(key).await
+    }
+
+    async fn scan(&self, filter: &ScanFilter, cursor: &ScanCursor) -> Result<ScanPage, StoreError> {
+        let busy = Duration::from_millis(10);
+        tokio::time::sleep(busy).await;
+        Ok(self.0.scan(filter, cursor).await?.with_busy(busy))
     }
 }
 

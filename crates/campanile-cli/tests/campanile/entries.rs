@@ -339,6 +339,7 @@ fn wrong_arguments_are_refused() {
         (&["inspect", "p-1", "--namespace", "Billing"], "does not match"),
         (&["list", "--state", "broken"], "possible values"),
         (&["list", "--older", "soon"], "invalid value"),
+        (&["list", "--max-share", "0"], "not in 1..=100"),
         (&["reopen", ""], "the key is empty"),
         (&["expire", "p-1"], "--after"),
         (&["purge"], "<--state <STATE>|--all>"),

@@ -151,11 +151,21 @@ pub struct ScanPage {
     pub entries: Vec<(StoreKey, Found)>,
     /// Where the scan continues; `None` at its end.
     pub next: Option<ScanCursor>,
+    /// How long the store was busy with the page, at most. A tool that waits in proportion between
+    /// pages leaves the rest of the store's time to others.
+    pub busy: Duration,
 }
 
 impl ScanPage {
     /// Creates a page. For stores.
     pub fn new(now: SystemTime, entries: Vec<(StoreKey, Found)>, next: Option<ScanCursor>) -> Self {
-        Self { now, entries, next }
+        Self { now, entries, next, busy: Duration::ZERO }
+    }
+
+    /// Sets how long the store was busy with the page. Default: zero, for a store that serves nobody
+    /// else meanwhile.
+    #[must_use]
+    pub fn with_busy(self, busy: Duration) -> Self {
+        Self { busy, ..self }
     }
 }

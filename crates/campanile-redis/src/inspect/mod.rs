@@ -27,7 +27,7 @@ impl InspectStore for RedisStore {
         self.0.call(read).await
     }
 
-    /// A page examines about 500 keys of the server, whatever namespaces they belong to, in at most
+    /// A page examines about 250 keys of the server, whatever namespaces they belong to, in at most
     /// three round trips. In a cluster, the masters are examined one after another. The replies of
     /// COMPLETED entries are part of the page, so with large replies it may need a longer
     /// [command timeout](crate::RedisConfig::with_command_timeout).

@@ -1,7 +1,7 @@
 //! One page of a scan.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use campanile_core::{Entry, StoreKey};
 use campanile_idempotency::{Found, ScanCursor, ScanFilter, ScanPage, StoreError};
@@ -15,8 +15,9 @@ use crate::key::{entry_key_pattern, parse_entry_key};
 use crate::router::{Router, Target};
 use crate::topology::{Cluster, Node};
 
-/// `SCAN` blocks the server for about half a millisecond for this many keys.
-const KEYS_PER_PAGE: u32 = 500;
+/// `SCAN` blocks the server for about a quarter of a millisecond for this many keys, and for less than a
+/// millisecond if other processes use the same cores.
+const KEYS_PER_PAGE: u32 = 250;
 
 /// The length of an entry without its tail, which has all that is filtered by.
 const HEADER_LEN: usize = 44;
@@ -37,14 +38,14 @@ pub(super) async fn page(
         None => return Err(invalid_cursor()),
     };
     let scan = Scan { router, target, filter };
-    let Slice { now, run_id, cursor, names } = scan.next_slice(position.cursor).await?;
+    let Slice { now, mut busy, run_id, cursor, names } = scan.next_slice(position.cursor).await?;
     if !position.run_id.is_empty() && position.run_id != run_id {
         return Err(must_restart("the Redis server was restarted or replaced"));
     }
-    let names = scan.select(names, now).await?;
+    let names = scan.select(names, now, &mut busy).await?;
     let (now, entries) = match names.is_empty() {
         true => (now, Vec::new()),
-        false => scan.read(names).await?,
+        false => scan.read(names, &mut busy).await?,
     };
 
     let slots = position.slots;
@@ -61,7 +62,7 @@ pub(super) async fn page(
         }
         _ => Some(Position { cursor, run_id, ..position }),
     };
-    Ok(ScanPage::new(now, entries, next.as_ref().map(Position::encode)))
+    Ok(ScanPage::new(now, entries, next.as_ref().map(Position::encode)).with_busy(busy))
 }
 
 /// Finds the masters of the cluster and where the scan continues.
@@ -108,15 +109,26 @@ struct Scan<'a> {
 /// What a call of `SCAN` returned.
 struct Slice {
     now: SystemTime,
+    busy: Duration,
     run_id: Box<[u8]>,
     cursor: u64,
     names: Vec<Name>,
 }
 
 impl Scan<'_> {
-    async fn send(&self, commands: &[Cmd]) -> Result<std::vec::IntoIter<Value>, Failure> {
-        let replies = self.router.read(&self.target, self.filter.namespace(), commands).await?;
-        Ok(replies.into_iter())
+    /// Sends commands. Returns the server's time before them, how long they took it, which includes the
+    /// commands of others that came between them, and the replies.
+    async fn send(
+        &self,
+        commands: impl IntoIterator<Item = Cmd>,
+    ) -> Result<(SystemTime, Duration, std::vec::IntoIter<Value>), Failure> {
+        let time = || std::iter::once(cmd("TIME"));
+        let commands: Vec<_> = time().chain(commands).chain(time()).collect();
+        let replies = self.router.read(&self.target, self.filter.namespace(), &commands).await?;
+        let mut replies = replies.into_iter();
+        let (start, end) = (decode_time(replies.next())?, decode_time(replies.next_back())?);
+        // Zero, if the clock was set back meanwhile.
+        Ok((start, end.duration_since(start).unwrap_or_default(), replies))
     }
 
     async fn next_slice(&self, cursor: u64) -> Result<Slice, Failure> {
@@ -124,8 +136,7 @@ impl Scan<'_> {
         scan.arg(cursor).arg("MATCH").arg(entry_key_pattern(self.filter.namespace()));
         scan.arg("COUNT").arg(KEYS_PER_PAGE);
         let info = cmd("INFO").arg("server").take();
-        let mut replies = self.send(&[cmd("TIME"), info, scan]).await?;
-        let now = decode_time(replies.next())?;
+        let (now, busy, mut replies) = self.send([info, scan]).await?;
         let mut next = || replies.next().unwrap_or(Value::Nil);
         let info = from_redis_value::<String>(next()).map(Info::new);
         let info = info.map_err(|_| Failure::unexpected("INFO did not return a text"))?;
@@ -138,19 +149,25 @@ impl Scan<'_> {
             let key = parse_entry_key(&name, self.filter.namespace(), buckets)?;
             Some((name, key))
         };
-        Ok(Slice { now, run_id, cursor, names: names.into_iter().filter_map(key).collect() })
+        let names = names.into_iter().filter_map(key).collect();
+        Ok(Slice { now, busy, run_id, cursor, names })
     }
 
     /// Reads the headers, and keeps what may match. Most entries do not, and have no details, but they
     /// may have a long reply.
-    async fn select(&self, names: Vec<Name>, now: SystemTime) -> Result<Vec<Name>, Failure> {
+    async fn select(
+        &self,
+        names: Vec<Name>,
+        now: SystemTime,
+        busy: &mut Duration,
+    ) -> Result<Vec<Name>, Failure> {
         let selects_all = self.filter.states().is_empty() && self.filter.min_age().is_zero();
         if selects_all || names.is_empty() {
             return Ok(names);
         }
         let header = |(name, _): &Name| cmd("GETRANGE").arg(name).arg(0).arg(HEADER_LEN - 1).take();
-        let headers: Vec<_> = names.iter().map(header).collect();
-        let headers = self.send(&headers).await?;
+        let (_, took, headers) = self.send(names.iter().map(header)).await?;
+        *busy += took;
         let may_match = |header: &Value| match header {
             Value::BulkString(header) => {
                 Entry::from_bytes(header).map_or(true, |entry| self.filter.matches(&entry, now))
@@ -165,11 +182,11 @@ impl Scan<'_> {
     async fn read(
         &self,
         names: Vec<Name>,
+        busy: &mut Duration,
     ) -> Result<(SystemTime, Vec<(StoreKey, Found)>), Failure> {
         let reads = names.iter().flat_map(|(name, _)| read_commands(name));
-        let commands: Vec<_> = std::iter::once(cmd("TIME")).chain(reads).collect();
-        let mut replies = self.send(&commands).await?;
-        let now = decode_time(replies.next())?;
+        let (now, took, mut replies) = self.send(reads).await?;
+        *busy += took;
         let mut entries = Vec::new();
         for (_, key) in names {
             let found = decode_found(replies.next(), replies.next())?;

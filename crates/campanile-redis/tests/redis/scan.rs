@@ -74,6 +74,7 @@ async fn scan_returns_entries_in_selected_states() {
     let keys = keys(1_200);
     store_entries(&store, &keys).await;
     assert_eq!(found_digests(&scan(&store, &all()).await), digests(&keys));
+    assert!(first_page(&store, &all()).await.busy > Duration::ZERO);
 
     let states = [State::Processing, State::Retrying, State::Completed, State::Failed];
     for (n, state) in states.into_iter().enumerate() {
