@@ -44,7 +44,7 @@ cargo xtask <command>
   servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
             starts Kafka, Redis and Postgres, with Campanile's schema, for manual use, until Ctrl-C.
             Their data is deleted at the end.
-  bench [core|redis|postgres|driver] [--json FILE] [--only ROW[,ROW]] [--rounds N] [--seconds N]
+  bench [core|redis|postgres|driver|admin] [--json FILE] [--only ROW[,ROW]] [--rounds N] [--seconds N]
             runs the benchmarks; of the driver's, --only runs these rows, such as by-partition-6.
   prove [AREA] [--size small|full]
             explores what can be explored completely, and writes what it saw into docs/evidence.md: all

@@ -17,7 +17,7 @@ mod slow_partition;
 mod task;
 mod timing;
 mod topic;
-mod usage;
+pub(crate) mod usage;
 
 use std::time::Duration;
 

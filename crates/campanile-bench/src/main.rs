@@ -1,10 +1,11 @@
-//! Benchmarks: `cargo xtask bench [core|redis|postgres|driver] [--json FILE]`. `--only` selects
+//! Benchmarks: `cargo xtask bench [core|redis|postgres|driver|admin] [--json FILE]`. `--only` selects
 //! single rows of the driver, or of `redis`.
 //!
 //! Every claim is a ratio of two things that are measured in the same run, interleaved, several
 //! times. The output shows the minimum, the median and the maximum. It names the machine, because
 //! absolute figures mean nothing without it.
 
+mod admin;
 mod core;
 mod driver;
 mod handlers;
@@ -22,12 +23,12 @@ use lexopt::{Arg, ValueExt};
 use crate::report::Report;
 
 const USAGE: &str = "\
-usage: campanile-bench [core|redis|postgres|driver] [--json FILE]
+usage: campanile-bench [core|redis|postgres|driver|admin] [--json FILE]
                        [--only ROW[,ROW]] [--rounds N] [--seconds N] [--full]
 
 Of the rows of driver and redis, --only runs these: by-partition-6, or by-partition for all that begin
 so. Each contestant of the driver runs --rounds times (3), for --seconds at most (3). --full fills the
-memory's row with 1 GiB in 500 partitions.";
+memory's row with 1 GiB in 500 partitions, and Redis with 10 million entries for admin.";
 
 fn main() -> ExitCode {
     match run() {
@@ -64,7 +65,7 @@ fn run() -> Result<(), BoxError> {
         areas.push("driver".to_owned());
     }
     if areas.is_empty() {
-        areas = ["core", "redis", "postgres", "driver"].map(String::from).into();
+        areas = ["core", "redis", "postgres", "driver", "admin"].map(String::from).into();
     }
     let mut report = Report::new();
     for area in areas {
@@ -73,6 +74,7 @@ fn run() -> Result<(), BoxError> {
             "redis" => redis::run(&mut report, &options)?,
             "postgres" => postgres::run(&mut report)?,
             "driver" => driver::run(&mut report, options.clone())?,
+            "admin" => admin::run(&mut report, options.full)?,
             other => return Err(format!("no area {other:?}\n{USAGE}").into()),
         }
     }

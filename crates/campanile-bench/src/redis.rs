@@ -2,7 +2,7 @@
 //! both stay constant.
 
 mod cluster;
-mod cpu;
+pub(crate) mod cpu;
 mod details;
 mod duplicates;
 mod latency;

@@ -33,7 +33,7 @@ pub(super) fn resident() -> u64 {
 }
 
 /// Reads the peak resident memory in bytes.
-pub(super) fn peak() -> u64 {
+pub(crate) fn peak() -> u64 {
     1024 * field("/proc/self/status", "VmHWM:")
 }
 

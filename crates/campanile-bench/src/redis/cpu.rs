@@ -15,7 +15,7 @@ pub(super) fn of_redis(env: &Environment) -> Result<Duration, BoxError> {
 }
 
 /// Reads the processor time that this server has used.
-pub(super) fn of_server(server: &RedisServer) -> Result<Duration, BoxError> {
+pub(crate) fn of_server(server: &RedisServer) -> Result<Duration, BoxError> {
     let part = |name| info(server, "cpu", name);
     Ok(Duration::from_secs_f64(part("used_cpu_user")? + part("used_cpu_sys")?))
 }
