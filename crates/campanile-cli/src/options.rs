@@ -180,7 +180,7 @@ pub(crate) struct ScanOptions {
     /// The largest share of the store's time that reading takes, so that the application is not slowed
     /// down: after each slice, the command waits in proportion. With 100, it does not wait
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = value_parser!(u8).range(1..=100))]
-    max_share: u8,
+    pub(crate) max_share: u8,
 }
 
 impl ScanOptions {

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::exit::Exit;
-use crate::options::{NamespaceOption, StoreOptions};
+use crate::options::{NamespaceOption, ScanOptions, StoreOptions};
 use crate::print::{print, print_json};
 use crate::signals::stop_requested;
 
@@ -48,6 +48,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     namespace: NamespaceOption,
     #[command(flatten)]
+    scan: ScanOptions,
+    #[command(flatten)]
     store: StoreOptions,
 }
 
@@ -74,7 +76,7 @@ impl Arguments {
         if let Some(age) = self.older {
             query = query.with_min_age(age);
         }
-        let purge = Purge::new(query);
+        let purge = Purge::new(query).with_max_share(self.scan.max_share);
         match self.rate {
             Some(rate) => purge.with_rate(rate),
             None => purge,

@@ -34,8 +34,8 @@ pub(crate) struct Arguments {
     /// http://10.0.0.7:9000/metrics. May be repeated
     #[arg(long, value_name = "URL")]
     metrics: Vec<String>,
-    /// Also count the entries of the namespace in the store by state. Each count reads all of them;
-    /// the store is read for at most a tenth of the time
+    /// Also count the entries of the namespace in the store by state. Each count reads all of them,
+    /// and takes at most 5 % of the store's time
     #[arg(long, requires = "namespace")]
     entries: bool,
     /// The namespace of the entries

@@ -65,7 +65,7 @@ impl EntryQuery {
 
 /// The share of the store's time that a scan takes, unless another is set, in percent. It leaves the
 /// store to the application.
-const DEFAULT_MAX_SHARE: u8 = 5;
+pub(super) const DEFAULT_MAX_SHARE: u8 = 5;
 
 /// The entries that a query selects, in pages and in no particular order. Nothing is written, and the
 /// store is never blocked for long.

@@ -11,6 +11,7 @@ use campanile_idempotency::{ExpireStore, Found, InspectStore};
 use futures_util::future::{Either, select};
 use serde::Serialize;
 
+use super::list::DEFAULT_MAX_SHARE;
 use super::{EntryPages, EntryQuery, EntryReport};
 use crate::AdminError;
 use crate::pacer::Pacer;
@@ -25,6 +26,7 @@ use crate::pacer::Pacer;
 #[must_use]
 pub struct Purge {
     query: EntryQuery,
+    max_share: u8,
     rate: Option<NonZeroU32>,
 }
 
@@ -63,7 +65,14 @@ pub struct EntryCount {
 impl Purge {
     /// Deletes the entries that this query selects.
     pub const fn new(query: EntryQuery) -> Self {
-        Self { query, rate: None }
+        Self { query, max_share: DEFAULT_MAX_SHARE, rate: None }
+    }
+
+    /// Sets the largest share of the store's time that reading the entries takes, in percent, as
+    /// [`EntryPages::with_max_share`] does. Default: 5.
+    pub const fn with_max_share(mut self, percent: u8) -> Self {
+        self.max_share = percent;
+        self
     }
 
     /// Limits the number of deleted entries per second. Default: no limit.
@@ -78,7 +87,7 @@ impl Purge {
     /// Fails if the store does not answer.
     pub async fn preview(&self, store: &impl InspectStore) -> Result<PurgeReport, AdminError> {
         let mut report = PurgeReport::default();
-        let mut pages = EntryPages::new(store, self.query.clone());
+        let mut pages = self.pages(store);
         while let Some(page) = pages.next().await? {
             for (_, entry) in report.select(page) {
                 report.add(&entry);
@@ -105,7 +114,7 @@ impl Purge {
         let mut stop = pin!(stop);
         let mut pacer = Pacer::new(self.rate);
         let mut report = PurgeReport::default();
-        let mut pages = EntryPages::new(store, self.query.clone());
+        let mut pages = self.pages(store);
         let batch_len = self.batch_len(store.max_batch());
         while let Some(page) = pages.next().await? {
             let selected = report.select(page);
@@ -130,6 +139,10 @@ impl Purge {
             progress(&report);
         }
         Ok(report)
+    }
+
+    fn pages<'a, S: InspectStore>(&self, store: &'a S) -> EntryPages<'a, S> {
+        EntryPages::new(store, self.query.clone()).with_max_share(self.max_share)
     }
 
     /// With a rate, batches are small enough for several in a second.

@@ -8,14 +8,11 @@ use serde::Serialize;
 use tokio::sync::watch::{self, Receiver};
 use tokio::time::sleep;
 
-use crate::entries::EntryStats;
+use crate::entries::{EntryPages, EntryQuery, EntryStats};
 use crate::error::chain;
 
-/// The pause between two counts, as a multiple of the time that a count takes. The store is therefore
-/// read for at most a tenth of the time.
-const PAUSE: u32 = 9;
-
-const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// The pause between two counts. Each takes a small share of the store's time.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The number of entries by state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -31,7 +28,7 @@ pub struct EntryCounts {
     pub completed: u64,
     /// FAILED.
     pub failed: u64,
-    /// How long the count took, in seconds. It is at most ten times as old.
+    /// How long the count took, in seconds. It is shown until the next one has ended.
     pub seconds: f64,
     /// Why the last count failed. The numbers are then those of an earlier one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,11 +42,11 @@ pub(super) fn count<S: InspectStore>(
 ) -> Receiver<Option<EntryCounts>> {
     let (sender, receiver) = watch::channel(None);
     tokio::spawn(async move {
-        let clock = Clock::boot();
+        let (clock, query) = (Clock::boot(), EntryQuery::new(namespace));
         loop {
             let start = clock.now();
             let counted = tokio::select! {
-                counted = EntryStats::count(&store, namespace.clone()) => counted,
+                counted = EntryStats::count(EntryPages::new(&store, query.clone())) => counted,
                 () = sender.closed() => return,
             };
             let took = clock.now() - start;
@@ -70,7 +67,7 @@ pub(super) fn count<S: InspectStore>(
                 }
             });
             tokio::select! {
-                () = sleep((took * PAUSE).max(MIN_PAUSE)) => {}
+                () = sleep(PAUSE) => {}
                 () = sender.closed() => return,
             }
         }

@@ -105,7 +105,7 @@ struct Look {
 
 impl Watcher {
     /// Starts to count the entries of a namespace in the background. A count reads all of them, in
-    /// slices; the store is read for at most a tenth of the time.
+    /// slices, and takes at most 5 % of the store's time.
     pub fn count_entries(&mut self, store: impl InspectStore, namespace: Namespace) {
         self.entries = Some(entries::count(store, namespace));
     }
