@@ -121,7 +121,7 @@ impl Scheduler {
             }
         }
         if any {
-            self.drop_pending();
+            self.on_drain_started();
         }
         let id = DrainId(self.next_drain);
         self.next_drain += 1;
@@ -129,8 +129,18 @@ impl Scheduler {
         id
     }
 
+    /// Drops the records of draining partitions that are not in flight, and lets others use their share
+    /// of the in-flight limit.
+    pub(super) fn on_drain_started(&mut self) {
+        self.drop_pending();
+        let others = self.partitions.values_mut().filter(|partition| !partition.draining);
+        let limited = others.flat_map(|partition| std::mem::take(&mut partition.limited));
+        let limited: Vec<QueueId> = limited.collect();
+        self.enqueue_all(limited);
+    }
+
     /// Drops the records of draining partitions that are not in flight.
-    pub(super) fn drop_pending(&mut self) {
+    fn drop_pending(&mut self) {
         let mut ended = Vec::new();
         for (id, queue) in self.queues.iter_mut() {
             let Some(partition) = self.partitions.get(&queue.assignment).filter(|p| p.draining)

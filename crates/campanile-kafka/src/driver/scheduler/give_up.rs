@@ -176,7 +176,7 @@ impl Scheduler {
         if !std::mem::replace(&mut partition.draining, true) {
             let assignment = partition.assignment.clone();
             self.stopped_partitions.push(assignment);
-            self.drop_pending();
+            self.on_drain_started();
         }
     }
 

@@ -270,10 +270,9 @@ impl Scheduler {
         }
         let partition = self.partition(id);
         partition.in_flight -= 1;
-        // One queue takes the freed place. There may be room for a second one, since the
-        // partition's limit rises when other partitions are revoked.
-        let next = [partition.limited.pop_front(), partition.limited.pop_front()];
-        self.enqueue_all(next.into_iter().flatten());
+        // Takes the freed place.
+        let next = partition.limited.pop_front();
+        self.enqueue_all(next);
     }
 
     /// Marks the queue as due, and appends it to the run queue.
