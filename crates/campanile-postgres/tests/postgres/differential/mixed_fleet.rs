@@ -20,7 +20,7 @@ const OPERATIONS_BEFORE: usize = 200;
 const OPERATIONS_AFTER: usize = 1_500;
 
 /// Few, so that the grants of one process are settled by the other.
-const KEYS: usize = 4;
+const KEYS: usize = 12;
 
 /// A key, and what `step` makes of the same operations.
 struct Model {
@@ -130,5 +130,7 @@ async fn process_of_before_works_during_and_after_the_migration() {
             with_reply += usize::from(entry.reply().is_some());
         }
     }
-    assert!(with_error > 0 && with_reply > 0 && seen_by_old > 0);
+    let seen = (with_error, with_reply, seen_by_old);
+    println!("{seen:?}");
+    assert!(with_error > 0 && with_reply > 0 && seen_by_old > 0, "{seen:?}");
 }
