@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 /// The brokers, and Redis if there is one. They are named by `--broker HOST:PORT` and
-/// `--redis URL`, or by `CAMPANILE_BROKER` and `CAMPANILE_REDIS`; without a broker, librdkafka's
+/// `--redis URL`, or by `CAMPANILE_BROKERS` and `CAMPANILE_REDIS`; without a broker, librdkafka's
 /// mock runs in this process.
 #[derive(Debug)]
 pub struct Environment {
@@ -109,7 +109,7 @@ struct Servers {
 
 impl Servers {
     fn from_args() -> Result<Self, Box<dyn Error + Send + Sync>> {
-        let mut broker = std::env::var("CAMPANILE_BROKER").ok();
+        let mut broker = std::env::var("CAMPANILE_BROKERS").ok();
         let mut redis = std::env::var("CAMPANILE_REDIS").ok();
         let mut args = lexopt::Parser::from_env();
         while let Some(arg) = args.next()? {

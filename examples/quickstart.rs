@@ -1,7 +1,7 @@
 //! Charges every payment once: `cargo run --example quickstart`.
 //!
 //! The example needs no server: librdkafka's mock broker and a `MemoryStore` run in this process.
-//! With `--broker HOST:PORT` and `--redis URL` (or `CAMPANILE_BROKER` and `CAMPANILE_REDIS`, as
+//! With `--broker HOST:PORT` and `--redis URL` (or `CAMPANILE_BROKERS` and `CAMPANILE_REDIS`, as
 //! printed by `cargo xtask servers`), the same program runs on real servers.
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Produces one record to a topic, for experiments:
 //! `cargo run --package campanile-test --example produce -- TOPIC [PAYLOAD [HEADER=VALUE …]] [--key KEY]`.
 //!
-//! The broker is `CAMPANILE_BROKER`, or 127.0.0.1:9092. A missing topic is created with three
+//! The broker is `CAMPANILE_BROKERS`, or 127.0.0.1:9092. A missing topic is created with three
 //! partitions. Without a payload, the example does nothing else.
 
 use campanile_test::{Message, Producer, create_topic};
@@ -11,7 +11,7 @@ use std::error::Error;
 const USAGE: &str = "usage: produce TOPIC [PAYLOAD [HEADER=VALUE …]] [--key KEY]";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let broker = std::env::var("CAMPANILE_BROKER").unwrap_or_else(|_| "127.0.0.1:9092".to_owned());
+    let broker = std::env::var("CAMPANILE_BROKERS").unwrap_or_else(|_| "127.0.0.1:9092".to_owned());
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     let key = match args.iter().position(|arg| arg == "--key") {
         Some(at) if at + 1 < args.len() => args.drain(at..at + 2).nth(1),

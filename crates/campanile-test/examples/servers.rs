@@ -47,9 +47,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     eprintln!("starting Kafka");
     let kafka = kafka.start()?;
 
-    println!("export CAMPANILE_BROKER={}", kafka.bootstrap());
+    println!("export CAMPANILE_BROKERS={}", kafka.bootstrap());
     println!("export CAMPANILE_REDIS={}", redis.url());
     println!("export CAMPANILE_POSTGRES={}", postgres.url());
+    // For the command `campanile`.
+    println!("export CAMPANILE_STORE={}", redis.url());
     eprintln!(
         "to create a topic, and to send a record to it: \
          cargo run -p campanile-test --example produce -- TOPIC [PAYLOAD]"
