@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::exit::Exit;
 use crate::options::{KafkaOptions, StoreOptions, read};
+use crate::print::{print, print_json};
 
 /// Check a deployment: brokers, topics, group, store, and their settings against each other
 ///
@@ -80,7 +81,12 @@ struct DeploymentOptions {
     #[arg(long = "dead-letter-topic", value_name = "TOPIC")]
     dead_letter_topics: Vec<String>,
     /// The namespace of the keys
-    #[arg(long, value_name = "NAMESPACE", required_unless_present = "file")]
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "CAMPANILE_NAMESPACE",
+        required_unless_present = "file"
+    )]
     namespace: Option<String>,
 }
 
@@ -94,9 +100,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     }
     let report = examine(&deployment).await;
     if arguments.json {
-        println!("{}", serde_json::to_string(&report).expect("a report has string keys"));
+        print_json(&report)?;
     } else {
-        println!("{report}");
+        print(&report)?;
     }
     Ok(if report.is_sound() { Exit::Done } else { Exit::Attention })
 }

@@ -26,10 +26,14 @@ pub(crate) struct Arguments {
     /// taken over. May be repeated. By default, all states
     #[arg(long, value_name = "STATE")]
     state: Vec<ListedState>,
-    /// Only entries that were created at least this long ago, such as 1h
+    /// Only entries that were completed or given up, or in other states created, at least this long ago,
+    /// such as 1h
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     older: Option<Duration>,
-    /// Only entries with this text in their last error
+    /// Only entries that were completed or given up, or in other states created, at most this long ago
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    newer: Option<Duration>,
+    /// Only entries with this text in their last error, in the same case
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
     /// Stop after this many entries
@@ -66,6 +70,9 @@ impl Arguments {
                 ListedState::Completed => query.with_state(State::Completed),
                 ListedState::Stuck => query.with_stuck(),
             };
+        }
+        if let Some(age) = self.newer {
+            query = query.with_max_age(age);
         }
         if let Some(age) = self.older {
             query = query.with_min_age(age);

@@ -8,16 +8,39 @@ use serde::Serialize;
 
 /// Prints a line. Ends the process if the reader is gone, as `head` is after its last line.
 pub(crate) fn print(text: &impl Display) -> Result<(), AdminError> {
+    if !try_print(text)? {
+        std::process::exit(0);
+    }
+    Ok(())
+}
+
+/// Prints a line of JSON, as [`print`] does.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), AdminError> {
+    print(&json(value)?)
+}
+
+/// Prints a line of a verb that changes something. Such a verb goes on if the reader is gone, and its
+/// exit code is that of the change.
+pub(crate) fn print_change(text: &impl Display) -> Result<(), AdminError> {
+    try_print(text).map(drop)
+}
+
+/// Prints a line of JSON, as [`print_change`] does.
+pub(crate) fn print_change_json(value: &impl Serialize) -> Result<(), AdminError> {
+    print_change(&json(value)?)
+}
+
+/// Returns whether somebody reads.
+fn try_print(text: &impl Display) -> Result<bool, AdminError> {
     match writeln!(io::stdout().lock(), "{text}") {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(failed(error)),
     }
 }
 
-/// Prints a line of JSON.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), AdminError> {
-    print(&serde_json::to_string(value).map_err(|error| failed(error.into()))?)
+fn json(value: &impl Serialize) -> Result<String, AdminError> {
+    serde_json::to_string(value).map_err(|error| failed(error.into()))
 }
 
 fn failed(error: io::Error) -> AdminError {

@@ -8,10 +8,11 @@ use campanile_admin::entries::{EntryQuery, Purge, PurgeReport};
 use campanile_core::State;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::options::{NamespaceOption, ScanOptions, StoreOptions};
-use crate::print::{print, print_json};
+use crate::print::{print_change, print_change_json};
 use crate::signals::stop_requested;
 
 /// Delete entries of a namespace before their retention ends
@@ -33,7 +34,8 @@ pub(crate) struct Arguments {
     /// Entries in all these states
     #[arg(long, group = "selection")]
     all: bool,
-    /// Only entries that were created at least this long ago, such as 7d
+    /// Only entries that were completed or given up, or in other states created, at least this long ago,
+    /// such as 7d
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     older: Option<Duration>,
     /// Delete at most this many entries per second
@@ -82,6 +84,23 @@ impl Arguments {
             None => purge,
         }
     }
+
+    fn print(&self, report: &PurgeReport) -> Result<(), AdminError> {
+        print_change(&format!("namespace {}\n{report}", self.namespace.namespace))
+    }
+
+    /// Prints what was deleted, or would be.
+    fn print_json(&self, report: &PurgeReport, done: bool) -> Result<(), AdminError> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            namespace: &'a str,
+            done: bool,
+            #[serde(flatten)]
+            report: &'a PurgeReport,
+        }
+        let namespace = self.namespace.namespace.as_str();
+        print_change_json(&Line { namespace, done, report })
+    }
 }
 
 pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
@@ -91,10 +110,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
         let preview = purge.preview(&store).await?;
         let has_any = preview.deleted().entries > 0;
         match arguments.json {
-            true => print_json(&preview)?,
+            true => arguments.print_json(&preview, false)?,
             false => {
-                print(&preview)?;
-                print(&if has_any { PLAN } else { "nothing to delete" })?;
+                arguments.print(&preview)?;
+                print_change(&if has_any { PLAN } else { "nothing to delete" })?;
             }
         }
         return Ok(if has_any || is_left(&preview) { Exit::Attention } else { Exit::Done });
@@ -112,10 +131,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     }
     let report = result?;
     match arguments.json {
-        true => print_json(&report)?,
+        true => arguments.print_json(&report, true)?,
         false => {
-            print(&report)?;
-            print(&if report.interrupted { "stopped" } else { "done" })?;
+            arguments.print(&report)?;
+            print_change(&if report.interrupted { "stopped" } else { "done" })?;
         }
     }
     Ok(match report.interrupted {

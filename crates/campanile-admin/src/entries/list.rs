@@ -17,13 +17,15 @@ pub struct EntryQuery {
     /// In addition to the states of the filter, which includes PROCESSING for it.
     stuck: bool,
     processing: bool,
+    max_age: Option<Duration>,
     error: Option<Box<str>>,
 }
 
 impl EntryQuery {
     /// Selects all entries of a namespace.
     pub const fn new(namespace: Namespace) -> Self {
-        Self { filter: ScanFilter::new(namespace), stuck: false, processing: false, error: None }
+        let filter = ScanFilter::new(namespace);
+        Self { filter, stuck: false, processing: false, max_age: None, error: None }
     }
 
     /// Selects only entries in this state. If it is called several times, the states add up.
@@ -41,9 +43,15 @@ impl EntryQuery {
         self
     }
 
-    /// Selects only entries that were created at least this long ago.
+    /// Selects only entries of at least this [age](EntryReport::age).
     pub fn with_min_age(mut self, age: Duration) -> Self {
         self.filter = self.filter.with_min_age(age);
+        self
+    }
+
+    /// Selects only entries of at most this [age](EntryReport::age).
+    pub fn with_max_age(mut self, age: Duration) -> Self {
+        self.max_age = Some(age);
         self
     }
 
@@ -54,9 +62,13 @@ impl EntryQuery {
     }
 
     fn matches(&self, report: &EntryReport) -> bool {
-        let Some(entry) = report.entry() else {
+        let Some((entry, age)) = report.entry().zip(report.age()) else {
             return true;
         };
+        // The filter compares the creation only.
+        if age < self.filter.min_age() || self.max_age.is_some_and(|most| age > most) {
+            return false;
+        }
         let contains = |text: &str| entry.error().is_some_and(|error| error.contains(text));
         let only_stuck = self.stuck && !self.processing;
         !(only_stuck && report.is_locked()) && self.error.as_deref().is_none_or(contains)
@@ -111,10 +123,13 @@ impl<'a, S: InspectStore> EntryPages<'a, S> {
             return Ok(None);
         };
         sleep_until(self.resume_at).await;
+        let start = Instant::now();
         let page = self.store.scan(&self.query.filter, cursor).await;
+        // The clock of a store may step.
+        let elapsed = start.elapsed();
         let page = page.map_err(|error| AdminError::store("cannot list the entries", error))?;
         let share = u32::from(self.max_share);
-        self.resume_at = Instant::now() + page.busy * (100 - share) / share;
+        self.resume_at = Instant::now() + page.busy.min(elapsed) * (100 - share) / share;
         self.cursor = page.next;
         let reports = page.entries.into_iter();
         let reports = reports.map(|(key, found)| EntryReport::new(key, page.now, found));

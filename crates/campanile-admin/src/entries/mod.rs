@@ -32,6 +32,6 @@ pub use self::list::{EntryPages, EntryQuery};
 pub use self::purge::{EntryCount, Purge, PurgeReport};
 pub(crate) use self::repair::UNLOCKED;
 pub use self::repair::{RepairOutcome, RepairPlan};
-pub(crate) use self::report::printable;
 pub use self::report::{EntryReport, inspect, parse_digest};
+pub(crate) use self::report::{key_text, printable};
 pub use self::stats::{EntryStats, Histogram, StateStats};

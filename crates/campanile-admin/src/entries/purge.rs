@@ -116,7 +116,14 @@ impl Purge {
         let mut report = PurgeReport::default();
         let mut pages = self.pages(store);
         let batch_len = self.batch_len(store.max_batch());
-        while let Some(page) = pages.next().await? {
+        loop {
+            let Either::Right((page, _)) = select(&mut stop, pin!(pages.next())).await else {
+                report.interrupted = true;
+                return Ok(report);
+            };
+            let Some(page) = page? else {
+                return Ok(report);
+            };
             let selected = report.select(page);
             for batch in selected.chunks(batch_len) {
                 let items = u32::try_from(batch.len()).unwrap_or(u32::MAX);
@@ -138,7 +145,6 @@ impl Purge {
             }
             progress(&report);
         }
-        Ok(report)
     }
 
     fn pages<'a, S: InspectStore>(&self, store: &'a S) -> EntryPages<'a, S> {

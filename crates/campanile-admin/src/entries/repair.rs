@@ -60,7 +60,7 @@ impl fmt::Display for RepairOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Done => "done",
-            Self::Changed => "nothing changed: the entry has changed since the plan was made",
+            Self::Changed => "nothing changed: the entry has changed since the plan was made, or is being changed",
             Self::Impossible => "nothing changed",
         })
     }

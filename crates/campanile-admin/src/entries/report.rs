@@ -41,7 +41,7 @@ pub fn parse_digest(text: &str) -> Result<[u8; 16], ConfigError> {
 /// (`absent`, `unreadable`, `processing`, `retrying`, `completed` or `failed`), and what there is of
 /// `key`, `reason`, `stuck`, `attempts`, `interrupts`, `give_ups`, `give_up_lock`, `permanent_failure`,
 /// `released`, `token`, `created`, `granted`, `at`, `expires`, `error`, `reply_bytes`, `process`,
-/// `record` and `trace`. Times are texts by RFC 3339. Bytes of the key that are not printable are
+/// `record` and `trace`. Times are texts by RFC 3339. A key that is not UTF-8 is
 /// escaped.
 #[derive(Clone, Debug)]
 pub struct EntryReport {
@@ -65,10 +65,8 @@ impl EntryReport {
         let bytes = report.entry().and_then(Entry::details).and_then(Details::key);
         let name = bytes.and_then(|bytes| IdempotencyKey::new(bytes.to_vec()));
         // Entries keep the beginning of a long key only.
-        report.name = name.map(|name| Name {
-            is_whole: report.is_key(&name),
-            text: name.as_bytes().escape_ascii().to_string().into(),
-        });
+        report.name =
+            name.map(|name| Name { is_whole: report.is_key(&name), text: key_text(&name).into() });
         report
     }
 
@@ -76,7 +74,7 @@ impl EntryReport {
     #[must_use]
     pub fn with_key(mut self, key: &IdempotencyKey) -> Self {
         if self.is_key(key) {
-            let text = key.as_bytes().escape_ascii().to_string().into();
+            let text = key_text(key).into();
             self.name = Some(Name { text, is_whole: true });
         }
         self
@@ -129,8 +127,18 @@ impl EntryReport {
             .then_some(granted)
     }
 
-    /// Returns the idempotency key, with bytes that are not printable escaped. `None` if it is not
-    /// stored.
+    /// Returns how long ago the key was completed or given up, or, in other states, how long ago its entry
+    /// was created. `None` if there is no entry.
+    pub fn age(&self) -> Option<Duration> {
+        let entry = self.entry()?;
+        let since = match entry.state() {
+            State::Completed | State::Failed => entry.at(),
+            State::Processing | State::Retrying => entry.created(),
+        };
+        Some(self.now.duration_since(since).unwrap_or_default())
+    }
+
+    /// Returns the idempotency key. Bytes that are not UTF-8 are escaped. `None` if it is not stored.
     pub fn name(&self) -> Option<String> {
         let Name { text, is_whole } = self.name.as_ref()?;
         Some(if *is_whole { text.to_string() } else { format!("{text}…") })
@@ -319,9 +327,17 @@ impl Serialize for EntryReport {
     }
 }
 
-/// The details of an entry may contain anything, such as commands to the terminal.
+/// The text of a key, with escapes if it is not UTF-8.
+pub(crate) fn key_text(key: &IdempotencyKey) -> String {
+    let bytes = key.as_bytes();
+    str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned)
+}
+
+/// The details of an entry may contain anything, such as commands to the terminal, or marks that reverse
+/// the direction of what follows.
 pub(crate) fn printable(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
+    let is_mark = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.replace(|c: char| c.is_control() || is_mark(c), "\u{fffd}")
 }
 
 /// The name of a state, as JSON and options have it.

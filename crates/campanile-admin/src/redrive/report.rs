@@ -7,6 +7,7 @@ use campanile_core::{BoxError, Coordinates};
 use serde::{Serialize, Serializer};
 
 use super::letter::Letter;
+use crate::entries::key_text;
 
 /// What was done with a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -76,7 +77,7 @@ impl LetterReport {
         Self {
             letter: letter.record.coordinates().clone(),
             origin: headers.map(|headers| headers.origin.clone()),
-            key: key.map(|key| key.as_bytes().escape_ascii().to_string()),
+            key: key.map(key_text),
             cause: headers.map(|headers| headers.cause.clone()),
             outcome,
             detail: detail.into(),

@@ -159,7 +159,7 @@ impl ExpireStore for WithGarbage {
 
 /// A store that is busy for 10 ms with each page.
 #[derive(Clone)]
-struct Slow(MemoryStore);
+pub(crate) struct Slow(pub(crate) MemoryStore);
 
 impl Store for Slow {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
@@ -176,6 +176,16 @@ impl InspectStore for Slow {
         let busy = Duration::from_millis(10);
         tokio::time::sleep(busy).await;
         Ok(self.0.scan(filter, cursor).await?.with_busy(busy))
+    }
+}
+
+impl ExpireStore for Slow {
+    async fn expire(
+        &self,
+        entries: &[(StoreKey, Entry)],
+        after: Duration,
+    ) -> Result<Vec<ExpireOutcome>, StoreError> {
+        self.0.expire(entries, after).await
     }
 }
 

@@ -77,6 +77,11 @@ impl Planter {
 
     /// Grants the key for this record. An empty text is a grant without details.
     pub(crate) fn acquire(&self, record: &str) -> Grant {
+        self.acquire_for(record, TTL)
+    }
+
+    /// As [`acquire`](Self::acquire), with this time to live of the lock.
+    pub(crate) fn acquire_for(&self, record: &str, ttl: Duration) -> Grant {
         self.owners.set(self.owners.get() + 1);
         let owner = Owner::new(self.owners.get()).unwrap();
         let details = record.parse().ok().map(|at: Coordinates| {
@@ -84,7 +89,7 @@ impl Planter {
         });
         let reply = self.apply(Operation::Acquire {
             owner,
-            ttl: TTL,
+            ttl,
             max_attempts: MAX_ATTEMPTS,
             fingerprint: None,
             floor: FencingToken::ZERO,

@@ -1,6 +1,6 @@
 //! Purges: what they delete, and what they keep.
 
-use std::future::{pending, ready};
+use std::future::pending;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use campanile_idempotency::{
 };
 use tokio::time::Instant;
 
-use crate::list::{WithGarbage, listed, planted};
+use crate::list::{Slow, WithGarbage, listed, planted};
 use crate::planter::{DAY, MINUTE, Planter, TTL, namespace};
 
 const RECORD: &str = "payments/0@0";
@@ -37,7 +37,7 @@ fn counts(report: &PurgeReport) -> [u64; 4] {
 #[tokio::test]
 async fn purge_deletes_the_selected_states() {
     let planter = planted();
-    planter.advance(MINUTE);
+    planter.advance(TTL);
     let purge = Purge::new(all().with_state(State::Completed).with_stuck());
     let preview = purge.preview(&planter.store).await.unwrap();
     // The lock of `processing` has expired by now.
@@ -58,13 +58,17 @@ async fn locked_recent_and_unreadable_entries_are_kept() {
     assert_eq!(listed(&planter.store, all()).await, ["processing", "retrying"]);
     let text = report.to_string();
     assert!(text.contains("kept: 2 locked or granted within the last minute, 0 changed"), "{text}");
-    planter.advance(MINUTE);
-    planter.with_key("locked").acquire(RECORD);
+    planter.advance(TTL);
+    planter.with_key("locked").acquire_for(RECORD, MINUTE / 2);
     let report = run(&store, all()).await;
     assert_eq!((counts(&report), report.kept, report.unreadable), ([1, 1, 0, 0], 1, 1));
     assert_eq!(listed(&planter.store, all()).await, ["locked"]);
-    planter.advance(TTL);
-    assert_eq!(run(&store, all()).await.kept, 1, "stuck for less than a minute");
+    planter.advance(MINUTE / 2);
+    assert_eq!(
+        run(&store, all()).await.kept,
+        1,
+        "the lock has expired, less than a minute after its grant"
+    );
 }
 
 #[tokio::test]
@@ -135,7 +139,7 @@ impl ExpireStore for Busy {
 #[tokio::test]
 async fn key_that_was_acquired_meanwhile_is_kept() {
     let planter = planted();
-    planter.advance(MINUTE);
+    planter.advance(TTL);
     let report = run(&Busy(planter.store.clone()), all()).await;
     // `retrying`, `stuck` and `processing` were granted to another owner.
     assert_eq!((counts(&report), report.changed), ([0, 0, 1, 1], 3));
@@ -165,6 +169,35 @@ async fn rate_limits_the_deleted_entries() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn purge_stops_while_it_waits_for_the_next_page() {
+    // More than a page.
+    let planter = plant(1_500);
+    let store = Slow(planter.store.clone());
+    // Selects nothing, so there is no rate to wait for.
+    let purge = Purge::new(all().with_state(State::Failed)).with_max_share(1);
+    let stop = tokio::time::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    assert!(purge.run(&store, |_| {}, stop).await.unwrap().interrupted);
+    assert_eq!(start.elapsed(), Duration::from_millis(100));
+}
+
+/// The time since the creation says nothing about a key that was completed late.
+#[tokio::test]
+async fn age_counts_from_the_completion() {
+    let planter = Planter::new("late");
+    planter.fail(planter.acquire(RECORD), Duration::ZERO, false);
+    planter.advance(DAY);
+    planter.complete(planter.acquire(RECORD), RECORD);
+    planter.advance(MINUTE);
+    let report = run(&planter.store, all().with_min_age(DAY)).await;
+    assert_eq!(report.deleted().entries, 0, "{report:?}");
+    assert_eq!(listed(&planter.store, all().with_max_age(MINUTE)).await, ["late"]);
+    planter.advance(DAY);
+    assert_eq!(listed(&planter.store, all().with_max_age(MINUTE)).await, [""; 0]);
+    assert_eq!(run(&planter.store, all().with_min_age(DAY)).await.deleted().entries, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn stopped_purge_reports_and_the_next_one_deletes_the_rest() {
     let planter = plant(500);
     let purge = Purge::new(all()).with_rate(NonZeroU32::new(100).unwrap());
@@ -177,7 +210,7 @@ async fn stopped_purge_reports_and_the_next_one_deletes_the_rest() {
     let progress = |report: &PurgeReport| seen = report.clone();
     let rest = Purge::new(all()).run(&planter.store, progress, pending::<()>()).await.unwrap();
     assert_eq!((rest.deleted().entries, &seen), (500 - deleted, &rest));
-    let nothing = Purge::new(all()).run(&planter.store, |_| {}, ready(())).await.unwrap();
+    let nothing = Purge::new(all()).run(&planter.store, |_| {}, pending::<()>()).await.unwrap();
     assert_eq!(nothing, PurgeReport::default());
 }
 

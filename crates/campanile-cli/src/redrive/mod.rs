@@ -146,7 +146,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     let redrive = arguments.redrive();
     if arguments.dry_run {
         let preview = redrive.preview(&kafka).await?;
-        print_preview(&preview, arguments.json);
+        print_preview(&preview, arguments.json)?;
         return Ok(Exit::Done);
     }
     let store = arguments.store.config()?;
@@ -155,7 +155,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     let result = redrive.run(&kafka, &store, &mut audit, stop_requested()).await;
     audit.finish();
     let summary = result?;
-    print_summary(&arguments, &summary);
+    print_summary(&arguments, &summary)?;
     Ok(exit(&summary))
 }
 

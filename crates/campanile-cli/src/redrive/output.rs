@@ -1,67 +1,70 @@
 //! The printed results.
 
+use campanile_admin::AdminError;
 use campanile_admin::redrive::{ReasonCount, RedrivePreview, RedriveSummary};
 use serde::Serialize;
 
 use super::Arguments;
+use crate::print::{print, print_change, print_change_json, print_json};
 
 /// The number of reasons that are printed as text.
 const SHOWN_REASONS: usize = 20;
 
-pub(super) fn print_preview(preview: &RedrivePreview, json: bool) {
+pub(super) fn print_preview(preview: &RedrivePreview, json: bool) -> Result<(), AdminError> {
     if json {
         return print_json(preview);
     }
     let parked: u64 = preview.parked.iter().map(|count| count.letters).sum();
-    println!("{:>9}  would be produced back, unless their keys prevent it", preview.candidates);
-    println!("{parked:>9}  would be parked");
+    print(&format!(
+        "{:>9}  would be produced back, unless their keys prevent it",
+        preview.candidates
+    ))?;
+    print(&format!("{parked:>9}  would be parked"))?;
     if preview.filtered > 0 {
-        println!("{:>9}  not selected", preview.filtered);
+        print(&format!("{:>9}  not selected", preview.filtered))?;
     }
-    print_reasons("Why letters were given up:", &preview.reasons);
-    print_reasons("Why letters would be parked:", &preview.parked);
+    print_reasons("Why letters were given up:", &preview.reasons)?;
+    print_reasons("Why letters would be parked:", &preview.parked)
 }
 
-fn print_reasons(title: &str, reasons: &[ReasonCount]) {
+fn print_reasons(title: &str, reasons: &[ReasonCount]) -> Result<(), AdminError> {
     if reasons.is_empty() {
-        return;
+        return Ok(());
     }
-    println!("\n{title}");
+    print(&format!("\n{title}"))?;
     for ReasonCount { reason, letters, .. } in reasons.iter().take(SHOWN_REASONS) {
-        println!("{letters:>9}  {}", reason.escape_debug());
+        print(&format!("{letters:>9}  {}", reason.escape_debug()))?;
     }
     if let Some(more) = reasons.get(SHOWN_REASONS..).filter(|more| !more.is_empty()) {
         let letters: u64 = more.iter().map(|count| count.letters).sum();
-        println!("{letters:>9}  {} other reasons; --json prints all", more.len());
+        print(&format!("{letters:>9}  {} other reasons; --json prints all", more.len()))?;
     }
+    Ok(())
 }
 
-pub(super) fn print_summary(arguments: &Arguments, summary: &RedriveSummary) {
+pub(super) fn print_summary(
+    arguments: &Arguments,
+    summary: &RedriveSummary,
+) -> Result<(), AdminError> {
     if arguments.json {
         #[derive(Serialize)]
         struct Line<'a> {
             summary: &'a RedriveSummary,
         }
-        return print_json(&Line { summary });
+        return print_change_json(&Line { summary });
     }
     let RedriveSummary { reopened, skipped, deferred, parked, filtered, .. } = summary;
-    println!(
+    let mut text = format!(
         "{reopened} reopened, {skipped} skipped, {deferred} deferred, {parked} parked, {filtered} filtered"
     );
     if *deferred > 0 {
-        println!("run again later for the deferred letters");
+        text.push_str("\nrun again later for the deferred letters");
     }
     if *parked > 0 && arguments.parking_topic.is_none() {
-        println!(
-            "the parked letters stay in {}; --parking-topic copies them to a topic of their own",
+        text.push_str(&format!(
+            "\nthe parked letters stay in {}; --parking-topic copies them to a topic of their own",
             arguments.topic
-        );
+        ));
     }
-}
-
-fn print_json(value: &impl Serialize) {
-    match serde_json::to_string(value) {
-        Ok(text) => println!("{text}"),
-        Err(error) => eprintln!("error: cannot print the result: {error}"),
-    }
+    print_change(&text)
 }

@@ -14,7 +14,8 @@ pub(crate) enum Step<'a> {
     Comment(&'a str),
 }
 
-/// Reads the steps of a document in Markdown.
+/// Reads the steps of a document in Markdown. Those in blocks marked as `text example` are left out: what
+/// they print depends on the load, or on entries that are days old.
 pub(crate) fn steps(document: &str) -> Vec<Step<'_>> {
     let mut steps = Vec::new();
     let mut is_code = false;
