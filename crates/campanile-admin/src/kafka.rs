@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Clock};
+use campanile_core::{BoxError, Clock, ConfigError};
 use rdkafka::TopicPartitionList;
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -74,6 +74,14 @@ pub(crate) fn committed_offsets(
             offsets => return offsets,
         }
     }
+}
+
+/// Omits the value of a setting, which may be a secret.
+pub(crate) fn config_error(error: &KafkaError) -> ConfigError {
+    ConfigError::new(match error {
+        KafkaError::ClientConfig(_, description, name, _) => format!("`{name}`: {description}"),
+        error => error.to_string(),
+    })
 }
 
 /// Collects errors instead of logging them.

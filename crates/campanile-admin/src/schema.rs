@@ -104,8 +104,10 @@ impl fmt::Display for MigrationPlan {
         f.write_str(" These migrations are pending, and run in one transaction:")?;
         pending.try_for_each(|migration| write!(f, "\n{migration}"))?;
         f.write_str(
-            "\nAfter them, grant the new functions: GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile \
-             TO the user of the application.",
+            "\nThere is no way back, and processes of an earlier release may not restart afterwards. If a table \
+             is locked for long, as by a dump, nothing is migrated. After the migrations, grant to the user \
+             of the application: GRANT USAGE ON SCHEMA campanile, and GRANT EXECUTE ON ALL FUNCTIONS IN \
+             SCHEMA campanile.",
         )
     }
 }

@@ -51,10 +51,10 @@ pub(crate) struct Arguments {
 #[group(multiple = false)]
 struct KeySourceOptions {
     /// The key is in this header [default: idempotency-key]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", env = "CAMPANILE_KEY_HEADER")]
     key_header: Option<String>,
     /// The key is a string or an integer in a payload of JSON, at this pointer, such as /payment/id
-    #[arg(long, value_name = "POINTER", value_parser = parse_pointer)]
+    #[arg(long, value_name = "POINTER", env = "CAMPANILE_KEY_POINTER", value_parser = parse_pointer)]
     key_pointer: Option<String>,
     /// The key is the topic, partition and offset
     #[arg(long)]
@@ -99,6 +99,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
         true => print_json(&explanation)?,
         false => print(&explanation)?,
     }
-    let is_explained = explanation.cause.has_record() && explanation.cause != Cause::Unreadable;
+    // Without its key, the record's fate is unknown: the options may be wrong.
+    let is_unknown =
+        matches!(explanation.cause, Cause::NoKey | Cause::InvalidKey | Cause::Unreadable);
+    let is_explained = explanation.cause.has_record() && !is_unknown;
     Ok(if is_explained { Exit::Done } else { Exit::Attention })
 }

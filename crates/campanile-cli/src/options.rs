@@ -25,8 +25,8 @@ pub(crate) struct KafkaOptions {
     /// A setting of librdkafka, such as security.protocol=sasl_ssl. May be repeated. Secrets are
     /// refused here, because other users can read the arguments of a process: use --kafka-file or the
     /// environment, where CAMPANILE_KAFKA_SASL_PASSWORD sets sasl.password
-    #[arg(long = "kafka", value_name = "NAME=VALUE", value_parser = parse_pair)]
-    settings: Vec<(String, String)>,
+    #[arg(long = "kafka", value_name = "NAME=VALUE")]
+    settings: Vec<String>,
     /// A file with a setting NAME=VALUE on each line; lines that begin with # are comments
     #[arg(long, value_name = "FILE")]
     kafka_file: Option<PathBuf>,
@@ -53,7 +53,10 @@ impl KafkaOptions {
         if let Some(brokers) = &self.brokers {
             config.set("bootstrap.servers", brokers);
         }
-        for (name, value) in &self.settings {
+        for setting in &self.settings {
+            // Not by clap, whose error contains the text.
+            let (name, value) = parse_pair(setting)
+                .map_err(|error| ConfigError::new(format!("a value of --kafka: {error}")))?;
             if SECRETS.iter().any(|secret| name.contains(secret)) {
                 let variable = name.to_uppercase().replace('.', "_");
                 return Err(ConfigError::new(format!(
@@ -159,11 +162,9 @@ impl StoreOptions {
 }
 
 fn has_password(url: &str) -> bool {
-    let Some((authority, _)) = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'))
-    else {
-        return url.contains("pass=");
-    };
-    authority.contains(':')
+    let authority = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
+    let is_in_query = ["pass=", "password="].iter().any(|name| url.contains(name));
+    is_in_query || authority.is_some_and(|(authority, _)| authority.contains(':'))
 }
 
 /// Which namespace.
@@ -223,7 +224,7 @@ pub(crate) fn parse_namespace(name: &str) -> Result<Namespace, ConfigError> {
     Namespace::try_from(name)
 }
 
-/// Parses `NAME=VALUE`. The error does not contain the value, which may be a secret.
+/// Parses `NAME=VALUE`. The error does not contain the text, which may be a secret.
 pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     Ok((name.trim().to_owned(), value.to_owned()))
@@ -240,7 +241,13 @@ mod tests {
 
     #[test]
     fn password_in_a_url_is_detected() {
-        for url in ["redis://:p@h", "redis://u:p@h:1", "redis+unix:///s?user=u&pass=p"] {
+        for url in [
+            "redis://:p@h",
+            "redis://u:p@h:1",
+            "redis+unix:///s?user=u&pass=p",
+            "postgres://app@h/app?password=p",
+            "postgres://h/app?user=a&password=p",
+        ] {
             assert!(has_password(url), "{url}");
         }
         for url in ["redis://h:6379", "postgres://app@db:5432/app", "redis+cluster://a:1,b:2"] {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_admin::AdminError;
-use campanile_admin::watch::{Snapshot, Watch};
+use campanile_admin::watch::{EntriesView, Snapshot, Watch};
 use campanile_core::{ConfigError, Namespace, error};
 use clap::Args;
 use console::Term;
@@ -21,7 +21,8 @@ use crate::print::{print, print_json};
 /// in flight, the oldest record and whether the consumer is paused are known only to the processes of
 /// the application: --metrics reads them there. Joins no group, commits nothing and writes nothing.
 ///
-/// The exit code of --once is 0 if the group has partitions, and 1 if not.
+/// The exit code of --once is 0 if the group has partitions, and 1 if not or if the entries could not be
+/// counted.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The consumer group
@@ -92,8 +93,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
             Ok(snapshot) => {
                 output.show(&snapshot)?;
                 if arguments.once {
-                    let is_empty = snapshot.partitions.is_empty();
-                    return Ok(if is_empty { Exit::Attention } else { Exit::Done });
+                    let is_counted = !matches!(snapshot.entries, Some(EntriesView::Failed { .. }));
+                    let is_whole = is_counted && !snapshot.partitions.is_empty();
+                    return Ok(if is_whole { Exit::Done } else { Exit::Attention });
                 }
             }
             Err(error) if is_first => return Err(error),

@@ -134,12 +134,13 @@ impl Cause {
             ),
             Self::NoKey => (
                 "The record has no idempotency key, so it gets no lock and no entry.",
-                "Check that the settings of the key are those of the application. By default, the \
-                 record is given up without an attempt: look for its dead letter.",
+                "Check that the key was looked up where the application's extractor finds it, such as in \
+                 the payload instead of a header. If it was, the record is given up without an attempt \
+                 by default: look for its dead letter.",
             ),
             Self::InvalidKey => (
                 "The record's idempotency key cannot be read, so it gets no lock and no entry.",
-                "Check that the settings of the key are those of the application. Otherwise fix the \
+                "Check that the key was looked up where the application's extractor finds it. If it was, fix the \
                  producer: the record is given up without an attempt.",
             ),
             Self::Unreadable => (

@@ -14,7 +14,9 @@ use tokio::runtime::Handle;
 
 use super::{Cause, GroupReport};
 use crate::AdminError;
-use crate::kafka::{ATTEMPT_TIMEOUT, Context, MEMBERS_TIMEOUT, committed_offsets, fetch_metadata};
+use crate::kafka::{
+    ATTEMPT_TIMEOUT, Context, MEMBERS_TIMEOUT, committed_offsets, config_error, fetch_metadata,
+};
 
 const SETTINGS: &[(&str, &str)] = &[
     ("enable.auto.commit", "false"),
@@ -116,7 +118,7 @@ impl<'a> Reader<'a> {
             config.set(*name, *value);
         }
         let consumer = BaseConsumer::from_config_and_context(&config, Context::default());
-        let consumer = consumer.map_err(|error| ConfigError::new(error.to_string()))?;
+        let consumer = consumer.map_err(|error| config_error(&error))?;
         let reader = Self { consumer, config, at, timeout, clock: Clock::boot() };
         reader.look_up()?;
         Ok(reader)

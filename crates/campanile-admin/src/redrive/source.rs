@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::AdminError;
+use crate::kafka::config_error;
 
 /// Settings of the consumer. An eager assignment starts each partition at its committed offset
 /// again, so that nothing that was read before a rebalance has to be kept.
@@ -449,14 +450,6 @@ impl Source {
         };
         AdminError::unavailable(format!("{action} on Kafka at {}", self.brokers), source)
     }
-}
-
-/// Omits the value of a setting, which may be a secret.
-fn config_error(error: &KafkaError) -> ConfigError {
-    ConfigError::new(match error {
-        KafkaError::ClientConfig(_, description, name, _) => format!("`{name}`: {description}"),
-        error => error.to_string(),
-    })
 }
 
 /// Whether a retry cannot succeed without a change by an operator.

@@ -14,8 +14,22 @@ use crate::error::chain;
 /// The pause between two counts. Each takes a small share of the store's time.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The entries of a namespace.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum EntriesView {
+    /// The last count.
+    Counted(EntryCounts),
+    /// The last count failed.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
+
 /// The number of entries by state.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct EntryCounts {
     /// PROCESSING, including the stuck ones: keys in flight.
@@ -28,18 +42,17 @@ pub struct EntryCounts {
     pub completed: u64,
     /// FAILED.
     pub failed: u64,
+    /// Values that are no entries of this version.
+    pub unreadable: u64,
     /// How long the count took, in seconds. It is shown until the next one has ended.
     pub seconds: f64,
-    /// Why the last count failed. The numbers are then those of an earlier one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
 }
 
 /// Starts to count, until the receiver is dropped. `None` until the first count has ended.
 pub(super) fn count<S: InspectStore>(
     store: S,
     namespace: Namespace,
-) -> Receiver<Option<EntryCounts>> {
+) -> Receiver<Option<EntriesView>> {
     let (sender, receiver) = watch::channel(None);
     tokio::spawn(async move {
         let (clock, query) = (Clock::boot(), EntryQuery::new(namespace));
@@ -50,22 +63,18 @@ pub(super) fn count<S: InspectStore>(
                 () = sender.closed() => return,
             };
             let took = clock.now() - start;
-            sender.send_modify(|last| match counted {
-                Ok(stats) => {
-                    *last = Some(EntryCounts {
-                        processing: stats.processing.entries,
-                        stuck: stats.stuck,
-                        retrying: stats.retrying.entries,
-                        completed: stats.completed.entries,
-                        failed: stats.failed.entries,
-                        seconds: took.as_secs_f64(),
-                        error: None,
-                    });
-                }
-                Err(error) => {
-                    last.get_or_insert_default().error = Some(chain(&error));
-                }
-            });
+            sender.send_replace(Some(match counted {
+                Ok(stats) => EntriesView::Counted(EntryCounts {
+                    processing: stats.processing.entries,
+                    stuck: stats.stuck,
+                    retrying: stats.retrying.entries,
+                    completed: stats.completed.entries,
+                    failed: stats.failed.entries,
+                    unreadable: stats.unreadable,
+                    seconds: took.as_secs_f64(),
+                }),
+                Err(error) => EntriesView::Failed { error: chain(&error) },
+            }));
             tokio::select! {
                 () = sleep(PAUSE) => {}
                 () = sender.closed() => return,

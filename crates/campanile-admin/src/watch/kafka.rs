@@ -11,7 +11,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::assignment;
 use crate::AdminError;
-use crate::kafka::{Context, MEMBERS_TIMEOUT, committed_offsets, fetch_metadata};
+use crate::kafka::{Context, MEMBERS_TIMEOUT, committed_offsets, config_error, fetch_metadata};
 
 /// A topic and a partition of it.
 pub(super) type Partition = (String, i32);
@@ -56,7 +56,7 @@ impl Reader {
             config.set(name, value);
         }
         let consumer = BaseConsumer::from_config_and_context(&config, Context::default());
-        let consumer = consumer.map_err(|error| ConfigError::new(error.to_string()))?;
+        let consumer = consumer.map_err(|error| config_error(&error))?;
         Ok(Self { consumer, group: group.to_owned(), topics: topics.to_vec(), timeout })
     }
 

@@ -21,7 +21,7 @@ use http::Uri;
 use rdkafka::ClientConfig;
 use tokio::sync::watch::Receiver;
 
-pub use self::entries::EntryCounts;
+pub use self::entries::{EntriesView, EntryCounts};
 use self::kafka::{GroupLook, Reader};
 use self::metrics::{ProcessLook, Scraper};
 pub use self::snapshot::{PartitionView, ProcessView, Snapshot};
@@ -91,7 +91,7 @@ pub struct Watcher {
     reader: Arc<Reader>,
     scraper: Scraper,
     clock: Clock,
-    entries: Option<Receiver<Option<EntryCounts>>>,
+    entries: Option<Receiver<Option<EntriesView>>>,
     last: Option<Look>,
 }
 

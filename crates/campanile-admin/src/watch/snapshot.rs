@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use super::entries::EntryCounts;
+use super::entries::{EntriesView, EntryCounts};
 use super::metrics::ProcessLook;
 use super::{Look, Watch};
 use crate::entries::printable;
@@ -35,7 +35,7 @@ pub struct Snapshot {
     pub processes: Vec<ProcessView>,
     /// The entries, if they are counted and the first count has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub entries: Option<EntryCounts>,
+    pub entries: Option<EntriesView>,
 }
 
 /// A partition of the group.
@@ -89,7 +89,7 @@ impl Snapshot {
         time: SystemTime,
         look: &Look,
         last: Option<&Look>,
-        entries: Option<EntryCounts>,
+        entries: Option<EntriesView>,
     ) -> Self {
         let last = last.map(|last| (last, look.at - last.at)).filter(|(_, it)| !it.is_zero());
         let partition =
@@ -273,19 +273,25 @@ impl ProcessView {
     }
 }
 
-impl EntryCounts {
+impl EntriesView {
     fn describe(&self) -> String {
-        if let Some(error) = &self.error {
-            return format!("entries: {error}");
-        }
+        let counts = match self {
+            Self::Counted(counts) => counts,
+            Self::Failed { error } => return format!("entries: {error}"),
+        };
+        let EntryCounts {
+            processing,
+            stuck,
+            retrying,
+            completed,
+            failed,
+            unreadable,
+            seconds: took,
+        } = counts;
         format!(
-            "entries: {} PROCESSING ({} stuck), {} RETRYING, {} FAILED, {} COMPLETED, counted in {}",
-            self.processing,
-            self.stuck,
-            self.retrying,
-            self.failed,
-            self.completed,
-            Period(seconds(self.seconds)),
+            "entries: {processing} PROCESSING ({stuck} stuck), {retrying} RETRYING, {failed} FAILED, \
+             {completed} COMPLETED, {unreadable} unreadable, counted in {}",
+            Period(seconds(*took)),
         )
     }
 }

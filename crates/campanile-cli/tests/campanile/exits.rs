@@ -20,6 +20,18 @@ fn wrong_arguments_exit_with_2_and_echo_no_secret() {
             &["redrive", "t", "--brokers", "b:1", "--kafka", "sasl.password=s3cret"],
             "CAMPANILE_KAFKA_SASL_PASSWORD",
         ),
+        (
+            &["redrive", "t", "--brokers", "b:1", "--store", "postgres://h/app?password=s3cret"],
+            "set CAMPANILE_STORE",
+        ),
+        (
+            &["redrive", "t", "--brokers", "b:1", "--kafka", "sasl.password:s3cret"],
+            "--kafka: expected NAME=VALUE",
+        ),
+        (
+            &["watch", "--group", "g", "--brokers", "b:1", "--kafka", "sasl.pasword=s3cret"],
+            "`sasl.pasword`: No such configuration property",
+        ),
         (&["redrive", "t", "--brokers", "b:1", "--kafka-file", "/nowhere"], "/nowhere"),
         (&["redrive", "t", "--since", "yesterday"], "--since"),
     ] {
