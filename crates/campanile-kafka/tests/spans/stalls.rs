@@ -158,7 +158,7 @@ async fn unready_service_is_logged_and_in_flight_limit_is_not() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn waiting_copy_is_not_logged_and_stall_logs_are_capped() {
+async fn waiting_copy_is_no_stall_and_stall_logs_are_capped() {
     let (log, _guard) = CapturedLog::start();
     let kafka = mock("orders", 30, 1);
     kafka.create_topic("orders.later", 1).unwrap();
@@ -172,6 +172,11 @@ async fn waiting_copy_is_not_logged_and_stall_logs_are_capped() {
     let serving = serve(with_short_stall_warning(&kafka).with_retry_topics(retries), service);
     // The copy waits in the retry topic from here on.
     until_committed(&kafka.consumer_config("g"), "orders", &[1]).await;
+    let copies = || {
+        let partitions = serving.handle().status().partitions;
+        partitions.into_iter().find(|it| &*it.topic == "orders.later").unwrap()
+    };
+    until("the copy is received", || copies().buffered == 1).await;
     until("the omitted partitions are reported", || {
         !log.lines("WARN", "further stalled partitions omitted").is_empty()
     })
@@ -181,5 +186,6 @@ async fn waiting_copy_is_not_logged_and_stall_logs_are_capped() {
     let again = || log.lines("WARN", "further stalled partitions omitted").len() >= 2;
     until("the omitted partitions are reported again", again).await;
     assert!(!log.text().contains("record=orders.later"), "{}", log.text());
+    assert_eq!((copies().buffered, copies().oldest_age), (1, None));
     stop(serving).await;
 }

@@ -123,6 +123,12 @@ impl Queue {
         matches!(self.state, QueueState::Running(_) | QueueState::NotReady { .. })
     }
 
+    /// Checks whether the first record comes from a retry topic and is not due yet. Any other wait
+    /// follows an error.
+    pub(super) fn is_delayed(&self) -> bool {
+        matches!(self.state, QueueState::Waiting(_)) && self.attempts.last_error.is_none()
+    }
+
     /// Drops the records that no task has, and returns their amount. If a task is running, the
     /// first record is kept in any case.
     pub(super) fn drop_pending(&mut self) -> Amount {

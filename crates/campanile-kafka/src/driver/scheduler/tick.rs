@@ -62,7 +62,8 @@ impl Scheduler {
         }
     }
 
-    /// Finds the queue with the oldest unfinished record of each partition.
+    /// Finds the queue with the oldest unfinished record of each partition. Leaves out partitions in
+    /// which that record only waits for its retry topic's delay.
     fn oldest(&mut self) -> HashMap<AssignmentId, QueueId> {
         let mut oldest: HashMap<AssignmentId, (i64, QueueId)> = HashMap::new();
         for (id, queue) in self.queues.iter_mut() {
@@ -72,6 +73,8 @@ impl Scheduler {
                 *first = (offset, id);
             }
         }
+        // Filtered last, because the records behind a delayed one may wait for it.
+        oldest.retain(|_, (_, id)| !self.queue(*id).is_delayed());
         oldest.into_iter().map(|(assignment, (_, id))| (assignment, id)).collect()
     }
 
@@ -99,7 +102,6 @@ impl Scheduler {
         match &queue.state {
             QueueState::Running(_) => Some("its handler"),
             QueueState::NotReady { .. } => Some("its service to be ready"),
-            // A record without an error comes from a retry topic and is not due yet.
             QueueState::Waiting(_) => {
                 queue.attempts.last_error.as_ref().map(|last_error| last_error.waits_for)
             }
