@@ -27,6 +27,9 @@
 //!   is that of a settled entry.
 //! * 18 (details) and the layout of an entry: no operation depends on them. The tests of `campanile-core`
 //!   check both.
+//! * 19 (expire) is no operation of `step`: it changes when an entry ends, and not the entry. The stores check
+//!   its conditions, and the contract tests of `campanile-test` cover them. In the model, an entry ends with
+//!   its retention, long after its last lock, or is lost at any time, which exempts its clients.
 //! * Unreadable values, spare bytes and unknown kinds of tail: a store rejects or keeps them before or around
 //!   `step`.
 //! * Limits of `ttl`, `delay` and the error's text: the model's clients send permitted values.
