@@ -1,0 +1,68 @@
+//! Histories that cannot be read.
+
+use std::{fmt, io};
+
+/// Why a history could not be read. Contains the file, and the line if one is wrong.
+#[derive(Debug)]
+pub struct ReadError {
+    pub(crate) file: String,
+    pub(crate) line: Option<usize>,
+    pub(crate) problem: Problem,
+}
+
+#[derive(Debug)]
+pub(crate) enum Problem {
+    Io(io::Error),
+    Json(serde_json::Error),
+    Invalid(String),
+}
+
+impl ReadError {
+    pub(crate) fn new(file: &str, line: Option<usize>, problem: impl Into<Problem>) -> Self {
+        Self { file: file.into(), line, problem: problem.into() }
+    }
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<serde_json::Error> for Problem {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error)
+    }
+}
+
+impl From<String> for Problem {
+    fn from(text: String) -> Self {
+        Self::Invalid(text)
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        match &self.problem {
+            Problem::Io(_) => write!(f, ": cannot be read"),
+            Problem::Json(_) => {
+                write!(f, ": not an event of version {} of the format", crate::VERSION)
+            }
+            Problem::Invalid(text) => write!(f, ": {text}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.problem {
+            Problem::Io(error) => Some(error),
+            Problem::Json(error) => Some(error),
+            Problem::Invalid(_) => None,
+        }
+    }
+}

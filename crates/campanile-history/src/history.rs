@@ -1,0 +1,224 @@
+//! Reads histories.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::{fs, io};
+
+use serde::Deserialize;
+
+use crate::{Event, Header, ReadError, Settings, VERSION};
+
+/// The ending of the names of files that belong to a history.
+pub(crate) const EXTENSION: &str = "jsonl";
+
+/// A history: what all processes, the broker and the store did, and what was broken.
+#[derive(Clone, Debug)]
+pub struct History {
+    pub(crate) settings: Settings,
+    pub(crate) processes: Vec<Process>,
+    /// The events of one process after another, in the order of their lines.
+    pub(crate) events: Vec<Line>,
+    pub(crate) torn_lines: usize,
+}
+
+/// A process and the file with its events.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) name: String,
+    pub(crate) file: String,
+}
+
+/// An event and its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) process: usize,
+    pub(crate) number: usize,
+    pub(crate) event: Event,
+}
+
+/// The fields that decide how a line is read.
+#[derive(Deserialize)]
+struct AnyLine {
+    event: String,
+    version: Option<u32>,
+}
+
+/// Reads the files of a history one after another.
+#[derive(Default)]
+struct Reader {
+    clock: Option<String>,
+    settings: Option<Settings>,
+    processes: Vec<Process>,
+    names: HashSet<String>,
+    /// The runs of the current process, and whether they have ended.
+    runs: HashMap<u64, bool>,
+    events: Vec<Line>,
+    torn_lines: usize,
+}
+
+impl History {
+    /// Reads a history from a file, or from all files of a folder whose names end in `.jsonl`.
+    ///
+    /// A last line without an end, as a killed process leaves it, is ignored.
+    ///
+    /// # Errors
+    /// Fails if there are no files, if a file cannot be read, or if a line is not valid.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ReadError> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let failed = |error: io::Error| ReadError::new(&name, None, error);
+        let mut files = Vec::new();
+        if path.is_dir() {
+            for entry in fs::read_dir(path).map_err(failed)? {
+                let file = entry.map_err(failed)?.path();
+                if file.extension().is_some_and(|extension| extension == EXTENSION) {
+                    files.push(file);
+                }
+            }
+            files.sort();
+        } else {
+            files.push(path.to_owned());
+        }
+        let mut reader = Reader::default();
+        for file in files {
+            let relative = file.strip_prefix(path).unwrap_or(&file);
+            let relative = if relative.as_os_str().is_empty() { &file } else { relative };
+            let name = relative.display().to_string();
+            // Not text: a killed process can leave a part of a character.
+            let bytes = fs::read(&file).map_err(|error| ReadError::new(&name, None, error))?;
+            reader.read_file(&name, &bytes)?;
+        }
+        reader.finish(&name)
+    }
+
+    /// Reads a history from named texts, each the contents of a file.
+    ///
+    /// # Errors
+    /// Fails if there are no texts, or if a line is not valid.
+    pub fn parse<'a>(
+        files: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ReadError> {
+        let mut reader = Reader::default();
+        for (name, text) in files {
+            reader.read_file(name, text.as_bytes())?;
+        }
+        reader.finish("history")
+    }
+
+    /// Returns the settings of the consumers.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the events of one process after another, each with the name of its process.
+    pub fn events(&self) -> impl Iterator<Item = (&str, &Event)> {
+        self.events.iter().map(|line| (&*self.processes[line.process].name, &line.event))
+    }
+
+    /// Returns the number of last lines without an end.
+    pub fn torn_lines(&self) -> usize {
+        self.torn_lines
+    }
+}
+
+impl Reader {
+    fn read_file(&mut self, file: &str, bytes: &[u8]) -> Result<(), ReadError> {
+        let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        self.torn_lines += usize::from(complete < bytes.len());
+        let mut has_header = false;
+        for (index, line) in bytes[..complete].split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let number = index + 1;
+            let is_header = is_header(line);
+            if is_header {
+                let header = read_header(line);
+                let header = header.map_err(|problem| ReadError::new(file, Some(number), problem))?;
+                let added = self.add_process(file, header);
+                added.map_err(|problem| ReadError::new(file, Some(number), problem))?;
+                has_header = true;
+            } else if !has_header {
+                let text = "the first line must be a header: {\"event\":\"history\", …}".to_owned();
+                return Err(ReadError::new(file, Some(number), text));
+            } else {
+                let event = serde_json::from_slice(line)
+                    .map_err(|error| ReadError::new(file, Some(number), error))?;
+                self.check_run(&event)
+                    .map_err(|problem| ReadError::new(file, Some(number), problem))?;
+                let process = self.processes.len() - 1;
+                self.events.push(Line { process, number, event });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_process(&mut self, file: &str, header: Header) -> Result<(), String> {
+        let Header { process, clock, settings, .. } = header;
+        let expected = self.clock.get_or_insert_with(|| clock.clone());
+        if *expected != clock {
+            return Err(format!(
+                "the clock is {clock:?}, and that of the other processes {expected:?}; a history has \
+                 one clock"
+            ));
+        }
+        if let (Some(one), Some(other)) = (self.settings, settings) {
+            if one != other {
+                return Err("the settings are not those of another process of the history".into());
+            }
+        }
+        self.settings = self.settings.or(settings);
+        if !self.names.insert(process.clone()) {
+            return Err(format!("there are two processes {process:?}; give each its own name"));
+        }
+        self.processes.push(Process { name: process, file: file.into() });
+        self.runs.clear();
+        Ok(())
+    }
+
+    /// Checks that the events of a run are in order.
+    fn check_run(&mut self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Begin(begin) => match self.runs.insert(begin.run, false) {
+                Some(_) => Err(format!("run {} has begun before in this process", begin.run)),
+                None => Ok(()),
+            },
+            Event::Effect(effect) => self.check_running(effect.run).map(|_| ()),
+            Event::End(end) => self.check_running(end.run).map(|ended| *ended = true),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_running(&mut self, run: u64) -> Result<&mut bool, String> {
+        let ended = self.runs.get_mut(&run).filter(|ended| !**ended);
+        ended.ok_or_else(|| format!("run {run} is not running in this process"))
+    }
+
+    fn finish(self, name: &str) -> Result<History, ReadError> {
+        let invalid = |text: &str| ReadError::new(name, None, text.to_owned());
+        if self.processes.is_empty() {
+            return Err(invalid("there is no history: expected a .jsonl file, or a folder of them"));
+        }
+        let settings = self.settings.ok_or_else(|| {
+            invalid("no header has settings; add them to the header of one of the processes")
+        })?;
+        let Self { processes, events, torn_lines, .. } = self;
+        Ok(History { settings, processes, events, torn_lines })
+    }
+}
+
+/// Checks whether a line is meant as a header, of whatever version.
+fn is_header(line: &[u8]) -> bool {
+    // Most lines are not, and are parsed only once.
+    let marker = b"\"history\"";
+    let may_be = line.windows(marker.len()).any(|part| part == marker);
+    may_be && serde_json::from_slice::<AnyLine>(line).is_ok_and(|any| any.event == "history")
+}
+
+fn read_header(line: &[u8]) -> Result<Header, crate::error::Problem> {
+    let any: AnyLine = serde_json::from_slice(line)?;
+    match any.version {
+        Some(VERSION) => Ok(serde_json::from_slice(line)?),
+        Some(other) => {
+            Err(format!("version {other} of the format; this reader reads version {VERSION}").into())
+        }
+        None => Err("the header has no version".to_owned().into()),
+    }
+}

@@ -1,0 +1,150 @@
+//! What was broken, and when.
+
+use std::collections::HashMap;
+
+use super::spans::{Spans, Weights, accumulate};
+use crate::{Event, FaultKind, History, Peer};
+
+/// The faults of a history, by the number of the process.
+pub(super) struct Faults {
+    lock_ttl: u64,
+    killed: Vec<Option<u64>>,
+    suspended: Vec<Spans>,
+    cut_off: Vec<Spans>,
+    unavailable: Spans,
+    lost_writes: Spans,
+    evicted: Spans,
+    /// The times of the store's forward steps, sorted, each with the sum of the steps up to it.
+    steps: Vec<(u64, u64)>,
+    /// How many attempts each fault may have counted without a run.
+    uncounted: Weights,
+}
+
+/// For how long a lock could not be renewed, by reason.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unrenewed {
+    pub(super) suspended: u64,
+    pub(super) unavailable: u64,
+    pub(super) cut_off: u64,
+    pub(super) stepped: u64,
+}
+
+impl Faults {
+    pub(super) fn new(history: &History) -> Self {
+        let lock_ttl = history.settings.lock_ttl.max(1);
+        let end = history.events.iter().map(|line| line.event.at()).max().unwrap_or_default();
+        let names: HashMap<&str, usize> =
+            history.processes.iter().enumerate().map(|(n, process)| (&*process.name, n)).collect();
+        let count = history.processes.len();
+        let mut killed: Vec<Option<u64>> = vec![None; count];
+        let (mut suspended, mut cut_off) = (vec![Vec::new(); count], vec![Vec::new(); count]);
+        let (mut unavailable, mut lost_writes, mut evicted) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut steps, mut uncounted) = (Vec::new(), Vec::new());
+        for line in &history.events {
+            let Event::Fault(fault) = &line.event else { continue };
+            let from = fault.at;
+            let span = (from, fault.until.unwrap_or(end).max(from));
+            let weighted = (span.0, span.1, 1 + (span.1 - span.0) / lock_ttl);
+            match &fault.kind {
+                FaultKind::Killed { process } => {
+                    uncounted.push((from, from, 1));
+                    if let Some(&process) = names.get(&**process) {
+                        let first = killed[process].get_or_insert(from);
+                        *first = from.min(*first);
+                    }
+                }
+                FaultKind::Suspended { process } => {
+                    uncounted.push(weighted);
+                    if let Some(&process) = names.get(&**process) {
+                        suspended[process].push(span);
+                    }
+                }
+                FaultKind::StoreUnavailable => {
+                    uncounted.push(weighted);
+                    unavailable.push(span);
+                }
+                FaultKind::StoreLostWrites => {
+                    uncounted.push(weighted);
+                    lost_writes.push(span);
+                }
+                FaultKind::StoreEvicted => evicted.push(span),
+                FaultKind::ClockStepped { by } => {
+                    uncounted.push((from, from, 1));
+                    steps.push((from, u64::try_from(*by).unwrap_or_default()));
+                }
+                FaultKind::NetworkCut { process, peer: Peer::Store } => {
+                    uncounted.push(weighted);
+                    match process {
+                        None => cut_off.iter_mut().for_each(|spans| spans.push(span)),
+                        Some(process) => {
+                            if let Some(&process) = names.get(&**process) {
+                                cut_off[process].push(span);
+                            }
+                        }
+                    }
+                }
+                FaultKind::BrokerKilled | FaultKind::NetworkCut { peer: Peer::Broker, .. } => {}
+            }
+        }
+        let collect = |spans: Vec<Vec<_>>| spans.into_iter().map(Spans::from_iter).collect();
+        Self {
+            lock_ttl,
+            killed,
+            suspended: collect(suspended),
+            cut_off: collect(cut_off),
+            unavailable: unavailable.into_iter().collect(),
+            lost_writes: lost_writes.into_iter().collect(),
+            evicted: evicted.into_iter().collect(),
+            steps: accumulate(steps),
+            uncounted: uncounted.into_iter().collect(),
+        }
+    }
+
+    /// Finds when a process was killed.
+    pub(super) fn killed(&self, process: usize) -> Option<u64> {
+        self.killed[process]
+    }
+
+    /// Checks whether a process was suspended at some time of this interval.
+    pub(super) fn was_suspended(&self, process: usize, from: u64, until: u64) -> bool {
+        self.suspended[process].touches(from, until)
+    }
+
+    /// Checks whether the store lost writes of some time of this interval.
+    pub(super) fn lost_writes(&self, from: u64, until: u64) -> bool {
+        self.lost_writes.touches(from, until)
+    }
+
+    /// Checks whether the store removed entries at some time of this interval.
+    pub(super) fn evicted(&self, from: u64, until: u64) -> bool {
+        self.evicted.touches(from, until)
+    }
+
+    /// Computes for how long a process could not renew a lock in this interval. `None` if it is too
+    /// short for a lock to expire: a lock is renewed after a third of its time to live, with jitter,
+    /// so at least half of that time remains.
+    pub(super) fn unrenewed(&self, process: usize, from: u64, until: u64) -> Option<Unrenewed> {
+        let unrenewed = Unrenewed {
+            suspended: self.suspended[process].covered(from, until),
+            unavailable: self.unavailable.covered(from, until),
+            cut_off: self.cut_off[process].covered(from, until),
+            stepped: self.stepped(from, until),
+        };
+        let Unrenewed { suspended, unavailable, cut_off, stepped } = unrenewed;
+        let total = [unavailable, cut_off, stepped].iter().fold(suspended, |a, b| a.saturating_add(*b));
+        (total >= self.lock_ttl.div_ceil(2)).then_some(unrenewed)
+    }
+
+    /// Computes how many attempts the faults of this interval may have counted without a run.
+    pub(super) fn uncounted(&self, from: u64, until: u64) -> u64 {
+        self.uncounted.touching(from, until)
+    }
+
+    /// Computes the sum of the forward steps in this interval.
+    fn stepped(&self, from: u64, until: u64) -> u64 {
+        let total = |count: usize| count.checked_sub(1).map_or(0, |last| self.steps[last].1);
+        let before = self.steps.partition_point(|step| step.0 < from);
+        let until = self.steps.partition_point(|step| step.0 <= until);
+        total(until).saturating_sub(total(before))
+    }
+}

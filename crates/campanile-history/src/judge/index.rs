@@ -1,0 +1,388 @@
+//! The events of a history, by record, key, partition and run.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::faults::Faults;
+use crate::{Coordinates, Event, History, How, Order, Outcome, Partition, State};
+
+/// All of a history that the rules need. Events, records, keys, partitions and runs are known by
+/// their index.
+pub(super) struct Index<'a> {
+    pub(super) history: &'a History,
+    pub(super) faults: Faults,
+    pub(super) records: Vec<Record>,
+    pub(super) keys: Vec<Key<'a>>,
+    pub(super) partitions: Vec<PartitionEvents<'a>>,
+    pub(super) runs: Vec<Run>,
+    pub(super) answers: Vec<Answered>,
+}
+
+/// A record that was sent, copied or processed.
+pub(super) struct Record {
+    pub(super) partition: usize,
+    pub(super) offset: i64,
+    pub(super) key: Option<usize>,
+    /// The event that made the record known to the history: it was sent, or is a copy.
+    pub(super) origin: Option<usize>,
+    /// The records with the same queue in a partition are processed in order.
+    pub(super) queue: Option<Queue>,
+    /// When the record was finished, and the event that says so.
+    pub(super) finished: Option<(u64, usize)>,
+}
+
+/// The records of a partition that are processed one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Queue {
+    Partition,
+    /// Records with this `order`, or with none.
+    Key(Option<usize>),
+}
+
+/// An idempotency key, or a record without one.
+pub(super) struct Key<'a> {
+    pub(super) name: Cow<'a, str>,
+    pub(super) runs: Vec<usize>,
+    pub(super) entries: Vec<usize>,
+    /// The tokens under which an entry was COMPLETED, sorted.
+    pub(super) completed: Vec<Option<u64>>,
+    /// When a record was answered as a duplicate, sorted.
+    pub(super) duplicates: Vec<u64>,
+    /// When an operator reopened or unlocked the key, sorted.
+    pub(super) reopened: Vec<u64>,
+    pub(super) unlocked: Vec<u64>,
+    pub(super) first_sent: Option<u64>,
+    /// When the first handler had ended with `ok`.
+    pub(super) first_success: Option<u64>,
+}
+
+pub(super) struct PartitionEvents<'a> {
+    pub(super) name: &'a Partition,
+    pub(super) records: Vec<usize>,
+    /// In the order in which the broker recorded them.
+    pub(super) commits: Vec<usize>,
+    /// When the group was moved.
+    pub(super) resets: Vec<u64>,
+}
+
+/// A handler that has started.
+pub(super) struct Run {
+    pub(super) process: usize,
+    pub(super) record: usize,
+    pub(super) key: usize,
+    pub(super) token: Option<u64>,
+    pub(super) attempt: Option<u32>,
+    pub(super) began: u64,
+    pub(super) begin: usize,
+    pub(super) effect: Option<usize>,
+    pub(super) end: Option<RunEnd>,
+    /// When the stack answered that this run was processed, and the event.
+    pub(super) processed: Option<(u64, usize)>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct RunEnd {
+    pub(super) at: u64,
+    pub(super) how: How,
+    pub(super) has_lost_lock: bool,
+    pub(super) event: usize,
+}
+
+/// An answer, and the run that it answers for.
+pub(super) struct Answered {
+    pub(super) record: usize,
+    pub(super) event: usize,
+    pub(super) at: u64,
+    pub(super) outcome: Outcome,
+    pub(super) run: Option<usize>,
+}
+
+/// Collects the events of a history.
+struct Indexer<'a> {
+    index: Index<'a>,
+    record_numbers: HashMap<(usize, i64), usize>,
+    key_numbers: HashMap<Cow<'a, str>, usize>,
+    order_numbers: HashMap<&'a str, usize>,
+    partition_numbers: HashMap<&'a Partition, usize>,
+    /// The runs of the current process.
+    process: usize,
+    runs: HashMap<u64, usize>,
+    /// The run of each record in the current process that has ended with `ok` and is not answered.
+    unanswered: HashMap<usize, usize>,
+    /// Times, records, their copies and the events.
+    copies: Vec<(u64, usize, usize, usize)>,
+}
+
+impl<'a> Index<'a> {
+    pub(super) fn new(history: &'a History) -> Self {
+        let index = Self {
+            history,
+            faults: Faults::new(history),
+            records: Vec::new(),
+            keys: Vec::new(),
+            partitions: Vec::new(),
+            runs: Vec::new(),
+            answers: Vec::new(),
+        };
+        let mut indexer = Indexer {
+            index,
+            record_numbers: HashMap::new(),
+            key_numbers: HashMap::new(),
+            order_numbers: HashMap::new(),
+            partition_numbers: HashMap::new(),
+            process: 0,
+            runs: HashMap::new(),
+            unanswered: HashMap::new(),
+            copies: Vec::new(),
+        };
+        for (event, line) in history.events.iter().enumerate() {
+            if line.process != indexer.process {
+                indexer.process = line.process;
+                indexer.runs.clear();
+                indexer.unanswered.clear();
+            }
+            indexer.add(event, &line.event);
+        }
+        indexer.finish()
+    }
+
+    /// Returns the text of a record's coordinates.
+    pub(super) fn record_name(&self, record: usize) -> String {
+        let Record { partition, offset, .. } = self.records[record];
+        format!("{}@{offset}", self.partitions[partition].name)
+    }
+
+    /// Finds when a run was over: its end, or the end of its process.
+    pub(super) fn over(&self, run: &Run) -> Option<u64> {
+        let killed = || self.faults.killed(run.process).map(|at| at.max(run.began));
+        run.end.map(|end| end.at).or_else(killed)
+    }
+}
+
+impl<'a> Indexer<'a> {
+    fn add(&mut self, event: usize, content: &'a Event) {
+        match content {
+            Event::Sent(sent) => {
+                let record = self.record(&sent.record);
+                let queue = self.queue(sent.order.as_deref());
+                let key = sent.key.as_deref().map(|key| self.key(key.into()));
+                let entry = &mut self.index.records[record];
+                entry.key = entry.key.or(key);
+                entry.origin.get_or_insert(event);
+                entry.queue = queue;
+                if let Some(key) = key {
+                    let first = self.index.keys[key].first_sent.get_or_insert(sent.at);
+                    *first = sent.at.min(*first);
+                }
+            }
+            Event::Begin(begin) => {
+                let record = self.record(&begin.record);
+                let key = begin.key.as_deref().map(|key| self.key(key.into()));
+                let known = &mut self.index.records[record].key;
+                *known = known.or(key);
+                self.runs.insert(begin.run, self.index.runs.len());
+                self.index.runs.push(Run {
+                    process: self.process,
+                    record,
+                    // Found at the end if it is not known yet.
+                    key: key.unwrap_or(usize::MAX),
+                    token: begin.token,
+                    attempt: begin.attempt,
+                    began: begin.at,
+                    begin: event,
+                    effect: None,
+                    end: None,
+                    processed: None,
+                });
+            }
+            // The reader has checked that the run has begun.
+            Event::Effect(effect) => {
+                let run = self.runs[&effect.run];
+                self.index.runs[run].effect.get_or_insert(event);
+            }
+            Event::End(end) => {
+                let number = self.runs[&end.run];
+                let run = &mut self.index.runs[number];
+                let has_lost_lock = end.lost.is_some();
+                run.end = Some(RunEnd { at: end.at, how: end.how, has_lost_lock, event });
+                if end.how == How::Ok {
+                    self.unanswered.insert(run.record, number);
+                }
+            }
+            Event::Answer(answer) => {
+                let record = self.record(&answer.record);
+                let (at, outcome) = (answer.at, answer.outcome);
+                let run = self.unanswered.remove(&record);
+                if let (Some(run), Outcome::Processed) = (run, outcome) {
+                    self.index.runs[run].processed = Some((at, event));
+                }
+                if outcome != Outcome::Error {
+                    self.finish_record(record, at, event);
+                }
+                self.index.answers.push(Answered { record, event, at, outcome, run });
+            }
+            Event::DeadLetter(letter) => {
+                let record = self.record(&letter.record);
+                self.finish_record(record, letter.at, event);
+            }
+            Event::Copy(published) => {
+                let (record, copy) = (self.record(&published.record), self.record(&published.to));
+                self.finish_record(record, published.at, event);
+                let entry = &mut self.index.records[copy];
+                entry.origin.get_or_insert(event);
+                entry.queue = Some(Queue::Partition);
+                self.copies.push((published.at, record, copy, event));
+            }
+            Event::Skipped(skipped) => {
+                let record = self.record(&skipped.record);
+                self.finish_record(record, skipped.at, event);
+            }
+            Event::Commit(commit) => {
+                let partition = self.partition(&commit.partition);
+                self.index.partitions[partition].commits.push(event);
+            }
+            Event::Reset(reset) => {
+                let partition = self.partition(&reset.partition);
+                self.index.partitions[partition].resets.push(reset.at);
+            }
+            Event::Entry(entry) => {
+                let key = self.key(entry.key.as_str().into());
+                let key = &mut self.index.keys[key];
+                key.entries.push(event);
+                if entry.state == State::Completed {
+                    key.completed.push(entry.token);
+                }
+            }
+            Event::Reopened(reopened) => {
+                let key = self.key(reopened.key.as_str().into());
+                self.index.keys[key].reopened.push(reopened.at);
+            }
+            Event::Unlocked(unlocked) => {
+                let key = self.key(unlocked.key.as_str().into());
+                self.index.keys[key].unlocked.push(unlocked.at);
+            }
+            Event::Fault(_) => {}
+        }
+    }
+
+    /// Connects what events of different processes say.
+    fn finish(mut self) -> Index<'a> {
+        // A copy has the key of its record, which may be a copy itself.
+        self.copies.sort_unstable();
+        for (_, record, copy, _) in std::mem::take(&mut self.copies) {
+            let key = self.index.records[record].key;
+            let known = &mut self.index.records[copy].key;
+            *known = known.or(key);
+        }
+        for number in 0..self.index.runs.len() {
+            let Run { record, key, .. } = self.index.runs[number];
+            let key = if key == usize::MAX { self.key_of(record) } else { key };
+            let run = &mut self.index.runs[number];
+            run.key = key;
+            let success = run.end.filter(|end| end.how == How::Ok).map(|end| end.at);
+            let key = &mut self.index.keys[key];
+            key.runs.push(number);
+            key.first_success = [key.first_success, success].into_iter().flatten().min();
+        }
+        let Index { answers, records, keys, .. } = &mut self.index;
+        for answer in answers.iter().filter(|answer| answer.outcome == Outcome::Duplicate) {
+            if let Some(key) = records[answer.record].key {
+                keys[key].duplicates.push(answer.at);
+            }
+        }
+        let Index { keys, runs, history, .. } = &mut self.index;
+        for key in keys {
+            key.runs.sort_by_key(|&run| (runs[run].began, runs[run].token, run));
+            key.entries.sort_by_key(|&event| history.events[event].event.at());
+            key.completed.sort_unstable();
+            key.duplicates.sort_unstable();
+            key.reopened.sort_unstable();
+            key.unlocked.sort_unstable();
+        }
+        let Index { partitions, records, .. } = &mut self.index;
+        for partition in partitions {
+            partition.records.sort_by_key(|&record| records[record].offset);
+            partition.resets.sort_unstable();
+        }
+        self.index
+    }
+
+    /// Returns the key of a record. Its coordinates are the key of a record without one.
+    fn key_of(&mut self, record: usize) -> usize {
+        if let Some(key) = self.index.records[record].key {
+            return key;
+        }
+        let key = self.key(self.index.record_name(record).into());
+        self.index.records[record].key = Some(key);
+        key
+    }
+
+    fn finish_record(&mut self, record: usize, at: u64, event: usize) {
+        let finished = &mut self.index.records[record].finished;
+        if finished.is_none_or(|(before, _)| at < before) {
+            *finished = Some((at, event));
+        }
+    }
+
+    fn record(&mut self, coordinates: &'a Coordinates) -> usize {
+        let partition = self.partition(&coordinates.partition);
+        let offset = coordinates.offset;
+        *self.record_numbers.entry((partition, offset)).or_insert_with(|| {
+            let number = self.index.records.len();
+            self.index.partitions[partition].records.push(number);
+            self.index.records.push(Record {
+                partition,
+                offset,
+                key: None,
+                origin: None,
+                queue: None,
+                finished: None,
+            });
+            number
+        })
+    }
+
+    fn partition(&mut self, partition: &'a Partition) -> usize {
+        *self.partition_numbers.entry(partition).or_insert_with(|| {
+            self.index.partitions.push(PartitionEvents {
+                name: partition,
+                records: Vec::new(),
+                commits: Vec::new(),
+                resets: Vec::new(),
+            });
+            self.index.partitions.len() - 1
+        })
+    }
+
+    fn key(&mut self, name: Cow<'a, str>) -> usize {
+        if let Some(&number) = self.key_numbers.get(&name) {
+            return number;
+        }
+        let number = self.index.keys.len();
+        self.key_numbers.insert(name.clone(), number);
+        self.index.keys.push(Key {
+            name,
+            runs: Vec::new(),
+            entries: Vec::new(),
+            completed: Vec::new(),
+            duplicates: Vec::new(),
+            reopened: Vec::new(),
+            unlocked: Vec::new(),
+            first_sent: None,
+            first_success: None,
+        });
+        number
+    }
+
+    fn queue(&mut self, order: Option<&'a str>) -> Option<Queue> {
+        let count = self.order_numbers.len();
+        match self.index.history.settings.order {
+            Order::None => None,
+            Order::Partition => Some(Queue::Partition),
+            Order::Key => {
+                let mut number = |order| *self.order_numbers.entry(order).or_insert(count);
+                Some(Queue::Key(order.map(&mut number)))
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The judge.
+
+mod commits;
+mod entries;
+mod faults;
+mod findings;
+mod index;
+mod order;
+mod pair;
+mod records;
+mod runs;
+mod spans;
+
+use self::findings::Findings;
+use self::index::Index;
+use crate::{History, Verdict};
+
+/// Decides whether a history is sound.
+///
+/// Takes time proportional to n log n, for n events. `docs/history-format.md` describes the rules.
+pub fn judge(history: &History) -> Verdict {
+    let index = Index::new(history);
+    let mut findings = Findings::new(&index);
+    records::check(&index, &mut findings);
+    runs::check(&index, &mut findings);
+    order::check(&index, &mut findings);
+    commits::check(&index, &mut findings);
+    entries::check(&index, &mut findings);
+    findings.into_verdict()
+}

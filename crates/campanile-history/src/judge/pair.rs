@@ -1,0 +1,148 @@
+//! Two runs of a key: why the second one may follow the first, and whether they may overlap.
+
+use super::faults::Unrenewed;
+use super::index::{Index, Run};
+use crate::{Cause, How};
+
+/// A run of a key and a later one, with all that may explain the later one.
+pub(super) struct Pair<'a> {
+    index: &'a Index<'a>,
+    first: &'a Run,
+    next: &'a Run,
+    /// An operator reopened the key between the two.
+    is_reopened: bool,
+    is_unguarded: bool,
+    is_unlocked: bool,
+    /// The first run is known to be recorded in the store.
+    is_recorded: bool,
+    /// The lock of the second run was granted before that of the first.
+    began_late: bool,
+    unrenewed: Option<Unrenewed>,
+    pub(super) lost_writes: bool,
+    pub(super) evicted: bool,
+}
+
+impl<'a> Pair<'a> {
+    pub(super) fn new(index: &'a Index<'a>, first: &'a Run, next: &'a Run) -> Self {
+        let key = &index.keys[first.key];
+        let (from, until) = (first.began, next.began);
+        let acknowledged = first.processed.map_or(until, |(at, _)| at.min(until)).max(from);
+        Self {
+            index,
+            first,
+            next,
+            is_reopened: any_within(&key.reopened, from, until),
+            is_unguarded: first.token.is_none() || next.token.is_none(),
+            is_unlocked: any_within(&key.unlocked, from, until),
+            is_recorded: is_recorded(index, first, until),
+            began_late: began_late(index, first, next),
+            unrenewed: index.faults.unrenewed(first.process, from, until),
+            lost_writes: index.faults.lost_writes(from, acknowledged),
+            evicted: index.faults.evicted(from, until),
+        }
+    }
+
+    /// Finds why the second run may have begun. The first cause that holds, in this order.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        if self.is_reopened {
+            return Some(Cause::Reopened);
+        }
+        if self.is_unguarded {
+            return Some(Cause::Unguarded);
+        }
+        if self.began_late {
+            return Some(Cause::Suspended);
+        }
+        let unrecorded = if self.is_recorded { None } else { self.cause_of_unrecorded() };
+        unrecorded
+            .or(self.lost_writes.then_some(Cause::StoreLostWrites))
+            .or(self.evicted.then_some(Cause::StoreEvicted))
+    }
+
+    /// Finds why a run that is not recorded was followed by another.
+    fn cause_of_unrecorded(&self) -> Option<Cause> {
+        let Self { first, next, .. } = self;
+        let end = first.end.filter(|end| end.at <= next.began);
+        let has_ended = |how| end.is_some_and(|end| end.how == how);
+        let has_lost_lock = end.is_some_and(|end| end.has_lost_lock);
+        if has_ended(How::Error) {
+            return Some(Cause::Failed);
+        }
+        let killed = self.index.faults.killed(first.process);
+        let was_killed = killed.is_some_and(|at| at <= next.began);
+        if was_killed && (first.end.is_none() || has_ended(How::Ok)) {
+            let had_effect = first.effect.is_some() || first.end.is_some();
+            return Some(match had_effect {
+                true => Cause::KilledAfterEffect,
+                false => Cause::KilledBeforeEffect,
+            });
+        }
+        if has_ended(How::Dropped) && !has_lost_lock {
+            return Some(Cause::Dropped);
+        }
+        if self.is_unlocked {
+            return Some(Cause::Unlocked);
+        }
+        if let Some(unrenewed) = self.unrenewed {
+            return Some(match unrenewed {
+                Unrenewed { suspended: 1.., .. } => Cause::Suspended,
+                Unrenewed { unavailable: 1.., .. } => Cause::StoreUnavailable,
+                Unrenewed { cut_off: 1.., .. } => Cause::NetworkCut,
+                _ => Cause::ClockStepped,
+            });
+        }
+        let max_hold = self.index.history.settings.max_hold;
+        let held = end.map(|end| end.at.saturating_sub(first.began));
+        let was_long = max_hold.is_some_and(|max| held.is_some_and(|held| held >= max));
+        (has_ended(How::Dropped) && was_long).then_some(Cause::MaxHold)
+    }
+
+    /// Checks whether the second run may begin before the first is over.
+    pub(super) fn may_overlap(&self) -> bool {
+        let has_lost_lock = || {
+            let paused =
+                |unrenewed: Unrenewed| unrenewed.suspended > 0 || unrenewed.stepped > 0;
+            self.is_unlocked || self.unrenewed.is_some_and(paused)
+        };
+        self.is_unguarded
+            || self.began_late
+            || self.lost_writes
+            || self.evicted
+            || (!self.is_recorded && has_lost_lock())
+    }
+
+    /// Checks whether the entry of the second run may know nothing of the first run.
+    pub(super) fn may_forget(&self) -> bool {
+        self.is_reopened || self.is_unguarded || self.lost_writes || self.evicted
+    }
+
+    /// Checks whether the lock of the first run may have expired before the second began.
+    pub(super) fn may_expire(&self) -> bool {
+        self.unrenewed.is_some()
+    }
+}
+
+/// Checks whether a run began only after another one, which was granted the lock later, because its
+/// process was suspended meanwhile. The run must not have been processed.
+pub(super) fn began_late(index: &Index<'_>, first: &Run, next: &Run) -> bool {
+    next.token.is_some()
+        && next.token < first.token
+        && next.processed.is_none()
+        && index.faults.was_suspended(next.process, first.began, next.began)
+}
+
+/// Checks whether the success of a run is known to be in the store when another begins.
+fn is_recorded(index: &Index<'_>, run: &Run, until: u64) -> bool {
+    if run.processed.is_some() {
+        return true;
+    }
+    let Some(end) = run.end.filter(|end| end.how == How::Ok) else { return false };
+    let key = &index.keys[run.key];
+    key.completed.binary_search(&run.token).is_ok()
+        || any_within(&key.duplicates, end.at, until)
+}
+
+/// Checks whether one of these times, which are sorted, is in the closed interval.
+fn any_within(times: &[u64], from: u64, until: u64) -> bool {
+    times.get(times.partition_point(|at| *at < from)).is_some_and(|at| *at <= until)
+}

@@ -1,0 +1,46 @@
+//! The rules of records: each is finished, and answered only after its effect.
+
+use super::findings::Findings;
+use super::index::Index;
+use crate::{Outcome, Rule};
+
+pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
+    for (number, record) in index.records.iter().enumerate() {
+        if let (Some(origin), None) = (record.origin, record.finished) {
+            let name = index.record_name(number);
+            let text = || format!("{name} was not finished by the end of the history");
+            let runs = record.key.map(|key| &index.keys[key].runs[..]).unwrap_or_default();
+            let of_record = runs.iter().map(|&run| &index.runs[run]);
+            let of_record = of_record.filter(|run| run.record == number);
+            let events = of_record.flat_map(|run| [Some(run.begin), run.end.map(|end| end.event)]);
+            findings.violation(
+                Rule::Lost,
+                &name,
+                text,
+                [origin].into_iter().chain(events.flatten()),
+            );
+        }
+    }
+    for answer in &index.answers {
+        let is_shown = match answer.outcome {
+            Outcome::Processed | Outcome::Unguarded => answer.run.is_some(),
+            // Nothing is known about a record without a key.
+            Outcome::Duplicate => index.records[answer.record].key.is_none_or(|key| {
+                index.keys[key].first_success.is_some_and(|success| success <= answer.at)
+            }),
+            Outcome::GivenUp | Outcome::Error => true,
+        };
+        if !is_shown {
+            let name = index.record_name(answer.record);
+            let text =
+                || format!("{name} was answered as done, and no handler had ended with ok before");
+            let origin = index.records[answer.record].origin;
+            findings.violation(
+                Rule::NoEffect,
+                &name,
+                text,
+                origin.into_iter().chain([answer.event]),
+            );
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The rules of the runs of a key: causes, overlaps, tokens and attempts.
+
+use super::findings::Findings;
+use super::index::{Index, Run};
+use super::pair::{Pair, began_late};
+use crate::Rule;
+
+pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
+    for key in &index.keys {
+        let runs = key.runs.iter().map(|&run| &index.runs[run]);
+        check_key(index, findings, &key.name, key.first_sent.unwrap_or_default(), runs);
+    }
+}
+
+/// Judges the runs of a key, in the order in which they began.
+fn check_key<'a>(
+    index: &'a Index<'a>,
+    findings: &mut Findings<'_>,
+    key: &str,
+    first_sent: u64,
+    runs: impl Iterator<Item = &'a Run>,
+) {
+    let mut previous: Option<&Run> = None;
+    let mut previous_guarded: Option<&Run> = None;
+    // The earlier run that is over last.
+    let mut longest: Option<&Run> = None;
+    for run in runs {
+        let mut is_late = false;
+        if let Some(first) = previous {
+            let pair = Pair::new(index, first, run);
+            is_late = began_late(index, first, run);
+            check_cause(findings, key, &pair, first, run);
+            check_overlap(index, findings, key, longest.unwrap_or(first), run);
+        }
+        if is_late {
+            continue;
+        }
+        check_attempt(index, findings, key, first_sent, previous_guarded, run);
+        previous = Some(run);
+        if run.token.is_some() {
+            previous_guarded = Some(run);
+        }
+        let over = |run: &Run| index.over(run).unwrap_or(u64::MAX);
+        if longest.is_none_or(|longest| over(longest) <= over(run)) {
+            longest = Some(run);
+        }
+    }
+}
+
+fn check_cause(findings: &mut Findings<'_>, key: &str, pair: &Pair<'_>, first: &Run, run: &Run) {
+    match pair.cause() {
+        Some(cause) => findings.rerun(cause, key, first.begin, run.begin),
+        None => {
+            let text = || format!("{key} ran again, and nothing explains it");
+            findings.violation(Rule::Unexplained, key, text, events_of([first, run]));
+        }
+    }
+}
+
+fn check_overlap(
+    index: &Index<'_>,
+    findings: &mut Findings<'_>,
+    key: &str,
+    longest: &Run,
+    run: &Run,
+) {
+    let is_over = index.over(longest).is_some_and(|over| over <= run.began);
+    if !is_over && !Pair::new(index, longest, run).may_overlap() {
+        let text = || format!("two runs of {key} overlapped, although no lock was lost");
+        findings.violation(Rule::Overlap, key, text, events_of([longest, run]));
+    }
+}
+
+/// Judges token and attempt of a run, given the previous one with a lock.
+fn check_attempt(
+    index: &Index<'_>,
+    findings: &mut Findings<'_>,
+    key: &str,
+    first_sent: u64,
+    previous: Option<&Run>,
+    run: &Run,
+) {
+    let Some(token) = run.token else { return };
+    let attempt = u64::from(run.attempt.unwrap_or(1));
+    let counted = previous.map_or(0, |first| u64::from(first.attempt.unwrap_or(1)));
+    let since = previous.map_or(first_sent, |first| first.began);
+    if attempt > counted + 1 + index.faults.uncounted(since, run.began) {
+        let text = || {
+            format!("{key} began attempt {attempt}, and {counted} were counted in the run before")
+        };
+        let events = events_of(previous.into_iter().chain([run]));
+        findings.violation(Rule::AttemptWithoutRun, key, text, events);
+    }
+    let Some(first) = previous else { return };
+    let pair = Pair::new(index, first, run);
+    if Some(token) <= first.token && !pair.lost_writes && !pair.evicted {
+        let text = || format!("the fencing token of {key} did not rise");
+        findings.violation(Rule::Token, key, text, events_of([first, run]));
+    }
+    let killed = index.faults.killed(first.process);
+    let was_killed = first.end.is_none() && killed.is_some_and(|at| at <= run.began);
+    if was_killed && attempt <= counted && !pair.may_forget() && !pair.may_expire() {
+        let text = || format!("the process was killed in attempt {counted} of {key}, which counts");
+        findings.violation(Rule::AttemptNotCounted, key, text, events_of([first, run]));
+    }
+}
+
+/// Lists all events of these runs.
+fn events_of<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator<Item = usize> {
+    runs.into_iter().flat_map(|run| {
+        let end = run.end.map(|end| end.event);
+        let processed = run.processed.map(|(_, event)| event);
+        [Some(run.begin), run.effect, end, processed].into_iter().flatten()
+    })
+}
