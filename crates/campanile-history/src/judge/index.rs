@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::faults::Faults;
-use crate::{Coordinates, Event, History, How, Order, Outcome, Partition, State};
+use crate::{Coordinates, Event, History, How, Order, Outcome, Partition, Sent, State};
 
 /// All of a history that the rules need. Events, records, keys, partitions and runs are known by
 /// their index.
@@ -135,6 +135,12 @@ impl<'a> Index<'a> {
             unanswered: HashMap::new(),
             copies: Vec::new(),
         };
+        // First, because what the producer says of a record's key counts.
+        for (event, line) in history.events.iter().enumerate() {
+            if let Event::Sent(sent) = &line.event {
+                indexer.add_sent(event, sent);
+            }
+        }
         for (event, line) in history.events.iter().enumerate() {
             if line.process != indexer.process {
                 indexer.process = line.process;
@@ -160,21 +166,23 @@ impl<'a> Index<'a> {
 }
 
 impl<'a> Indexer<'a> {
+    fn add_sent(&mut self, event: usize, sent: &'a Sent) {
+        let record = self.record(&sent.record);
+        let queue = self.queue(sent.order.as_deref());
+        let key = sent.key.as_deref().map(|key| self.key(key.into()));
+        let entry = &mut self.index.records[record];
+        entry.key = entry.key.or(key);
+        entry.origin.get_or_insert(event);
+        entry.queue = queue;
+        if let Some(key) = key {
+            let first = self.index.keys[key].first_sent.get_or_insert(sent.at);
+            *first = sent.at.min(*first);
+        }
+    }
+
     fn add(&mut self, event: usize, content: &'a Event) {
         match content {
-            Event::Sent(sent) => {
-                let record = self.record(&sent.record);
-                let queue = self.queue(sent.order.as_deref());
-                let key = sent.key.as_deref().map(|key| self.key(key.into()));
-                let entry = &mut self.index.records[record];
-                entry.key = entry.key.or(key);
-                entry.origin.get_or_insert(event);
-                entry.queue = queue;
-                if let Some(key) = key {
-                    let first = self.index.keys[key].first_sent.get_or_insert(sent.at);
-                    *first = sent.at.min(*first);
-                }
-            }
+            Event::Sent(_) | Event::Fault(_) => {}
             Event::Begin(begin) => {
                 let record = self.record(&begin.record);
                 let key = begin.key.as_deref().map(|key| self.key(key.into()));
@@ -261,7 +269,6 @@ impl<'a> Indexer<'a> {
                 let key = self.key(unlocked.key.as_str().into());
                 self.index.keys[key].unlocked.push(unlocked.at);
             }
-            Event::Fault(_) => {}
         }
     }
 

@@ -1,0 +1,373 @@
+//! A small simulation of consumer processes that work in partition order on one store, and record
+//! a sound history.
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::cmp::Reverse;
+
+use campanile_history::{
+    Answer, Begin, Coordinates, Effect, End, Entry, Event, Fault, FaultKind, How, Outcome,
+    Partition, Position, Sent, State,
+};
+
+pub(crate) const LOCK_TTL: u64 = 3_000_000;
+const TOPIC: &str = "payments";
+const PROCESSES: usize = 4;
+
+/// What a simulation does.
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) records: usize,
+    pub(crate) partitions: usize,
+    /// The average number of steps between two faults.
+    pub(crate) steps_per_fault: u64,
+    /// Whether the store loses writes and entries.
+    pub(crate) has_data_loss: bool,
+}
+
+/// The events of each process, by its name.
+pub(crate) type Recorded = BTreeMap<String, Vec<Event>>;
+
+struct Simulation {
+    rng: fastrand::Rng,
+    now: u64,
+    partitions: Vec<Log>,
+    /// When each partition continues.
+    queue: BinaryHeap<Reverse<(u64, usize)>>,
+    processes: Vec<Consumer>,
+    started: usize,
+    next_token: u64,
+    entries: BTreeMap<String, Stored>,
+    recorded: Recorded,
+}
+
+/// A partition, and what its owner does with it.
+struct Log {
+    keys: Vec<String>,
+    next: usize,
+    owner: usize,
+    run: Option<Running>,
+    /// Increases when the owner changes, so that what the former owner had queued is ignored.
+    continues_at: u64,
+}
+
+struct Running {
+    number: u64,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Begun,
+    HadEffect,
+    Ended,
+}
+
+struct Consumer {
+    name: String,
+    next_run: u64,
+    suspended_until: u64,
+}
+
+/// An entry of the store.
+#[derive(Clone)]
+struct Stored {
+    state: State,
+    token: u64,
+    attempt: u32,
+    /// When the lock expires, for a key that is PROCESSING.
+    locked_until: u64,
+    since: u64,
+}
+
+/// Runs a simulation until all records are finished.
+pub(crate) fn simulate(plan: &Plan) -> Recorded {
+    let mut simulation = Simulation::new(plan);
+    let mut next_fault = simulation.rng.u64(1..=plan.steps_per_fault * 2);
+    while let Some(Reverse((at, partition))) = simulation.queue.pop() {
+        let log = &simulation.partitions[partition];
+        if log.continues_at != at || log.next == log.keys.len() {
+            continue;
+        }
+        simulation.now = at;
+        simulation.step(partition);
+        next_fault -= 1;
+        if next_fault == 0 {
+            next_fault = simulation.rng.u64(1..=plan.steps_per_fault * 2);
+            simulation.fault(plan.has_data_loss);
+        }
+    }
+    simulation.finish()
+}
+
+impl Simulation {
+    fn new(plan: &Plan) -> Self {
+        let mut rng = fastrand::Rng::with_seed(plan.seed);
+        let mut partitions: Vec<Log> = (0..plan.partitions)
+            .map(|partition| Log {
+                keys: Vec::new(),
+                next: 0,
+                owner: partition % PROCESSES,
+                run: None,
+                continues_at: 0,
+            })
+            .collect();
+        let mut sent = Vec::new();
+        for number in 0..plan.records {
+            // One in ten records repeats a key.
+            let key = if number > 0 && rng.u8(..) < 26 { rng.usize(..number) } else { number };
+            let partition = rng.usize(..plan.partitions);
+            let log = &mut partitions[partition];
+            sent.push(Event::Sent(Sent {
+                at: 1,
+                record: Coordinates::new(TOPIC, partition as i32, log.keys.len() as i64),
+                key: Some(format!("p-{key}")),
+                order: None,
+            }));
+            log.keys.push(format!("p-{key}"));
+        }
+        let recorded = BTreeMap::from([("test".to_owned(), sent)]);
+        let (queue, entries) = (BinaryHeap::new(), BTreeMap::new());
+        let (now, processes, started, next_token) = (10, Vec::new(), 0, 1);
+        let mut simulation =
+            Self { rng, now, partitions, queue, processes, started, next_token, entries, recorded };
+        for process in 0..PROCESSES {
+            let consumer = simulation.new_consumer();
+            simulation.processes.insert(process, consumer);
+        }
+        (0..plan.partitions).for_each(|partition| simulation.continue_in(partition, 0));
+        simulation
+    }
+
+    fn new_consumer(&mut self) -> Consumer {
+        self.started += 1;
+        Consumer { name: format!("worker-{}", self.started), next_run: 0, suspended_until: 0 }
+    }
+
+    fn continue_in(&mut self, partition: usize, micros: u64) {
+        let log = &mut self.partitions[partition];
+        // Strictly later, so that each time is that of one decision.
+        log.continues_at = (self.now + micros).max(log.continues_at + 1);
+        self.queue.push(Reverse((log.continues_at, partition)));
+    }
+
+    fn record_event(&mut self, process: &str, event: Event) {
+        match self.recorded.get_mut(process) {
+            Some(events) => events.push(event),
+            None => drop(self.recorded.insert(process.into(), vec![event])),
+        }
+    }
+
+    /// Records an event of the owner of a partition.
+    fn record_owned(&mut self, partition: usize, event: Event) {
+        let owner = self.processes[self.partitions[partition].owner].name.clone();
+        self.record_event(&owner, event);
+    }
+
+    fn position(&self, partition: usize) -> (Coordinates, String) {
+        let log = &self.partitions[partition];
+        let record = Coordinates::new(TOPIC, partition as i32, log.next as i64);
+        (record, log.keys[log.next].clone())
+    }
+
+    /// Continues the next record of a partition.
+    fn step(&mut self, partition: usize) {
+        let (at, (record, key)) = (self.now, self.position(partition));
+        let Some(Running { number: run, phase }) = self.partitions[partition].run else {
+            return self.acquire(partition, record, key);
+        };
+        match phase {
+            Phase::Begun => match self.rng.u8(..100) {
+                0..4 => self.end(partition, run, How::Error, None),
+                4..6 => self.end(partition, run, How::Dropped, None),
+                _ => {
+                    self.record_owned(partition, Event::Effect(Effect { at, run }));
+                    self.enter(partition, run, Phase::HadEffect);
+                }
+            },
+            Phase::HadEffect => {
+                let end = End { at, run, how: How::Ok, lost: None };
+                self.record_owned(partition, Event::End(end));
+                self.enter(partition, run, Phase::Ended);
+            }
+            Phase::Ended => {
+                self.complete(&key);
+                self.answer(partition, record, Outcome::Processed);
+            }
+        }
+    }
+
+    fn enter(&mut self, partition: usize, run: u64, phase: Phase) {
+        self.partitions[partition].run = Some(Running { number: run, phase });
+        let micros = self.rng.u64(1..20_000);
+        self.continue_in(partition, micros);
+    }
+
+    fn acquire(&mut self, partition: usize, record: Coordinates, key: String) {
+        let now = self.now;
+        let attempt = match self.entries.get(&key) {
+            Some(entry) if entry.state == State::Completed => {
+                return self.answer(partition, record, Outcome::Duplicate);
+            }
+            Some(entry) if entry.state == State::Processing && entry.locked_until > now => {
+                let wait = self.rng.u64(1..100_000).min(entry.locked_until - now);
+                return self.continue_in(partition, wait);
+            }
+            Some(entry) => entry.attempt + 1,
+            None => 1,
+        };
+        let token = self.next_token;
+        self.next_token += 1;
+        // Renewed as long as its owner lives.
+        let (state, locked_until) = (State::Processing, u64::MAX);
+        let stored = Stored { state, token, attempt, locked_until, since: now };
+        self.entries.insert(key.clone(), stored);
+        let process = &mut self.processes[self.partitions[partition].owner];
+        process.next_run += 1;
+        let run = process.next_run;
+        let (key, token, attempt) = (Some(key), Some(token), Some(attempt));
+        self.record_owned(
+            partition,
+            Event::Begin(Begin { at: now, run, record, key, token, attempt }),
+        );
+        self.enter(partition, run, Phase::Begun);
+    }
+
+    /// Ends a run without a success. A drop hands its attempt back, and moves the partition.
+    fn end(&mut self, partition: usize, run: u64, how: How, lost: Option<String>) {
+        let (at, (record, key)) = (self.now, self.position(partition));
+        self.record_owned(partition, Event::End(End { at, run, how, lost }));
+        let entry = self.entries.get_mut(&key).expect("the key is locked");
+        (entry.state, entry.since) = (State::Retrying, at);
+        if how == How::Dropped {
+            entry.attempt -= 1;
+            self.move_partition(partition);
+        } else {
+            let (outcome, error) = (Outcome::Error, Some("declined".into()));
+            self.record_owned(partition, Event::Answer(Answer { at, record, outcome, error }));
+        }
+        self.partitions[partition].run = None;
+        let backoff = self.rng.u64(1..50_000);
+        self.continue_in(partition, backoff);
+    }
+
+    fn complete(&mut self, key: &str) {
+        let entry = self.entries.get_mut(key).expect("the key is locked");
+        (entry.state, entry.since) = (State::Completed, self.now);
+    }
+
+    fn answer(&mut self, partition: usize, record: Coordinates, outcome: Outcome) {
+        let at = self.now;
+        self.record_owned(partition, Event::Answer(Answer { at, record, outcome, error: None }));
+        let log = &mut self.partitions[partition];
+        (log.next, log.run) = (log.next + 1, None);
+        let (offset, is_last) = (log.next as i64, log.next == log.keys.len());
+        if is_last || self.rng.u8(..) < 64 {
+            let partition = Partition { topic: TOPIC.into(), number: partition as i32 };
+            self.record_event("broker", Event::Commit(Position { at, partition, offset }));
+        }
+        self.continue_in(partition, 10);
+    }
+
+    fn move_partition(&mut self, partition: usize) {
+        let now = self.now;
+        let awake: Vec<usize> =
+            (0..PROCESSES).filter(|&n| self.processes[n].suspended_until < now).collect();
+        self.partitions[partition].owner = self.rng.choice(awake).expect("one is awake");
+    }
+
+    fn record_fault(&mut self, at: u64, until: Option<u64>, kind: FaultKind) {
+        self.record_event("test", Event::Fault(Fault { at, until, kind }));
+    }
+
+    fn fault(&mut self, has_data_loss: bool) {
+        let now = self.now;
+        let awake: Vec<usize> =
+            (0..PROCESSES).filter(|&n| self.processes[n].suspended_until < now).collect();
+        match self.rng.u8(..if has_data_loss { 4 } else { 2 }) {
+            0 => {
+                let process = self.rng.choice(awake).expect("one is awake");
+                self.kill(process);
+            }
+            1 if awake.len() > 2 => {
+                let process = self.rng.choice(awake).expect("one is awake");
+                self.suspend(process);
+            }
+            1 => {}
+            2 => {
+                let from = now - self.rng.u64(1..100_000).min(now);
+                self.entries
+                    .retain(|_, entry| entry.state != State::Completed || entry.since < from);
+                self.record_fault(from, Some(now), FaultKind::StoreLostWrites);
+            }
+            _ => {
+                let rng = &mut self.rng;
+                self.entries.retain(|_, entry| entry.state != State::Completed || rng.u8(..) < 250);
+                self.record_fault(now, Some(now), FaultKind::StoreEvicted);
+            }
+        }
+    }
+
+    fn partitions_of(&self, process: usize) -> Vec<usize> {
+        (0..self.partitions.len()).filter(|&n| self.partitions[n].owner == process).collect()
+    }
+
+    fn kill(&mut self, process: usize) {
+        let name = self.processes[process].name.clone();
+        self.record_fault(self.now, None, FaultKind::Killed { process: name });
+        for partition in self.partitions_of(process) {
+            if let Some(run) = self.partitions[partition].run.take() {
+                let (_, key) = self.position(partition);
+                if run.phase == Phase::Ended && self.rng.bool() {
+                    // The completion had arrived, and its answer had not.
+                    self.complete(&key);
+                } else {
+                    self.entries.get_mut(&key).expect("the key is locked").locked_until =
+                        self.now + LOCK_TTL;
+                }
+            }
+            let delay = self.rng.u64(1..LOCK_TTL);
+            self.continue_in(partition, delay);
+        }
+        self.processes[process] = self.new_consumer();
+    }
+
+    fn suspend(&mut self, process: usize) {
+        let now = self.now;
+        let until = now + LOCK_TTL + self.rng.u64(1..LOCK_TTL);
+        let name = self.processes[process].name.clone();
+        self.processes[process].suspended_until = until;
+        let kind = FaultKind::Suspended { process: name.clone() };
+        self.record_fault(now, Some(until), kind);
+        for partition in self.partitions_of(process) {
+            let (at, run) = (until, self.partitions[partition].run.take());
+            if let Some(Running { number: run, phase }) = run {
+                let (record, key) = self.position(partition);
+                // The last renewal was up to half of the time to live ago.
+                let remaining = self.rng.u64(LOCK_TTL / 2 + 1..=LOCK_TTL);
+                self.entries.get_mut(&key).expect("the key is locked").locked_until =
+                    now + remaining;
+                if phase != Phase::Ended {
+                    let (how, lost) = (How::Dropped, Some("expired".into()));
+                    self.record_event(&name, Event::End(End { at, run, how, lost }));
+                }
+                let (outcome, error) = (Outcome::Error, Some("lock lost".into()));
+                self.record_event(&name, Event::Answer(Answer { at, record, outcome, error }));
+            }
+            self.move_partition(partition);
+            let delay = self.rng.u64(1..LOCK_TTL);
+            self.continue_in(partition, delay);
+        }
+    }
+
+    /// Records the entries.
+    fn finish(mut self) -> Recorded {
+        // After the end of the last suspension.
+        let at = self.now + 10 * LOCK_TTL;
+        for (key, entry) in std::mem::take(&mut self.entries) {
+            let Stored { state, token, attempt, .. } = entry;
+            let (token, attempt) = (Some(token), Some(attempt));
+            self.record_event("test", Event::Entry(Entry { at, key, state, token, attempt }));
+        }
+        self.recorded
+    }
+}
