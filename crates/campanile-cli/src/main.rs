@@ -13,6 +13,7 @@ mod repair;
 mod schema;
 mod signals;
 mod stats;
+mod verify;
 mod watch;
 
 use std::process::ExitCode;
@@ -44,6 +45,7 @@ enum Verb {
     Schema(schema::Schema),
     Stats(stats::Arguments),
     Unlock(repair::Unlock),
+    Verify(verify::Arguments),
     Watch(watch::Arguments),
 }
 
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
             Verb::Schema(arguments) => schema::schema(&arguments),
             Verb::Stats(arguments) => stats::run(arguments).await,
             Verb::Unlock(arguments) => repair::unlock(arguments).await,
+            Verb::Verify(arguments) => verify::run(&arguments),
             Verb::Watch(arguments) => watch::run(arguments).await,
         }
     });

@@ -131,7 +131,8 @@ impl Reader {
             let is_header = is_header(line);
             if is_header {
                 let header = read_header(line);
-                let header = header.map_err(|problem| ReadError::new(file, Some(number), problem))?;
+                let header =
+                    header.map_err(|problem| ReadError::new(file, Some(number), problem))?;
                 let added = self.add_process(file, header);
                 added.map_err(|problem| ReadError::new(file, Some(number), problem))?;
                 has_header = true;
@@ -194,7 +195,9 @@ impl Reader {
     fn finish(self, name: &str) -> Result<History, ReadError> {
         let invalid = |text: &str| ReadError::new(name, None, text.to_owned());
         if self.processes.is_empty() {
-            return Err(invalid("there is no history: expected a .jsonl file, or a folder of them"));
+            return Err(invalid(
+                "there is no history: expected a .jsonl file, or a folder of them",
+            ));
         }
         let settings = self.settings.ok_or_else(|| {
             invalid("no header has settings; add them to the header of one of the processes")
@@ -217,7 +220,8 @@ fn read_header(line: &[u8]) -> Result<Header, crate::error::Problem> {
     match any.version {
         Some(VERSION) => Ok(serde_json::from_slice(line)?),
         Some(other) => {
-            Err(format!("version {other} of the format; this reader reads version {VERSION}").into())
+            Err(format!("version {other} of the format; this reader reads version {VERSION}")
+                .into())
         }
         None => Err("the header has no version".to_owned().into()),
     }

@@ -43,7 +43,9 @@ pub(crate) fn describe(event: &Event) -> String {
         }
         Event::Copy(copy) => format!("{} is copied to {}", copy.record, copy.to),
         Event::Skipped(skipped) => format!("{} is skipped", skipped.record),
-        Event::Commit(commit) => format!("{} is committed up to {}", commit.partition, commit.offset),
+        Event::Commit(commit) => {
+            format!("{} is committed up to {}", commit.partition, commit.offset)
+        }
         Event::Reset(reset) => format!("{} is moved to {}", reset.partition, reset.offset),
         Event::Entry(entry) => {
             let state = match entry.state {
@@ -61,7 +63,9 @@ pub(crate) fn describe(event: &Event) -> String {
         Event::Fault(fault) => {
             let what = describe_fault(&fault.kind);
             match fault.until {
-                Some(until) => format!("{what}, for {:.3} s", seconds(until.saturating_sub(fault.at))),
+                Some(until) => {
+                    format!("{what}, for {:.3} s", seconds(until.saturating_sub(fault.at)))
+                }
                 None => what,
             }
         }

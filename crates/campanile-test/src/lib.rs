@@ -28,6 +28,8 @@
 //!
 //! * [`contract`]: the contract of every store, as tests for your own stores.
 //! * [`faults`]: a store with lost replies and outages on demand.
+//! * `history`, with the feature of that name: records what a test does, and judges whether a record was
+//!   lost or a key ran twice.
 //! * [`TestClock`]: a clock shared by the keeper and the store, which follows tokio's paused time.
 //! * [`RedisServer`], [`KafkaServer`]: real servers, which a test can kill, pause and restart with
 //!   their data.
@@ -65,6 +67,8 @@ pub mod contract;
 mod error;
 mod eventually;
 pub mod faults;
+#[cfg(feature = "history")]
+pub mod history;
 #[cfg(feature = "servers")]
 mod kafka;
 #[cfg(feature = "servers")]

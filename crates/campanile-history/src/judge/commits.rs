@@ -11,7 +11,11 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-fn check_partition(index: &Index<'_>, findings: &mut Findings<'_>, partition: &PartitionEvents<'_>) {
+fn check_partition(
+    index: &Index<'_>,
+    findings: &mut Findings<'_>,
+    partition: &PartitionEvents<'_>,
+) {
     let name = partition.name.to_string();
     // For each record, the one that was finished last of all up to it.
     let mut last_finished: Vec<usize> = Vec::with_capacity(partition.records.len());
@@ -27,15 +31,19 @@ fn check_partition(index: &Index<'_>, findings: &mut Findings<'_>, partition: &P
         let Event::Commit(commit) = &index.history.events[event].event else {
             unreachable!("only commits are listed")
         };
-        let below =
-            partition.records.partition_point(|&record| index.records[record].offset < commit.offset);
+        let below = partition
+            .records
+            .partition_point(|&record| index.records[record].offset < commit.offset);
         let last = below.checked_sub(1).map(|last| last_finished[last]);
         let is_early =
             |&last: &usize| is_later(finished(last), Some(commit.at.saturating_add(tolerance)));
         if let Some(last) = last.filter(is_early) {
             let text = || {
                 let last = index.record_name(last);
-                format!("offset {} of {name} was committed before {last} was finished", commit.offset)
+                format!(
+                    "offset {} of {name} was committed before {last} was finished",
+                    commit.offset
+                )
             };
             let last = &index.records[last];
             let events = [last.origin, last.finished.map(|(_, event)| event), Some(event)];

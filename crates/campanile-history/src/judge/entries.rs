@@ -32,7 +32,10 @@ fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
         };
         if entry.state == State::Completed && !is_success(&successes, entry) {
             let text = || {
-                format!("{} is COMPLETED, and no handler with its token had ended with ok", key.name)
+                format!(
+                    "{} is COMPLETED, and no handler with its token had ended with ok",
+                    key.name
+                )
             };
             let begun = key.runs.iter().map(|&run| index.runs[run].begin);
             findings.violation(Rule::Entry, &*key.name, text, begun.chain([event]));

@@ -131,7 +131,8 @@ impl Faults {
             stepped: self.stepped(from, until),
         };
         let Unrenewed { suspended, unavailable, cut_off, stepped } = unrenewed;
-        let total = [unavailable, cut_off, stepped].iter().fold(suspended, |a, b| a.saturating_add(*b));
+        let total =
+            [unavailable, cut_off, stepped].iter().fold(suspended, |a, b| a.saturating_add(*b));
         (total >= self.lock_ttl.div_ceil(2)).then_some(unrenewed)
     }
 

@@ -100,8 +100,7 @@ impl<'a> Pair<'a> {
     /// Checks whether the second run may begin before the first is over.
     pub(super) fn may_overlap(&self) -> bool {
         let has_lost_lock = || {
-            let paused =
-                |unrenewed: Unrenewed| unrenewed.suspended > 0 || unrenewed.stepped > 0;
+            let paused = |unrenewed: Unrenewed| unrenewed.suspended > 0 || unrenewed.stepped > 0;
             self.is_unlocked || self.unrenewed.is_some_and(paused)
         };
         self.is_unguarded
@@ -138,8 +137,7 @@ fn is_recorded(index: &Index<'_>, run: &Run, until: u64) -> bool {
     }
     let Some(end) = run.end.filter(|end| end.how == How::Ok) else { return false };
     let key = &index.keys[run.key];
-    key.completed.binary_search(&run.token).is_ok()
-        || any_within(&key.duplicates, end.at, until)
+    key.completed.binary_search(&run.token).is_ok() || any_within(&key.duplicates, end.at, until)
 }
 
 /// Checks whether one of these times, which are sorted, is in the closed interval.

@@ -68,9 +68,8 @@ impl Weights {
     pub(super) fn touching(&self, from: u64, until: u64) -> u64 {
         let begun = self.starts.partition_point(|start| start.0 <= until);
         let over = self.ends.partition_point(|end| end.0 < from);
-        let total = |sums: &[(u64, u64)], count: usize| {
-            count.checked_sub(1).map_or(0, |last| sums[last].1)
-        };
+        let total =
+            |sums: &[(u64, u64)], count: usize| count.checked_sub(1).map_or(0, |last| sums[last].1);
         total(&self.starts, begun).saturating_sub(total(&self.ends, over))
     }
 }

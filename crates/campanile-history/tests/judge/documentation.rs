@@ -56,7 +56,8 @@ fn tables_list_each_rule_and_cause() {
     let document = document();
     let has_row = |name: &str, description: &str| {
         let row = |line: &&str| {
-            line.starts_with(&format!("| `{name}` |")) && line.ends_with(&format!("| {description} |"))
+            line.starts_with(&format!("| `{name}` |"))
+                && line.ends_with(&format!("| {description} |"))
         };
         document.lines().find(row).is_some()
     };

@@ -33,21 +33,53 @@ fn invalid_lines_are_errors_with_file_and_line() {
     for (lines, error) in [
         (vec![BEGIN], "a.jsonl:1: the first line must be a header"),
         (vec!["{}"], "a.jsonl:1: the first line must be a header"),
-        (vec![HEADER, r#"{"event":"paused","at":1}"#], "a.jsonl:2: not an event of version 1 of the format: unknown variant `paused`"),
-        (vec![HEADER, r#"{"event":"effect","run":1}"#], "a.jsonl:2: not an event of version 1 of the format: missing field `at`"),
+        (
+            vec![HEADER, r#"{"event":"paused","at":1}"#],
+            "a.jsonl:2: not an event of version 1 of the format: unknown variant `paused`",
+        ),
+        (
+            vec![HEADER, r#"{"event":"effect","run":1}"#],
+            "a.jsonl:2: not an event of version 1 of the format: missing field `at`",
+        ),
         (vec![HEADER, "", BEGIN], "a.jsonl:2: not an event"),
-        (vec![HEADER, r#"{"event":"skipped","at":1,"record":"t/0"}"#], "\"t/0\" does not match topic/partition@offset"),
-        (vec![HEADER, r#"{"event":"commit","at":1,"partition":"t","offset":1}"#], "\"t\" does not match topic/partition"),
+        (
+            vec![HEADER, r#"{"event":"skipped","at":1,"record":"t/0"}"#],
+            "\"t/0\" does not match topic/partition@offset",
+        ),
+        (
+            vec![HEADER, r#"{"event":"commit","at":1,"partition":"t","offset":1}"#],
+            "\"t\" does not match topic/partition",
+        ),
         (vec![HEADER, BEGIN, BEGIN], "a.jsonl:3: run 1 has begun before"),
         (vec![HEADER, r#"{"event":"effect","at":1,"run":1}"#], "a.jsonl:2: run 1 is not running"),
-        (vec![HEADER, BEGIN, r#"{"event":"end","at":1,"run":1,"how":"ok"}"#, r#"{"event":"effect","at":1,"run":1}"#], "a.jsonl:4: run 1 is not running"),
+        (
+            vec![
+                HEADER,
+                BEGIN,
+                r#"{"event":"end","at":1,"run":1,"how":"ok"}"#,
+                r#"{"event":"effect","at":1,"run":1}"#,
+            ],
+            "a.jsonl:4: run 1 is not running",
+        ),
         (vec![HEADER, HEADER], "a.jsonl:2: there are two processes \"w-1\""),
-        (vec![HEADER, &other_clock], "a.jsonl:2: the clock is \"wall\", and that of the other processes \"boot\""),
+        (
+            vec![HEADER, &other_clock],
+            "a.jsonl:2: the clock is \"wall\", and that of the other processes \"boot\"",
+        ),
         (vec![HEADER, &other_settings], "a.jsonl:2: the settings are not those"),
-        (vec![&HEADER.replace("\"version\":1", "\"version\":2")], "a.jsonl:1: version 2 of the format; this reader reads version 1"),
+        (
+            vec![&HEADER.replace("\"version\":1", "\"version\":2")],
+            "a.jsonl:1: version 2 of the format; this reader reads version 1",
+        ),
         (vec![&HEADER.replace("\"version\":1,", "")], "a.jsonl:1: the header has no version"),
-        (vec![&HEADER.replace("us", "ms")], "a.jsonl:1: not an event of version 1 of the format: unknown variant `ms`"),
-        (vec![r#"{"event":"history","version":1,"process":"w","clock":"c","unit":"us"}"#], "no header has settings"),
+        (
+            vec![&HEADER.replace("us", "ms")],
+            "a.jsonl:1: not an event of version 1 of the format: unknown variant `ms`",
+        ),
+        (
+            vec![r#"{"event":"history","version":1,"process":"w","clock":"c","unit":"us"}"#],
+            "no header has settings",
+        ),
         (vec![], "there is no history"),
     ] {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();

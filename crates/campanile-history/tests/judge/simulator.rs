@@ -1,8 +1,8 @@
 //! A small simulation of consumer processes that work in partition order on one store, and record
 //! a sound history.
 
-use std::collections::{BTreeMap, BinaryHeap};
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use campanile_history::{
     Answer, Begin, Coordinates, Effect, End, Entry, Event, Fault, FaultKind, How, Outcome,

@@ -1,0 +1,82 @@
+//! The layer that records answers.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use campanile_core::{Outcome, Record};
+use campanile_history::{Answer, Event, Outcome as Recorded};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::HistoryRecorder;
+use super::recorder::coordinates;
+
+/// Records each answer of a stack. Created by [`HistoryRecorder::answers`].
+///
+/// It belongs around all other layers, so that it records what the consumer gets.
+#[derive(Clone, Debug)]
+pub struct AnswersLayer {
+    recorder: HistoryRecorder,
+}
+
+/// The service of [`AnswersLayer`].
+#[derive(Clone, Debug)]
+pub struct RecordAnswers<S> {
+    inner: S,
+    recorder: HistoryRecorder,
+}
+
+impl AnswersLayer {
+    pub(super) fn new(recorder: HistoryRecorder) -> Self {
+        Self { recorder }
+    }
+}
+
+impl<S> Layer<S> for AnswersLayer {
+    type Service = RecordAnswers<S>;
+
+    fn layer(&self, inner: S) -> RecordAnswers<S> {
+        RecordAnswers { inner, recorder: self.recorder.clone() }
+    }
+}
+
+impl<S, T> Service<Record> for RecordAnswers<S>
+where
+    S: Service<Record, Response = Outcome<T>>,
+    S::Error: Display,
+    S::Future: Send + 'static,
+{
+    type Response = Outcome<T>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Outcome<T>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, record: Record) -> Self::Future {
+        let (recorder, position) = (self.recorder.clone(), coordinates(record.coordinates()));
+        let future = self.inner.call(record);
+        Box::pin(async move {
+            let result = future.await;
+            let error = result.as_ref().err().map(ToString::to_string);
+            let outcome = recorded(&result);
+            let at = recorder.now();
+            recorder.record(&Event::Answer(Answer { at, record: position, outcome, error }));
+            result
+        })
+    }
+}
+
+fn recorded<T, E>(result: &Result<Outcome<T>, E>) -> Recorded {
+    match result {
+        Ok(Outcome::Processed(_)) => Recorded::Processed,
+        Ok(Outcome::Duplicate(_)) => Recorded::Duplicate,
+        Ok(Outcome::GivenUp(_)) => Recorded::GivenUp,
+        Ok(Outcome::WithoutLock(..)) => Recorded::Unguarded,
+        Ok(_) => unreachable!("all outcomes are listed"),
+        Err(_) => Recorded::Error,
+    }
+}

@@ -1,0 +1,115 @@
+//! The commits of a group, as the broker recorded them.
+
+use std::time::{Duration, SystemTime};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+
+use super::HistoryRecorder;
+use crate::{ServerError, eventually};
+
+const OFFSETS_TOPIC: &str = "__consumer_offsets";
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long the broker may take to return all commits.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+struct Commit {
+    topic: String,
+    partition: i32,
+    offset: i64,
+    /// In milliseconds, on the broker's clock.
+    at: u64,
+}
+
+impl HistoryRecorder {
+    /// Reads all commits of a group from the broker, and records them. Returns their number. Blocks
+    /// the thread.
+    ///
+    /// The broker keeps each commit until its topic is compacted, which needs more commits than a
+    /// test makes. Its timestamps are truncated to milliseconds: set `tolerance` in the
+    /// [settings](campanile_history::Settings) to 2 ms at least. The broker must be on this machine.
+    ///
+    /// # Errors
+    /// Fails if the broker does not answer.
+    pub fn record_commits(&self, config: &ClientConfig, group: &str) -> Result<usize, ServerError> {
+        let mut config = config.clone();
+        config.set("group.id", format!("{group}-auditor"));
+        let consumer: BaseConsumer = config.create()?;
+        let metadata = consumer.fetch_metadata(Some(OFFSETS_TOPIC), REQUEST_TIMEOUT)?;
+        let mut count = 0;
+        // How far the broker's clock is ahead of the history's.
+        let ahead = unix_micros().saturating_sub(self.now());
+        for topic in metadata.topics() {
+            for partition in topic.partitions() {
+                for commit in read(&consumer, partition.id(), group)? {
+                    let at = (commit.at * 1_000).saturating_sub(ahead);
+                    self.committed(at, &commit.topic, commit.partition, commit.offset);
+                    count += 1;
+                }
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Reads the commits of a group from a partition of the topic of all commits, in order.
+fn read(consumer: &BaseConsumer, partition: i32, group: &str) -> Result<Vec<Commit>, ServerError> {
+    let end = consumer.fetch_watermarks(OFFSETS_TOPIC, partition, REQUEST_TIMEOUT)?.1;
+    let mut commits = Vec::new();
+    if end == 0 {
+        return Ok(commits);
+    }
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(OFFSETS_TOPIC, partition, Offset::Beginning)?;
+    consumer.assign(&list)?;
+    let all_read = || {
+        while let Some(message) = consumer.poll(POLL_TIMEOUT) {
+            // Errors are those of connections, which librdkafka opens again.
+            let Ok(message) = message else { continue };
+            commits.extend(parse_commit(&message, group));
+            if message.offset() == end - 1 {
+                return Some(());
+            }
+        }
+        None
+    };
+    let read = eventually(TIMEOUT, all_read);
+    read.ok_or_else(|| ServerError::NotReady {
+        server: "the topic of the group's commits".into(),
+        within: TIMEOUT,
+        log: String::new(),
+    })?;
+    Ok(commits)
+}
+
+/// Parses a record if it is a commit of this group. Its key consists of a version (two bytes, 0 or
+/// 1), the group, the topic and the partition. Its value starts with a version and the offset.
+fn parse_commit(message: &impl Message, group: &str) -> Option<Commit> {
+    let (version, key) = message.key()?.split_first_chunk()?;
+    let (group_name, key) = split_string(key)?;
+    if u16::from_be_bytes(*version) > 1 || group_name != group.as_bytes() {
+        return None;
+    }
+    let (topic, partition) = split_string(key)?;
+    let offset = message.payload()?.get(2..)?.first_chunk()?;
+    Some(Commit {
+        topic: std::str::from_utf8(topic).ok()?.to_owned(),
+        partition: i32::from_be_bytes(*partition.first_chunk()?),
+        offset: i64::from_be_bytes(*offset),
+        at: message.timestamp().to_millis()?.try_into().ok()?,
+    })
+}
+
+/// Splits the bytes into a string, which follows its length of two bytes, and the rest.
+fn split_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(u16::from_be_bytes(*length).into())
+}
+
+/// Reads the clock that brokers use.
+#[expect(clippy::disallowed_methods, reason = "commits have no other time")]
+fn unix_micros() -> u64 {
+    let elapsed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    elapsed.map_or(0, |elapsed| elapsed.as_micros() as u64)
+}

@@ -1,0 +1,147 @@
+//! The recorder of a process.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
+
+use campanile_core::{Clock, LockHandle};
+use campanile_history::{
+    Begin, Event, Fault, FaultKind, Partition, Position, Recorder, Sent, Settings,
+};
+
+use super::{AnswersLayer, RunRecorder, RunsLayer};
+
+/// Records the history of a process. Cheap to clone.
+///
+/// Each event is written before the method returns, so that it survives a SIGKILL. See
+/// [`Recorder`](campanile_history::Recorder).
+///
+/// # Panics
+/// All methods that record panic if the file cannot be written: a history with a gap would be judged
+/// wrongly.
+#[derive(Clone)]
+pub struct HistoryRecorder(Arc<Inner>);
+
+struct Inner {
+    recorder: Recorder,
+    clock: Clock,
+    last_run: AtomicU64,
+}
+
+impl HistoryRecorder {
+    /// Creates the file of a process, with times of the machine's clock.
+    ///
+    /// The name of the process must be unique in the folder, also among restarted processes. At least
+    /// one process of a history needs settings.
+    ///
+    /// # Errors
+    /// Fails if the file exists or cannot be created.
+    pub fn create(
+        folder: impl AsRef<Path>,
+        process: impl Into<String>,
+        settings: Option<Settings>,
+    ) -> io::Result<Self> {
+        Self::with_clock(folder, process, settings, Clock::boot())
+    }
+
+    /// Creates the file of a process as [`create`](Self::create) does, with times of this clock, such
+    /// as that of a test with paused time.
+    ///
+    /// # Errors
+    /// Fails if the file exists or cannot be created.
+    pub fn with_clock(
+        folder: impl AsRef<Path>,
+        process: impl Into<String>,
+        settings: Option<Settings>,
+        clock: Clock,
+    ) -> io::Result<Self> {
+        let recorder = Recorder::create(folder, process, format!("{clock:?}"), settings)?;
+        Ok(Self(Arc::new(Inner { recorder, clock, last_run: AtomicU64::new(0) })))
+    }
+
+    /// Creates a layer that records each answer. It belongs around all other layers.
+    pub fn answers(&self) -> AnswersLayer {
+        AnswersLayer::new(self.clone())
+    }
+
+    /// Creates a layer that records the begin and the end of each run. It belongs directly inside the
+    /// idempotency layer.
+    pub fn runs(&self) -> RunsLayer {
+        RunsLayer::new(self.clone())
+    }
+
+    /// Records the begin of a run, for handlers that are not in a stack.
+    pub fn begin_run(
+        &self,
+        record: &campanile_core::Coordinates,
+        lock: Option<&LockHandle>,
+    ) -> RunRecorder {
+        let run = self.0.last_run.fetch_add(1, Ordering::Relaxed) + 1;
+        self.record(&Event::Begin(Begin {
+            at: self.now(),
+            run,
+            record: coordinates(record),
+            key: lock.map(|lock| text(lock.key().as_bytes())),
+            token: lock.map(|lock| lock.token().get()),
+            attempt: lock.map(LockHandle::attempt),
+        }));
+        RunRecorder::new(self.clone(), run, lock.cloned())
+    }
+
+    /// Records that the broker has acknowledged a record with this idempotency key, and this key by
+    /// which records are processed in order.
+    pub fn sent(
+        &self,
+        record: &campanile_core::Coordinates,
+        key: Option<&str>,
+        order: Option<&str>,
+    ) {
+        let (key, order) = (key.map(Into::into), order.map(Into::into));
+        let record = coordinates(record);
+        self.record(&Event::Sent(Sent { at: self.now(), record, key, order }));
+    }
+
+    /// Records a commit that the broker recorded at this time of the history's clock, in
+    /// microseconds. The commits of a partition must be recorded in their order.
+    pub fn committed(&self, at: u64, topic: &str, partition: i32, offset: i64) {
+        let partition = Partition { topic: topic.into(), number: partition };
+        self.record(&Event::Commit(Position { at, partition, offset }));
+    }
+
+    /// Records a fault, from a time before it began until a time after it ended.
+    pub fn fault(&self, from: u64, until: Option<u64>, kind: FaultKind) {
+        self.record(&Event::Fault(Fault { at: from, until, kind }));
+    }
+
+    /// Records any event.
+    pub fn record(&self, event: &Event) {
+        self.0.recorder.record(event).expect("the history is writable");
+    }
+
+    /// Reads the clock, in microseconds.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.0.clock.now().as_micros()).expect("less than 500 000 years")
+    }
+}
+
+impl fmt::Debug for HistoryRecorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HistoryRecorder").field(&self.0.recorder).finish()
+    }
+}
+
+pub(super) fn coordinates(
+    coordinates: &campanile_core::Coordinates,
+) -> campanile_history::Coordinates {
+    let campanile_core::Coordinates { topic, partition, offset } = coordinates;
+    campanile_history::Coordinates::new(&**topic, *partition, *offset)
+}
+
+/// Converts a key to text. Bytes that are no text are escaped.
+fn text(key: &[u8]) -> String {
+    match std::str::from_utf8(key) {
+        Ok(text) => text.to_owned(),
+        Err(_) => key.escape_ascii().to_string(),
+    }
+}

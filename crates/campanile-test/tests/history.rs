@@ -1,0 +1,166 @@
+//! Histories of stacks.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::{BoxError, DecodeLayer, Record, Request, key};
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_test::TestClock;
+use campanile_test::history::{
+    Cause, Event, History, HistoryRecorder, How, Order, Outcome, Settings, judge,
+};
+use tokio::sync::Notify;
+use tower::{Service, ServiceBuilder, ServiceExt};
+
+const LOCK_TTL: Duration = Duration::from_secs(30);
+
+fn recorder(folder: &Path, clock: &TestClock) -> HistoryRecorder {
+    let lock_ttl = LOCK_TTL.as_micros() as u64;
+    let settings = Settings { order: Order::None, lock_ttl, max_hold: None, tolerance: 0 };
+    let clock = clock.keeper_clock();
+    HistoryRecorder::with_clock(folder, "test", Some(settings), clock).unwrap()
+}
+
+fn record(offset: i64, body: &'static str) -> Record {
+    Record::builder("jobs", 0, offset).payload(body).build()
+}
+
+/// Creates a stack whose handler does what the body of the record says.
+fn stack(
+    history: &HistoryRecorder,
+    clock: &TestClock,
+    store: &MemoryStore,
+    started: Arc<Notify>,
+) -> impl Service<
+    Record,
+    Response = campanile_core::Outcome<()>,
+    Error = BoxError,
+    Future: Send + 'static,
+> + Clone
++ use<> {
+    let (keeper, task) = LockKeeper::pair(store.clone(), clock.keeper_clock());
+    tokio::spawn(task);
+    let config = IdempotencyConfig::new("jobs").with_lock_ttl(LOCK_TTL);
+    let effects = history.clone();
+    let handler = move |request: Request<String>| {
+        let (effects, started) = (effects.clone(), started.clone());
+        async move {
+            match request.body().split('-').next() {
+                Some("fail") if request.lock_handle().is_some_and(|lock| lock.attempt() == 1) => {
+                    Err("declined".into())
+                }
+                Some("panic") => panic!("injected panic"),
+                Some("hang") => {
+                    started.notify_one();
+                    std::future::pending().await
+                }
+                _ => {
+                    effects.effect(&request);
+                    Ok::<_, BoxError>(())
+                }
+            }
+        }
+    };
+    ServiceBuilder::new()
+        .layer(history.answers())
+        .layer(DecodeLayer::json())
+        .layer(IdempotencyLayer::new(&keeper, config, key::field(|id: &String| id)).unwrap())
+        .layer(history.runs())
+        .service_fn(handler)
+}
+
+#[tokio::test(start_paused = true)]
+async fn stack_records_runs_effects_ends_and_answers() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), TestClock::new());
+    let history = recorder(folder.path(), &clock);
+    let store = MemoryStore::with_clock(clock.store_clock());
+    let stack = stack(&history, &clock, &store, Arc::default());
+    for (offset, body) in [(0, r#""p-1""#), (1, r#""fail-2""#), (2, r#""p-1""#), (3, "no JSON")] {
+        history.sent(record(offset, body).coordinates(), None, None);
+        drop(stack.clone().oneshot(record(offset, body)).await);
+    }
+    // After its backoff, the failed record succeeds.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    stack.clone().oneshot(record(1, r#""fail-2""#)).await.unwrap();
+    let history = History::read(folder.path()).unwrap();
+    let answers: Vec<_> = history
+        .events()
+        .filter_map(|(_, event)| match event {
+            Event::Answer(answer) => Some((answer.record.offset, answer.outcome)),
+            _ => None,
+        })
+        .collect();
+    let (processed, error) = (Outcome::Processed, Outcome::Error);
+    let expected =
+        [(0, processed), (1, error), (2, Outcome::Duplicate), (3, error), (1, processed)];
+    assert_eq!(answers, expected);
+    let effects = history.events().filter(|(_, event)| matches!(event, Event::Effect(_)));
+    assert_eq!(effects.count(), 2);
+    let verdict = judge(&history);
+    assert_eq!(verdict.causes().into_iter().collect::<Vec<_>>(), [(Cause::Failed, 1)]);
+    let [lost] = &verdict.violations[..] else { panic!("{verdict}") };
+    assert_eq!(lost.subject, "jobs/0@3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_and_panicking_handlers_are_recorded_as_such() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), TestClock::new());
+    let history = recorder(folder.path(), &clock);
+    let store = MemoryStore::with_clock(clock.store_clock());
+    let started = Arc::new(Notify::new());
+    let stack = stack(&history, &clock, &store, started.clone());
+    let hanging = tokio::spawn(stack.clone().oneshot(record(0, r#""hang-1""#)));
+    started.notified().await;
+    hanging.abort();
+    hanging.await.unwrap_err();
+    stack.clone().oneshot(record(1, r#""panic-1""#)).await.unwrap_err();
+    let history = History::read(folder.path()).unwrap();
+    let ends: Vec<_> = history
+        .events()
+        .filter_map(|(_, event)| match event {
+            Event::End(end) => Some((end.how, end.lost.as_deref())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ends, [(How::Dropped, None), (How::Error, None)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_lock_is_recorded_with_its_reason() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), TestClock::new());
+    let history = recorder(folder.path(), &clock);
+    let store = MemoryStore::with_clock(clock.store_clock());
+    let started = Arc::new(Notify::new());
+    let stack = stack(&history, &clock, &store, started.clone());
+    let hanging = tokio::spawn(stack.clone().oneshot(record(0, r#""hang-1""#)));
+    started.notified().await;
+    // As after a suspension of the process.
+    clock.advance(2 * LOCK_TTL);
+    tokio::time::sleep(LOCK_TTL).await;
+    hanging.await.unwrap().unwrap_err();
+    let history = History::read(folder.path()).unwrap();
+    let lost = history.events().find_map(|(_, event)| match event {
+        Event::End(end) => Some((end.how, end.lost.clone().unwrap_or_default())),
+        _ => None,
+    });
+    let (how, lost) = lost.unwrap();
+    assert_eq!(how, How::Dropped);
+    assert!(lost.contains("no renewal was confirmed"), "{lost}");
+}
+
+#[test]
+fn run_without_a_stack_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = HistoryRecorder::create(folder.path(), "w-1", None).unwrap();
+    let other = Settings { order: Order::None, lock_ttl: 1, max_hold: None, tolerance: 0 };
+    HistoryRecorder::create(folder.path(), "w-2", Some(other)).unwrap();
+    let run = history.begin_run(record(0, "").coordinates(), None);
+    run.effect();
+    run.end(&Ok::<_, Infallible>(()));
+    let history = History::read(folder.path()).unwrap();
+    let kinds: Vec<_> = history.events().map(|(_, event)| std::mem::discriminant(event)).collect();
+    assert_eq!(kinds.len(), 3);
+}
