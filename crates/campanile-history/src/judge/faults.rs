@@ -44,7 +44,7 @@ impl Faults {
             let Event::Fault(fault) = &line.event else { continue };
             let from = fault.at;
             let span = (from, fault.until.unwrap_or(end).max(from));
-            let weighted = (span.0, span.1, 1 + (span.1 - span.0) / lock_ttl);
+            let weighted = (span.0, span.1, ((span.1 - span.0) / lock_ttl).saturating_add(1));
             match &fault.kind {
                 FaultKind::Killed { process } => {
                     uncounted.push((from, from, 1));

@@ -83,8 +83,9 @@ fn check_attempt(
     let Some(token) = run.token else { return };
     let attempt = u64::from(run.attempt.unwrap_or(1));
     let counted = previous.map_or(0, |first| u64::from(first.attempt.unwrap_or(1)));
-    let since = previous.map_or(first_sent, |first| first.began);
-    if attempt > counted + 1 + index.faults.uncounted(since, run.began) {
+    let since = previous.map_or(first_sent.min(run.began), |first| first.began);
+    let explained = index.faults.uncounted(since, run.began);
+    if attempt > (counted + 1).saturating_add(explained) {
         let text = || {
             format!("{key} began attempt {attempt}, and {counted} were counted in the run before")
         };

@@ -16,7 +16,7 @@ impl FromIterator<(u64, u64)> for Spans {
             match spans.last_mut() {
                 Some((_, last, _)) if from <= *last => *last = until.max(*last),
                 last => {
-                    let before = last.map_or(0, |(from, until, before)| *before + *until - *from);
+                    let before = last.map_or(0, |(from, until, before)| *before + (*until - *from));
                     spans.push((from, until, before));
                 }
             }
@@ -40,7 +40,7 @@ impl Spans {
     fn covered_before(&self, at: u64) -> u64 {
         let next = self.spans.partition_point(|span| span.0 < at);
         let last = next.checked_sub(1).map(|last| self.spans[last]);
-        last.map_or(0, |(from, until, before)| before + until.min(at) - from)
+        last.map_or(0, |(from, until, before)| before + (until.min(at) - from))
     }
 }
 

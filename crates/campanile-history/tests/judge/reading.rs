@@ -155,3 +155,62 @@ fn missing_path_is_an_error_that_names_it() {
     let error = History::read("/nowhere/history").unwrap_err();
     assert_eq!(error.to_string(), "/nowhere/history: cannot be read");
 }
+
+/// Events with every kind of fault, in which `T` is replaced by a time, and `R` by a run.
+const EXTREME: &[&str] = &[
+    r#"{"event":"sent","at":T,"record":"t/0@T","key":"k"}"#,
+    r#"{"event":"begin","at":T,"run":R,"record":"t/0@T","key":"k","token":T,"attempt":4294967295}"#,
+    r#"{"event":"begin","at":T,"run":R,"record":"t/0@T","token":T,"attempt":0}"#,
+    r#"{"event":"end","at":T,"run":R,"how":"ok"}"#,
+    r#"{"event":"end","at":T,"run":R,"how":"dropped","lost":""}"#,
+    r#"{"event":"effect","at":T,"run":R}"#,
+    r#"{"event":"answer","at":T,"record":"t/0@T","outcome":"processed"}"#,
+    r#"{"event":"answer","at":T,"record":"t/0@T","outcome":"duplicate"}"#,
+    r#"{"event":"copy","at":T,"record":"t/0@T","to":"t/0@T"}"#,
+    r#"{"event":"commit","at":T,"partition":"t/0","offset":T}"#,
+    r#"{"event":"commit","at":T,"partition":"t/0","offset":-9223372036854775808}"#,
+    r#"{"event":"reset","at":T,"partition":"t/0","offset":T}"#,
+    r#"{"event":"entry","at":T,"key":"k","state":"completed","token":T}"#,
+    r#"{"event":"entry","at":T,"key":"k","state":"absent"}"#,
+    r#"{"event":"fault","at":T,"fault":"killed","process":"w-1"}"#,
+    r#"{"event":"fault","at":T,"until":T,"fault":"suspended","process":"w-1"}"#,
+    r#"{"event":"fault","at":T,"until":T,"fault":"store_unavailable"}"#,
+    r#"{"event":"fault","at":T,"fault":"store_lost_writes"}"#,
+    r#"{"event":"fault","at":T,"fault":"clock_stepped","by":9223372036854775807}"#,
+    r#"{"event":"fault","at":T,"fault":"clock_stepped","by":-9223372036854775808}"#,
+    r#"{"event":"fault","at":T,"until":T,"fault":"network_cut","peer":"store"}"#,
+];
+
+#[test]
+fn extreme_values_never_panic() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for _ in 0..2_000 {
+        let mut text =
+            format!("{}\n", HEADER.replace("3000000", rng.choice(["0", "1", "9"]).unwrap()));
+        let (mut run, mut is_running) = (0, false);
+        for _ in 0..rng.usize(..20) {
+            let line = rng.choice(EXTREME).unwrap();
+            // The reader refuses ends without a begin.
+            let (is_begin, is_end) = (line.contains("begin"), line.contains("\"end\""));
+            if (is_end || line.contains("effect")) && !is_running {
+                continue;
+            }
+            run += u64::from(is_begin);
+            is_running = is_begin || (is_running && !is_end);
+            let mut line = line.replace(":R", &format!(":{run}"));
+            while line.contains('T') {
+                let is_offset = line.find('T') == line.find("@T").map(|at| at + 1)
+                    || line.find('T') == line.find("offset\":T").map(|at| at + 8);
+                let max = if is_offset { i64::MAX as u64 } else { u64::MAX };
+                let time = rng.choice([0, 1, 2, max - 1, max]).unwrap();
+                line = line.replacen('T', &time.to_string(), 1);
+            }
+            text.push_str(&line);
+            text.push('\n');
+        }
+        let history = History::parse([("a.jsonl", &*text)]).unwrap();
+        println!("{}", judge(&history));
+    }
+}
