@@ -41,7 +41,7 @@ pub enum Event {
 /// A record that the broker acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
-    /// When the producer learned of it.
+    /// When the record was sent.
     pub at: u64,
     /// Where the record is.
     pub record: Coordinates,

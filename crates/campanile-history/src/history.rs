@@ -160,12 +160,10 @@ impl Reader {
                  one clock"
             ));
         }
-        if let (Some(one), Some(other)) = (self.settings, settings) {
-            if one != other {
-                return Err("the settings are not those of another process of the history".into());
-            }
-        }
         self.settings = self.settings.or(settings);
+        if settings.is_some() && settings != self.settings {
+            return Err("the settings are not those of another process of the history".into());
+        }
         if !self.names.insert(process.clone()) {
             return Err(format!("there are two processes {process:?}; give each its own name"));
         }

@@ -93,7 +93,7 @@ impl Verdict {
     }
 }
 
-/// Tells the verdict: a summary, the causes, and each violation with its events.
+/// Prints a summary, the causes, and each violation with its events.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.violations.len() {

@@ -79,7 +79,7 @@ async fn stack_records_runs_effects_ends_and_answers() {
     let store = MemoryStore::with_clock(clock.store_clock());
     let stack = stack(&history, &clock, &store, Arc::default());
     for (offset, body) in [(0, r#""p-1""#), (1, r#""fail-2""#), (2, r#""p-1""#), (3, "no JSON")] {
-        history.sent(record(offset, body).coordinates(), None, None);
+        history.sent(history.now(), record(offset, body).coordinates(), None, None);
         drop(stack.clone().oneshot(record(offset, body)).await);
     }
     // After its backoff, the failed record succeeds.

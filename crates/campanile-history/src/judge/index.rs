@@ -109,8 +109,8 @@ struct Indexer<'a> {
     runs: HashMap<u64, usize>,
     /// The run of each record in the current process that has ended with `ok` and is not answered.
     unanswered: HashMap<usize, usize>,
-    /// Times, records, their copies and the events.
-    copies: Vec<(u64, usize, usize, usize)>,
+    /// Times, records and their copies.
+    copies: Vec<(u64, usize, usize)>,
 }
 
 impl<'a> Index<'a> {
@@ -239,7 +239,7 @@ impl<'a> Indexer<'a> {
                 let entry = &mut self.index.records[copy];
                 entry.origin.get_or_insert(event);
                 entry.queue = Some(Queue::Partition);
-                self.copies.push((published.at, record, copy, event));
+                self.copies.push((published.at, record, copy));
             }
             Event::Skipped(skipped) => {
                 let record = self.record(&skipped.record);
@@ -275,8 +275,8 @@ impl<'a> Indexer<'a> {
     /// Connects what events of different processes say.
     fn finish(mut self) -> Index<'a> {
         // A copy has the key of its record, which may be a copy itself.
-        self.copies.sort_unstable();
-        for (_, record, copy, _) in std::mem::take(&mut self.copies) {
+        self.copies.sort_by_key(|(at, ..)| *at);
+        for (_, record, copy) in std::mem::take(&mut self.copies) {
             let key = self.index.records[record].key;
             let known = &mut self.index.records[copy].key;
             *known = known.or(key);

@@ -19,12 +19,8 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
             let Some(queue) = entry.queue else { continue };
             let finished = entry.finished.map(|(at, _)| at);
             let queue = queues.entry((number, queue)).or_default();
-            let (mut last, mut last_at) = (record, finished);
-            if let Some(&(_, before, before_at)) = queue.last() {
-                if is_later(before_at, finished) {
-                    (last, last_at) = (before, before_at);
-                }
-            }
+            let before = queue.last().filter(|(.., before_at)| is_later(*before_at, finished));
+            let (last, last_at) = before.map_or((record, finished), |(_, last, at)| (*last, *at));
             queue.push((entry.offset, last, last_at));
         }
     }

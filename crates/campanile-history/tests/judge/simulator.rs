@@ -46,7 +46,7 @@ struct Log {
     next: usize,
     owner: usize,
     run: Option<Running>,
-    /// Increases when the owner changes, so that what the former owner had queued is ignored.
+    /// What was queued for another time is ignored, such as a step of the former owner.
     continues_at: u64,
 }
 

@@ -35,7 +35,7 @@
 //!     .service_fn(charge);
 //!
 //! let record = Record::builder("payments", 0, 0).payload(r#""p-1""#).build();
-//! history.sent(record.coordinates(), Some("p-1"), None);
+//! history.sent(history.now(), record.coordinates(), Some("p-1"), None);
 //! stack.ready().await?.call(record).await?;
 //!
 //! let verdict = judge(&History::read(folder.path())?);

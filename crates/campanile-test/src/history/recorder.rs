@@ -89,17 +89,19 @@ impl HistoryRecorder {
         RunRecorder::new(self.clone(), run, lock.cloned())
     }
 
-    /// Records that the broker has acknowledged a record with this idempotency key, and this key by
-    /// which records are processed in order.
+    /// Records that the broker has acknowledged a record that was sent at this time, in microseconds of
+    /// the history's clock. The record has this idempotency key, and this key by which records are
+    /// processed in order.
     pub fn sent(
         &self,
+        at: u64,
         record: &campanile_core::Coordinates,
         key: Option<&str>,
         order: Option<&str>,
     ) {
         let (key, order) = (key.map(Into::into), order.map(Into::into));
         let record = coordinates(record);
-        self.record(&Event::Sent(Sent { at: self.now(), record, key, order }));
+        self.record(&Event::Sent(Sent { at, record, key, order }));
     }
 
     /// Records a commit that the broker recorded at this time of the history's clock, in
