@@ -164,3 +164,45 @@ fn run_without_a_stack_is_recorded() {
     let kinds: Vec<_> = history.events().map(|(_, event)| std::mem::discriminant(event)).collect();
     assert_eq!(kinds.len(), 3);
 }
+
+/// The commits that a real broker recorded.
+#[cfg(feature = "servers")]
+#[test]
+fn commits_of_the_group_are_recorded_in_their_order() {
+    use campanile_test::{KafkaServer, Message};
+    use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+    use rdkafka::{Offset, TopicPartitionList};
+
+    let (kafka, folder) = (KafkaServer::start().unwrap(), tempfile::tempdir().unwrap());
+    kafka.create_topic("jobs", 1, &[]).unwrap();
+    kafka.producer().produce(Message::to("jobs").payload("a job")).unwrap();
+    let settings = Settings { order: Order::None, lock_ttl: 1, max_hold: None, tolerance: 2_000 };
+    let history = HistoryRecorder::create(folder.path(), "test", Some(settings)).unwrap();
+    let commit = |group: &str, offset| {
+        let consumer: BaseConsumer = kafka.consumer_config(group).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset("jobs", 0, Offset::Offset(offset)).unwrap();
+        consumer.commit(&list, CommitMode::Sync).unwrap();
+    };
+    let before = history.now();
+    commit("billing", 1);
+    commit("other", 1);
+    commit("billing", 0);
+    let after = history.now();
+    let count = history.record_commits(&kafka.consumer_config("auditor"), "billing").unwrap();
+    assert_eq!(count, 2);
+    let history = History::read(folder.path()).unwrap();
+    let commits: Vec<_> = history
+        .events()
+        .map(|(_, event)| match event {
+            Event::Commit(commit) => (commit.partition.to_string(), commit.offset, commit.at),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let offsets: Vec<_> = commits.iter().map(|(name, offset, _)| (&**name, *offset)).collect();
+    assert_eq!(offsets, [("jobs/0", 1), ("jobs/0", 0)]);
+    for (_, _, at) in commits {
+        assert!(at + 2_000 >= before && at <= after + 2_000, "{before} {at} {after}");
+    }
+    assert_eq!(judge(&history).violations[0].subject, "jobs/0");
+}
