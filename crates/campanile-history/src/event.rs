@@ -1,5 +1,7 @@
 //! The events of a history.
 
+use serde::de::value::StringDeserializer;
+use serde::de::{Deserializer, IntoDeserializer};
 use serde::{Deserialize, Serialize};
 
 use crate::{Coordinates, Partition};
@@ -90,6 +92,7 @@ pub struct End {
     /// The number of the run.
     pub run: u64,
     /// How it ended.
+    #[serde(deserialize_with = "from_text")]
     pub how: How,
     /// Why the lock was lost, in words, if it was lost before the handler ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,6 +119,7 @@ pub struct Answer {
     /// The record.
     pub record: Coordinates,
     /// The answer.
+    #[serde(deserialize_with = "from_text")]
     pub outcome: Outcome,
     /// The text of the error, for readers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,6 +181,7 @@ pub struct Entry {
     /// The idempotency key.
     pub key: String,
     /// The state.
+    #[serde(deserialize_with = "from_text")]
     pub state: State,
     /// The fencing token. `None` if the entry is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -258,6 +263,7 @@ pub enum FaultKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<String>,
         /// From what it was cut off.
+        #[serde(deserialize_with = "from_text")]
         peer: Peer,
     },
 }
@@ -289,4 +295,13 @@ impl Event {
             Self::Fault(event) => event.at,
         }
     }
+}
+
+/// Reads a value without fields from its name. What is derived would also read it from an object with
+/// this name.
+pub(crate) fn from_text<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    let text: StringDeserializer<D::Error> = String::deserialize(deserializer)?.into_deserializer();
+    T::deserialize(text)
 }

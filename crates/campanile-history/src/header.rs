@@ -1,6 +1,9 @@
 //! The header of a process's events.
 
+use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
+
+use crate::event::from_text;
 
 /// The version of the format that this crate reads and writes.
 pub const VERSION: u32 = 1;
@@ -9,6 +12,7 @@ pub const VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Marks the line as a header.
+    #[serde(deserialize_with = "from_text")]
     pub event: HeaderTag,
     /// The version of the format.
     pub version: u32,
@@ -17,6 +21,7 @@ pub struct Header {
     /// The name of the clock. Times of different clocks cannot be compared.
     pub clock: String,
     /// The unit of all times and durations.
+    #[serde(deserialize_with = "from_text")]
     pub unit: Unit,
     /// What the judge must know. At least one process of a history must have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,6 +48,7 @@ pub enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Which records are processed in order.
+    #[serde(deserialize_with = "from_text")]
     pub order: Order,
     /// The time to live of a lock, in microseconds.
     pub lock_ttl: u64,
@@ -51,7 +57,7 @@ pub struct Settings {
     pub max_hold: Option<u64>,
     /// How far the time of a commit may be before its cause, in microseconds. Brokers truncate
     /// their timestamps to milliseconds. Default: 0.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub tolerance: u64,
 }
 
@@ -65,4 +71,9 @@ pub enum Order {
     Key,
     /// In any order.
     None,
+}
+
+/// Reads a number that may be `null`, as other fields that may be missing.
+fn or_default<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -41,6 +41,16 @@ pub(crate) struct Line {
 struct AnyLine {
     event: String,
     version: Option<u32>,
+    /// An object. What is derived for [`Settings`] would also read it from an array.
+    #[serde(rename = "settings")]
+    _settings: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// The name of a fault is a text. What is derived for [`Event`] would also read it from a number.
+#[derive(Deserialize)]
+struct AnyFault {
+    #[serde(rename = "fault")]
+    _fault: String,
 }
 
 /// Reads the files of a history one after another.
@@ -128,8 +138,10 @@ impl Reader {
         let mut has_header = false;
         for (index, line) in bytes[..complete].split_inclusive(|byte| *byte == b'\n').enumerate() {
             let number = index + 1;
-            let is_header = is_header(line);
-            if is_header {
+            if !line.trim_ascii_start().starts_with(b"{") {
+                let text = "the line is not a JSON object".to_owned();
+                return Err(ReadError::new(file, Some(number), text));
+            } else if is_header(line) {
                 let header = read_header(line);
                 let header =
                     header.map_err(|problem| ReadError::new(file, Some(number), problem))?;
@@ -140,8 +152,8 @@ impl Reader {
                 let text = "the first line must be a header: {\"event\":\"history\", …}".to_owned();
                 return Err(ReadError::new(file, Some(number), text));
             } else {
-                let event = serde_json::from_slice(line)
-                    .map_err(|error| ReadError::new(file, Some(number), error))?;
+                let event =
+                    read_event(line).map_err(|error| ReadError::new(file, Some(number), error))?;
                 self.check_run(&event)
                     .map_err(|problem| ReadError::new(file, Some(number), problem))?;
                 let process = self.processes.len() - 1;
@@ -211,6 +223,14 @@ fn is_header(line: &[u8]) -> bool {
     let marker = b"\"history\"";
     let may_be = line.windows(marker.len()).any(|part| part == marker);
     may_be && serde_json::from_slice::<AnyLine>(line).is_ok_and(|any| any.event == "history")
+}
+
+fn read_event(line: &[u8]) -> Result<Event, serde_json::Error> {
+    let event = serde_json::from_slice(line)?;
+    if matches!(event, Event::Fault(_)) {
+        serde_json::from_slice::<AnyFault>(line)?;
+    }
+    Ok(event)
 }
 
 fn read_header(line: &[u8]) -> Result<Header, crate::error::Problem> {

@@ -48,9 +48,10 @@ fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
         let is_kept = entry.state == State::Completed && entry.token >= Some(*token);
         let faults = &index.faults;
         let reopened = key.reopened.partition_point(|at| *at < run.began);
-        let may_be_lost = faults.lost_writes(run.began, entry.at)
-            || faults.evicted(run.began, entry.at)
-            || key.reopened.get(reopened).is_some_and(|at| *at <= entry.at);
+        let until = entry.at.max(run.began);
+        let may_be_lost = faults.lost_writes(run.began, until)
+            || faults.evicted(run.began, until)
+            || key.reopened.get(reopened).is_some_and(|at| *at <= until);
         if !is_kept && !may_be_lost {
             let text = || format!("{} was processed, and its entry does not say so", key.name);
             findings.violation(Rule::Entry, &*key.name, text, [run.begin, *answer, event]);

@@ -15,7 +15,7 @@ pub(super) struct Faults {
     lost_writes: Spans,
     evicted: Spans,
     /// The times of the store's forward steps, sorted, each with the sum of the steps up to it.
-    steps: Vec<(u64, u64)>,
+    steps: Vec<(u64, u128)>,
     /// How many attempts each fault may have counted without a run.
     uncounted: Weights,
 }
@@ -23,10 +23,10 @@ pub(super) struct Faults {
 /// For how long a lock could not be renewed, by reason.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unrenewed {
-    pub(super) suspended: u64,
-    pub(super) unavailable: u64,
-    pub(super) cut_off: u64,
-    pub(super) stepped: u64,
+    pub(super) suspended: u128,
+    pub(super) unavailable: u128,
+    pub(super) cut_off: u128,
+    pub(super) stepped: u128,
 }
 
 impl Faults {
@@ -44,7 +44,7 @@ impl Faults {
             let Event::Fault(fault) = &line.event else { continue };
             let from = fault.at;
             let span = (from, fault.until.unwrap_or(end).max(from));
-            let weighted = (span.0, span.1, ((span.1 - span.0) / lock_ttl).saturating_add(1));
+            let weighted = (span.0, span.1, u128::from((span.1 - span.0) / lock_ttl) + 1);
             match &fault.kind {
                 FaultKind::Killed { process } => {
                     uncounted.push((from, from, 1));
@@ -70,7 +70,7 @@ impl Faults {
                 FaultKind::StoreEvicted => evicted.push(span),
                 FaultKind::ClockStepped { by } => {
                     uncounted.push((from, from, 1));
-                    steps.push((from, u64::try_from(*by).unwrap_or_default()));
+                    steps.push((from, u128::try_from(*by).unwrap_or_default()));
                 }
                 FaultKind::NetworkCut { process, peer: Peer::Store } => {
                     uncounted.push(weighted);
@@ -125,27 +125,26 @@ impl Faults {
     /// so at least half of that time remains.
     pub(super) fn unrenewed(&self, process: usize, from: u64, until: u64) -> Option<Unrenewed> {
         let unrenewed = Unrenewed {
-            suspended: self.suspended[process].covered(from, until),
-            unavailable: self.unavailable.covered(from, until),
-            cut_off: self.cut_off[process].covered(from, until),
+            suspended: self.suspended[process].covered(from, until).into(),
+            unavailable: self.unavailable.covered(from, until).into(),
+            cut_off: self.cut_off[process].covered(from, until).into(),
             stepped: self.stepped(from, until),
         };
         let Unrenewed { suspended, unavailable, cut_off, stepped } = unrenewed;
-        let total =
-            [unavailable, cut_off, stepped].iter().fold(suspended, |a, b| a.saturating_add(*b));
-        (total >= self.lock_ttl.div_ceil(2)).then_some(unrenewed)
+        let total = suspended + unavailable + cut_off + stepped;
+        (total >= self.lock_ttl.div_ceil(2).into()).then_some(unrenewed)
     }
 
     /// Computes how many attempts the faults of this interval may have counted without a run.
-    pub(super) fn uncounted(&self, from: u64, until: u64) -> u64 {
+    pub(super) fn uncounted(&self, from: u64, until: u64) -> u128 {
         self.uncounted.touching(from, until)
     }
 
     /// Computes the sum of the forward steps in this interval.
-    fn stepped(&self, from: u64, until: u64) -> u64 {
+    fn stepped(&self, from: u64, until: u64) -> u128 {
         let total = |count: usize| count.checked_sub(1).map_or(0, |last| self.steps[last].1);
         let before = self.steps.partition_point(|step| step.0 < from);
         let until = self.steps.partition_point(|step| step.0 <= until);
-        total(until).saturating_sub(total(before))
+        total(until) - total(before)
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Record {
     pub(super) key: Option<usize>,
     /// The event that made the record known to the history: it was sent, or is a copy.
     pub(super) origin: Option<usize>,
+    /// When the record was sent.
+    sent: Option<u64>,
     /// The records with the same queue in a partition are processed in order.
     pub(super) queue: Option<Queue>,
     /// When the record was finished, and the event that says so.
@@ -109,8 +111,8 @@ struct Indexer<'a> {
     runs: HashMap<u64, usize>,
     /// The run of each record in the current process that has ended with `ok` and is not answered.
     unanswered: HashMap<usize, usize>,
-    /// Times, records and their copies.
-    copies: Vec<(u64, usize, usize)>,
+    /// The record of each copy.
+    originals: HashMap<usize, usize>,
 }
 
 impl<'a> Index<'a> {
@@ -133,7 +135,7 @@ impl<'a> Index<'a> {
             process: 0,
             runs: HashMap::new(),
             unanswered: HashMap::new(),
-            copies: Vec::new(),
+            originals: HashMap::new(),
         };
         // First, because what the producer says of a record's key counts.
         for (event, line) in history.events.iter().enumerate() {
@@ -168,16 +170,14 @@ impl<'a> Index<'a> {
 impl<'a> Indexer<'a> {
     fn add_sent(&mut self, event: usize, sent: &'a Sent) {
         let record = self.record(&sent.record);
+        if self.index.records[record].sent.is_some() {
+            return;
+        }
         let queue = self.queue(sent.order.as_deref());
         let key = sent.key.as_deref().map(|key| self.key(key.into()));
         let entry = &mut self.index.records[record];
-        entry.key = entry.key.or(key);
-        entry.origin.get_or_insert(event);
-        entry.queue = queue;
-        if let Some(key) = key {
-            let first = self.index.keys[key].first_sent.get_or_insert(sent.at);
-            *first = sent.at.min(*first);
-        }
+        (entry.key, entry.queue) = (key, queue);
+        (entry.origin, entry.sent) = (Some(event), Some(sent.at));
     }
 
     fn add(&mut self, event: usize, content: &'a Event) {
@@ -238,8 +238,10 @@ impl<'a> Indexer<'a> {
                 self.finish_record(record, published.at, event);
                 let entry = &mut self.index.records[copy];
                 entry.origin.get_or_insert(event);
-                entry.queue = Some(Queue::Partition);
-                self.copies.push((published.at, record, copy));
+                if entry.sent.is_none() {
+                    entry.queue = Some(Queue::Partition);
+                }
+                self.originals.entry(copy).or_insert(record);
             }
             Event::Skipped(skipped) => {
                 let record = self.record(&skipped.record);
@@ -274,20 +276,20 @@ impl<'a> Indexer<'a> {
 
     /// Connects what events of different processes say.
     fn finish(mut self) -> Index<'a> {
-        // A copy has the key of its record, which may be a copy itself.
-        self.copies.sort_by_key(|(at, ..)| *at);
-        for (_, record, copy) in std::mem::take(&mut self.copies) {
-            let key = self.index.records[record].key;
-            let known = &mut self.index.records[copy].key;
-            *known = known.or(key);
+        self.find_keys();
+        for record in &self.index.records {
+            if let (Some(key), Some(sent)) = (record.key, record.sent) {
+                let first = self.index.keys[key].first_sent.get_or_insert(sent);
+                *first = sent.min(*first);
+            }
         }
-        for number in 0..self.index.runs.len() {
-            let Run { record, key, .. } = self.index.runs[number];
-            let key = if key == usize::MAX { self.key_of(record) } else { key };
-            let run = &mut self.index.runs[number];
-            run.key = key;
+        for (number, run) in self.index.runs.iter_mut().enumerate() {
+            if run.key == usize::MAX {
+                let of_record = self.index.records[run.record].key;
+                run.key = of_record.expect("a record with a run has a key");
+            }
             let success = run.end.filter(|end| end.how == How::Ok).map(|end| end.at);
-            let key = &mut self.index.keys[key];
+            let key = &mut self.index.keys[run.key];
             key.runs.push(number);
             key.first_success = [key.first_success, success].into_iter().flatten().min();
         }
@@ -314,14 +316,28 @@ impl<'a> Indexer<'a> {
         self.index
     }
 
-    /// Returns the key of a record. Its coordinates are the key of a record without one.
-    fn key_of(&mut self, record: usize) -> usize {
-        if let Some(key) = self.index.records[record].key {
-            return key;
+    /// Finds the keys of records that have none in the history: that of the record of a copy, or
+    /// the coordinates of a record with a run.
+    fn find_keys(&mut self) {
+        let mut has_run = vec![false; self.index.records.len()];
+        self.index.runs.iter().for_each(|run| has_run[run.record] = true);
+        for record in 0..self.index.records.len() {
+            // The record of a copy may be a copy itself. Each step is taken once, which also ends a
+            // circle.
+            let (mut last, mut chain) = (record, Vec::new());
+            while self.index.records[last].key.is_none() {
+                chain.push(last);
+                let Some(original) = self.originals.remove(&last) else { break };
+                last = original;
+            }
+            let mut key = self.index.records[last].key;
+            for record in chain.into_iter().rev() {
+                if key.is_none() && has_run[record] {
+                    key = Some(self.key(self.index.record_name(record).into()));
+                }
+                self.index.records[record].key = key;
+            }
         }
-        let key = self.key(self.index.record_name(record).into());
-        self.index.records[record].key = Some(key);
-        key
     }
 
     fn finish_record(&mut self, record: usize, at: u64, event: usize) {
@@ -342,6 +358,7 @@ impl<'a> Indexer<'a> {
                 offset,
                 key: None,
                 origin: None,
+                sent: None,
                 queue: None,
                 finished: None,
             });

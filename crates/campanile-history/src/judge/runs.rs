@@ -2,6 +2,7 @@
 
 use super::findings::Findings;
 use super::index::{Index, Run};
+use super::order::is_later;
 use super::pair::{Pair, began_late};
 use crate::Rule;
 
@@ -40,8 +41,7 @@ fn check_key<'a>(
         if run.token.is_some() {
             previous_guarded = Some(run);
         }
-        let over = |run: &Run| index.over(run).unwrap_or(u64::MAX);
-        if longest.is_none_or(|longest| over(longest) <= over(run)) {
+        if longest.is_none_or(|longest| !is_later(index.over(longest), index.over(run))) {
             longest = Some(run);
         }
     }
@@ -85,7 +85,7 @@ fn check_attempt(
     let counted = previous.map_or(0, |first| u64::from(first.attempt.unwrap_or(1)));
     let since = previous.map_or(first_sent.min(run.began), |first| first.began);
     let explained = index.faults.uncounted(since, run.began);
-    if attempt > (counted + 1).saturating_add(explained) {
+    if u128::from(attempt) > u128::from(counted) + 1 + explained {
         let text = || {
             format!("{key} began attempt {attempt}, and {counted} were counted in the run before")
         };

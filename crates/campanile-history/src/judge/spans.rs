@@ -48,13 +48,13 @@ impl Spans {
 #[derive(Debug, Default)]
 pub(super) struct Weights {
     /// The starts and the ends of the intervals, sorted, each with the total weight up to it.
-    starts: Vec<(u64, u64)>,
-    ends: Vec<(u64, u64)>,
+    starts: Vec<(u64, u128)>,
+    ends: Vec<(u64, u128)>,
 }
 
-impl FromIterator<(u64, u64, u64)> for Weights {
+impl FromIterator<(u64, u64, u128)> for Weights {
     /// Collects start, end and weight of each interval.
-    fn from_iter<I: IntoIterator<Item = (u64, u64, u64)>>(intervals: I) -> Self {
+    fn from_iter<I: IntoIterator<Item = (u64, u64, u128)>>(intervals: I) -> Self {
         let (starts, ends) = intervals
             .into_iter()
             .map(|(from, until, weight)| ((from, weight), (until, weight)))
@@ -65,21 +65,23 @@ impl FromIterator<(u64, u64, u64)> for Weights {
 
 impl Weights {
     /// Computes the total weight of the intervals that touch this one.
-    pub(super) fn touching(&self, from: u64, until: u64) -> u64 {
+    pub(super) fn touching(&self, from: u64, until: u64) -> u128 {
         let begun = self.starts.partition_point(|start| start.0 <= until);
         let over = self.ends.partition_point(|end| end.0 < from);
-        let total =
-            |sums: &[(u64, u64)], count: usize| count.checked_sub(1).map_or(0, |last| sums[last].1);
-        total(&self.starts, begun).saturating_sub(total(&self.ends, over))
+        let total = |sums: &[(u64, u128)], count: usize| {
+            count.checked_sub(1).map_or(0, |last| sums[last].1)
+        };
+        total(&self.starts, begun) - total(&self.ends, over)
     }
 }
 
-/// Sorts points, and replaces the weight of each by the total weight up to it.
-pub(super) fn accumulate(mut points: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+/// Sorts points, and replaces the weight of each by the total weight up to it. No history is long
+/// enough for a sum that is larger than its type.
+pub(super) fn accumulate(mut points: Vec<(u64, u128)>) -> Vec<(u64, u128)> {
     points.sort_unstable();
-    let mut total = 0u64;
+    let mut total = 0;
     for (_, weight) in &mut points {
-        total = total.saturating_add(*weight);
+        total += *weight;
         *weight = total;
     }
     points
