@@ -1,30 +1,14 @@
-//! Histories of simulations are accepted, and rejected when an event of them is changed.
+//! Histories of simulations are accepted, and rejected when an event of them is changed. Both judges
+//! agree on them, and on random histories.
 
 use std::collections::HashMap;
 
-use campanile_history::{
-    Answer, Begin, Cause, End, Entry, Event, FaultKind, History, How, Outcome, Position, Rule,
-    Verdict, judge,
-};
+use campanile_history::Cause;
 
-use crate::simulator::{LOCK_TTL, Plan, Recorded, simulate};
-
-/// Writes and reads a history, and judges it.
-fn judge_recorded(recorded: &Recorded) -> Verdict {
-    let settings = format!(r#","settings":{{"order":"partition","lock_ttl":{LOCK_TTL}}}"#);
-    let mut files = Vec::new();
-    for (process, events) in recorded {
-        let mut text = format!(
-            r#"{{"event":"history","version":1,"process":"{process}","clock":"c","unit":"us"{settings}}}"#
-        );
-        for event in events {
-            text.push('\n');
-            text.push_str(&serde_json::to_string(event).unwrap());
-        }
-        files.push((&**process, text + "\n"));
-    }
-    judge(&History::parse(files.iter().map(|(name, text)| (*name, &**text))).unwrap())
-}
+use crate::agreement::{compare_random, judge_recorded};
+use crate::mutations::MUTATIONS;
+use crate::random::random_history;
+use crate::simulator::{Plan, simulate};
 
 #[test]
 fn simulated_histories_are_sound_and_name_all_causes() {
@@ -64,117 +48,6 @@ fn small_simulated_histories_are_sound() {
     }
 }
 
-/// An event that is changed, so that the rule is violated. `None` if the history has no such event.
-type Mutation = fn(&mut Recorded) -> Option<Rule>;
-
-const MUTATIONS: &[(&str, Mutation)] = &[
-    ("answers of a record removed", |recorded| {
-        let record = find(recorded, |event| match event {
-            Event::Answer(answer) if is_processed(answer) => Some(answer.record.clone()),
-            _ => None,
-        })?;
-        let is_other = |event: &Event| !matches!(event, Event::Answer(a) if a.record == record);
-        recorded.values_mut().for_each(|events| events.retain(is_other));
-        Some(Rule::Lost)
-    }),
-    ("success of a processed run becomes an error", |recorded| {
-        let (process, run, _) = processed_run(recorded)?;
-        end_of(recorded, &process, run)?.how = How::Error;
-        Some(Rule::NoEffect)
-    }),
-    ("processed run repeated", |recorded| {
-        let (process, _, begin) = processed_run(recorded)?;
-        let (run, at) = (u64::MAX, last_time(recorded));
-        let (token, attempt) = (Some(u64::MAX), Some(2));
-        let record = begin.record.clone();
-        let events = recorded.get_mut(&process)?;
-        events.push(Event::Begin(Begin { at, run, token, attempt, ..begin }));
-        events.push(Event::End(End { at, run, how: How::Ok, lost: None }));
-        let (outcome, error) = (Outcome::Processed, None);
-        events.push(Event::Answer(Answer { at, record, outcome, error }));
-        Some(Rule::Unexplained)
-    }),
-    ("kill removed", |recorded| {
-        // Not every kill hits a run, so all of them are removed.
-        let has_killed_run = judge_recorded(recorded).reruns.iter().any(|rerun| {
-            matches!(rerun.cause, Cause::KilledBeforeEffect | Cause::KilledAfterEffect)
-        });
-        let is_kill = |event: &Event| matches!(event, Event::Fault(fault) if matches!(fault.kind, FaultKind::Killed { .. }));
-        recorded.values_mut().for_each(|events| events.retain(|event| !is_kill(event)));
-        has_killed_run.then_some(Rule::Unexplained)
-    }),
-    ("end after the next begin", |recorded| {
-        let (process, run, _, next) = pair(recorded, |end| end.how == How::Error)?;
-        end_of(recorded, &process, run)?.at = next.at + 1;
-        Some(Rule::Overlap)
-    }),
-    ("begin before the record before it is finished", |recorded| {
-        let (process, run, begin) = processed_run(recorded)?;
-        let mut before = begin.record;
-        before.offset -= 1;
-        let finished = find(recorded, |event| match event {
-            Event::Answer(a) if a.record == before && a.outcome != Outcome::Error => Some(a.at),
-            _ => None,
-        })?;
-        let begins = recorded.get_mut(&process)?.iter_mut().find_map(|event| match event {
-            Event::Begin(begin) if begin.run == run => Some(begin),
-            _ => None,
-        });
-        begins?.at = finished - 1;
-        Some(Rule::Order)
-    }),
-    ("commit past the next record", |recorded| {
-        let commits = recorded.get_mut("broker")?;
-        // The last commit at its time, which cannot include a record that is finished later.
-        let Event::Commit(first) = commits.first_mut()? else { return None };
-        first.offset += 1;
-        Some(Rule::CommitPastUnfinished)
-    }),
-    ("commit lowered", |recorded| {
-        let commits = recorded.get_mut("broker")?;
-        let Event::Commit(last) = commits.last()?.clone() else { return None };
-        commits.push(Event::Commit(Position { offset: last.offset - 1, ..last }));
-        Some(Rule::CommitLowered)
-    }),
-    ("token repeated", |recorded| {
-        let (_, _, first, next) = pair(recorded, |end| end.how == How::Error)?;
-        begin_of(recorded, &next)?.token = first.token;
-        Some(Rule::Token)
-    }),
-    ("attempts added", |recorded| {
-        let (_, _, begin) = processed_run(recorded)?;
-        begin_of(recorded, &begin)?.attempt = Some(10_000);
-        Some(Rule::AttemptWithoutRun)
-    }),
-    ("attempt of a killed process not counted", |recorded| {
-        let kills: Vec<(String, u64)> = find_all(recorded, |event| match event {
-            Event::Fault(fault) => match &fault.kind {
-                FaultKind::Killed { process } => Some((process.clone(), fault.at)),
-                _ => None,
-            },
-            _ => None,
-        });
-        let runs = runs_by_key(recorded);
-        let pair = runs.values().flat_map(|runs| runs.windows(2)).find(|pair| {
-            let ((process, run, _), (_, _, next)) = (&pair[0], &pair[1]);
-            let killed = kills.iter().any(|(name, at)| name == process && *at <= next.at);
-            killed && end_of(&mut recorded.clone(), process, *run).is_none()
-        })?;
-        let (first, next) = (pair[0].2.clone(), pair[1].2.clone());
-        begin_of(recorded, &next)?.attempt = first.attempt;
-        Some(Rule::AttemptNotCounted)
-    }),
-    ("entry of another grant", |recorded| {
-        let entries = recorded.get_mut("test")?.iter_mut();
-        let entry: &mut Entry = entries.rev().find_map(|event| match event {
-            Event::Entry(entry) => Some(entry),
-            _ => None,
-        })?;
-        entry.token = entry.token.map(|token| token + 1_000_000);
-        Some(Rule::Entry)
-    }),
-];
-
 #[test]
 fn planted_mutations_violate_their_rule() {
     let mut planted: HashMap<&str, usize> = HashMap::new();
@@ -197,70 +70,11 @@ fn planted_mutations_violate_their_rule() {
     }
 }
 
-fn is_processed(answer: &Answer) -> bool {
-    answer.outcome == Outcome::Processed
-}
-
-/// Collects from the events of all processes.
-fn find_all<T>(recorded: &Recorded, find: impl Fn(&Event) -> Option<T>) -> Vec<T> {
-    recorded.values().flatten().filter_map(find).collect()
-}
-
-fn find<T>(recorded: &Recorded, find: impl Fn(&Event) -> Option<T>) -> Option<T> {
-    recorded.values().flatten().find_map(find)
-}
-
-fn last_time(recorded: &Recorded) -> u64 {
-    recorded.values().flatten().map(Event::at).max().unwrap()
-}
-
-/// The runs of each key in the order of their begins, each with its process and number.
-fn runs_by_key(recorded: &Recorded) -> HashMap<String, Vec<(String, u64, Begin)>> {
-    let mut runs: HashMap<_, Vec<_>> = HashMap::new();
-    for (process, events) in recorded {
-        for event in events {
-            if let Event::Begin(begin) = event {
-                let run = (process.clone(), begin.run, begin.clone());
-                runs.entry(begin.key.clone().unwrap()).or_default().push(run);
-            }
-        }
+#[test]
+fn judges_agree_on_random_histories() {
+    let first = fastrand::u64(..u64::MAX / 2);
+    println!("seeds from {first}");
+    for seed in first..first + 3_000 {
+        compare_random(seed, random_history(seed)).unwrap_or_else(|text| panic!("{text}"));
     }
-    runs.values_mut().for_each(|runs| runs.sort_by_key(|(.., begin)| begin.at));
-    runs
-}
-
-/// Finds the run of a key with a single run, which was processed. Not that of the first record.
-fn processed_run(recorded: &Recorded) -> Option<(String, u64, Begin)> {
-    let processed = find_all(recorded, |event| match event {
-        Event::Answer(answer) if is_processed(answer) => Some(answer.record.clone()),
-        _ => None,
-    });
-    let of_record = |begin: &Begin| begin.record.offset > 0 && processed.contains(&begin.record);
-    let runs = runs_by_key(recorded).into_values();
-    runs.filter(|runs| runs.len() == 1 && of_record(&runs[0].2)).map(|runs| runs[0].clone()).next()
-}
-
-/// Finds two runs of a key, the first with such an end.
-fn pair(recorded: &Recorded, is_end: impl Fn(&End) -> bool) -> Option<(String, u64, Begin, Begin)> {
-    let mut recorded = recorded.clone();
-    let runs = runs_by_key(&recorded);
-    runs.values().flat_map(|runs| runs.windows(2)).find_map(|pair| {
-        let ((process, run, first), (_, _, next)) = (&pair[0], &pair[1]);
-        let end = end_of(&mut recorded, process, *run)?;
-        is_end(end).then(|| (process.clone(), *run, first.clone(), next.clone()))
-    })
-}
-
-fn end_of<'a>(recorded: &'a mut Recorded, process: &str, run: u64) -> Option<&'a mut End> {
-    recorded.get_mut(process)?.iter_mut().find_map(|event| match event {
-        Event::End(end) if end.run == run => Some(end),
-        _ => None,
-    })
-}
-
-fn begin_of<'a>(recorded: &'a mut Recorded, begin: &Begin) -> Option<&'a mut Begin> {
-    recorded.values_mut().flatten().find_map(|event| match event {
-        Event::Begin(found) if found == begin => Some(found),
-        _ => None,
-    })
 }

@@ -1,8 +1,12 @@
 //! The format, and the judge.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
+mod agreement;
 mod documentation;
 mod forged;
 mod generated;
+mod mutations;
+mod random;
 mod reading;
+mod second;
 mod simulator;

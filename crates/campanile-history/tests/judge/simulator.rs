@@ -99,6 +99,24 @@ pub(crate) fn simulate(plan: &Plan) -> Recorded {
     simulation.finish()
 }
 
+/// Writes a history, and calls a function with the names and the contents of its files.
+pub(crate) fn with_texts<T>(recorded: &Recorded, call: impl FnOnce(&[(&str, &str)]) -> T) -> T {
+    let settings = format!(r#","settings":{{"order":"partition","lock_ttl":{LOCK_TTL}}}"#);
+    let mut files = Vec::new();
+    for (process, events) in recorded {
+        let mut text = format!(
+            r#"{{"event":"history","version":1,"process":"{process}","clock":"c","unit":"us"{settings}}}"#
+        );
+        for event in events {
+            text.push('\n');
+            text.push_str(&serde_json::to_string(event).unwrap());
+        }
+        files.push((&**process, text + "\n"));
+    }
+    let files: Vec<_> = files.iter().map(|(name, text)| (*name, &**text)).collect();
+    call(&files)
+}
+
 impl Simulation {
     fn new(plan: &Plan) -> Self {
         let mut rng = fastrand::Rng::with_seed(plan.seed);

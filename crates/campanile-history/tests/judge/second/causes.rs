@@ -1,0 +1,83 @@
+//! The causes, and the rule `unexplained`.
+
+use std::cmp::max;
+
+use super::Findings;
+use super::terms::{Key, KeyRun, Terms, between};
+
+pub(super) fn unexplained(terms: &Terms<'_>, findings: &mut Findings) {
+    for (name, key) in &terms.keys {
+        for (index, n) in key.runs.iter().enumerate() {
+            let Some(p) = key.predecessor(index) else { continue };
+            match cause(terms, key, p, n) {
+                Some(cause) => {
+                    let (first, again) = (p.run.place.clone(), n.run.place.clone());
+                    findings.causes.insert((name.clone(), cause, first, again));
+                }
+                None => findings.violated("unexplained", name),
+            }
+        }
+    }
+}
+
+fn cause(terms: &Terms<'_>, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Option<&'static str> {
+    if between(&key.reopened, p, n) {
+        Some("reopened")
+    } else if p.run.token.is_none() || n.run.token.is_none() {
+        Some("unguarded")
+    } else if n.began_late {
+        Some("suspended")
+    } else if let Some(cause) = cause_of_not_recorded(terms, key, p, n) {
+        Some(cause)
+    } else if terms.writes_lost(p, n) {
+        Some("store_lost_writes")
+    } else if terms.evicted(p, n) {
+        Some("store_evicted")
+    } else {
+        None
+    }
+}
+
+fn cause_of_not_recorded(
+    terms: &Terms<'_>,
+    key: &Key<'_>,
+    p: &KeyRun<'_>,
+    n: &KeyRun<'_>,
+) -> Option<&'static str> {
+    if key.recorded(p, n.run.begin) {
+        return None;
+    }
+    let ended = p.ended(n.run.begin);
+    if ended == Some("error") {
+        return Some("failed");
+    }
+    let killed = terms.killed(p.run).is_some_and(|killed| killed <= n.run.begin);
+    if killed && (p.run.end.is_none() || ended == Some("ok")) {
+        let effect = p.run.effect || p.run.end.is_some();
+        return Some(if effect { "killed_after_effect" } else { "killed_before_effect" });
+    }
+    let lost = p.run.end.as_ref().is_some_and(|end| end.lost);
+    if ended == Some("dropped") && !lost {
+        return Some("dropped");
+    }
+    if between(&key.unlocked, p, n) {
+        return Some("unlocked");
+    }
+    if terms.lock_may_have_expired(p, n) {
+        let unrenewed = terms.unrenewed(p, n);
+        let parts = [
+            ("suspended", unrenewed.suspended),
+            ("store_unavailable", unrenewed.store_unavailable),
+            ("network_cut", unrenewed.network_cut),
+            ("clock_stepped", unrenewed.clock_stepped),
+        ];
+        return parts.iter().find(|(_, part)| *part > 0).map(|(cause, _)| *cause);
+    }
+    if let (Some("dropped"), Some(end), Some(max_hold)) =
+        (ended, &p.run.end, terms.history.max_hold)
+        && max(0, end.at - p.run.begin) >= max_hold
+    {
+        return Some("max_hold");
+    }
+    None
+}

@@ -1,0 +1,38 @@
+//! The rule for entries: `entry`.
+
+use super::Findings;
+use super::read::Entry;
+use super::terms::{Key, Terms, touch};
+
+pub(super) fn entry(terms: &Terms<'_>, findings: &mut Findings) {
+    for (name, key) in &terms.keys {
+        for entry in &key.entries {
+            if completed_by_no_run(key, entry) || not_kept(terms, key, entry) {
+                findings.violated("entry", name);
+            }
+        }
+    }
+}
+
+/// Checks (a).
+fn completed_by_no_run(key: &Key<'_>, entry: &Entry) -> bool {
+    let by_run = key.runs.iter().any(|run| {
+        run.run.token.is_some()
+            && run.run.token == entry.token
+            && run.success().is_some_and(|success| success <= entry.at)
+    });
+    entry.state == "completed" && !by_run
+}
+
+/// Checks (b).
+fn not_kept(terms: &Terms<'_>, key: &Key<'_>, entry: &Entry) -> bool {
+    let runs = key.runs.iter().filter(|run| run.run.token.is_some());
+    let processed = runs.filter(|run| run.processed().is_some_and(|at| at <= entry.at));
+    let last = processed.max_by_key(|run| run.answer.map(|answer| (answer.at, answer.line)));
+    let Some(r) = last else { return false };
+    let time = (r.run.begin, entry.at);
+    let excused = terms.intervals("store_lost_writes").any(|it| touch(it, time))
+        || terms.intervals("store_evicted").any(|it| touch(it, time))
+        || key.reopened.iter().any(|at| touch((*at, *at), time));
+    (entry.state != "completed" || entry.token < r.run.token) && !excused
+}

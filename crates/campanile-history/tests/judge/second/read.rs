@@ -1,0 +1,397 @@
+//! Reads the lines of a history (Files, Header, Events, Faults).
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use serde_json::Value;
+
+/// Times and durations, wide enough for each sum of them.
+pub(super) type Time = i128;
+
+/// A file and a line in it.
+pub(crate) type Place = (String, usize);
+
+#[derive(Debug, Default)]
+pub(super) struct History {
+    pub(super) order: String,
+    pub(super) lock_ttl: Time,
+    pub(super) max_hold: Option<Time>,
+    pub(super) tolerance: Time,
+    pub(super) events: usize,
+    /// The time of the last event.
+    pub(super) last: Time,
+    /// The first one of each record.
+    pub(super) sent: Vec<Sent>,
+    pub(super) runs: Vec<Run>,
+    pub(super) answers: Vec<Answer>,
+    pub(super) copies: Vec<Published>,
+    pub(super) dead_letters: Vec<Published>,
+    pub(super) skipped: Vec<(Time, Record)>,
+    pub(super) commits: Vec<(Time, Partition, Time)>,
+    pub(super) resets: Vec<(Time, Partition)>,
+    pub(super) entries: Vec<Entry>,
+    pub(super) reopened: Vec<(Time, String)>,
+    pub(super) unlocked: Vec<(Time, String)>,
+    pub(super) faults: Vec<Fault>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Partition {
+    topic: String,
+    number: i32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Record {
+    pub(super) partition: Partition,
+    pub(super) offset: i64,
+}
+
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) at: Time,
+    pub(super) record: Record,
+    pub(super) key: Option<String>,
+    pub(super) order: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) process: String,
+    pub(super) place: Place,
+    pub(super) record: Record,
+    pub(super) key: Option<String>,
+    pub(super) token: Option<u64>,
+    pub(super) attempt: Option<u64>,
+    pub(super) begin: Time,
+    pub(super) effect: bool,
+    pub(super) end: Option<End>,
+}
+
+#[derive(Debug)]
+pub(super) struct End {
+    /// The position of its line among all lines.
+    pub(super) line: usize,
+    pub(super) at: Time,
+    pub(super) how: String,
+    pub(super) lost: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// The position of its line among all lines.
+    pub(super) line: usize,
+    pub(super) process: String,
+    pub(super) at: Time,
+    pub(super) record: Record,
+    pub(super) outcome: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Published {
+    pub(super) at: Time,
+    pub(super) record: Record,
+    pub(super) to: Record,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) at: Time,
+    pub(super) key: String,
+    pub(super) state: String,
+    pub(super) token: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) fault: String,
+    pub(super) at: Time,
+    /// Missing if the fault lasts until the last event.
+    pub(super) until: Option<Time>,
+    pub(super) process: Option<String>,
+    pub(super) by: Time,
+    pub(super) peer: String,
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.topic, self.number)
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.partition, self.offset)
+    }
+}
+
+/// Reads files, given by their names and contents, in their order.
+pub(super) fn read(files: &[(&str, &str)]) -> Result<History, String> {
+    let mut history = History::default();
+    let mut clock = None;
+    let mut settings: Option<[Value; 4]> = None;
+    let mut processes = HashSet::new();
+    let mut lines = 0;
+    for (name, text) in files {
+        // What follows the last line feed is incomplete.
+        let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
+        let mut process: Option<String> = None;
+        let mut runs = HashMap::new();
+        for (index, text) in complete.split_terminator('\n').enumerate() {
+            let place = ((*name).to_owned(), index + 1);
+            let line = serde_json::from_str(text).map(Line);
+            let line = line.map_err(|error| format!("{place:?}: {error}"))?;
+            lines += 1;
+            let result = (|| {
+                if line.text("event")? == "history" {
+                    line.check_header()?;
+                    let of_line = line.text("clock")?;
+                    if *clock.get_or_insert_with(|| of_line.clone()) != of_line {
+                        return Err("another clock".to_owned());
+                    }
+                    if let Some(of_line) = line.settings()?
+                        && *settings.get_or_insert_with(|| of_line.clone()) != of_line
+                    {
+                        return Err("other settings".to_owned());
+                    }
+                    let of_line = line.text("process")?;
+                    if !processes.insert(of_line.clone()) {
+                        return Err("two processes with the same name".to_owned());
+                    }
+                    process = Some(of_line);
+                    runs.clear();
+                    return Ok(());
+                }
+                let process = process.as_ref().ok_or("no header")?;
+                history.add(&line, process, &place, lines, &mut runs)
+            })();
+            result.map_err(|problem| format!("{place:?}: {problem}"))?;
+        }
+    }
+    let mut records = HashSet::new();
+    history.sent.retain(|sent| records.insert(sent.record.clone()));
+    let [order, lock_ttl, max_hold, tolerance] = settings.ok_or("no settings")?;
+    history.order = order.as_str().expect("checked").to_owned();
+    history.lock_ttl = lock_ttl.as_u64().expect("checked").into();
+    history.max_hold = max_hold.as_u64().map(Time::from);
+    history.tolerance = tolerance.as_u64().expect("checked").into();
+    Ok(history)
+}
+
+/// A line as it was parsed, with fields of whatever type.
+struct Line(Value);
+
+impl Line {
+    fn optional<T>(
+        &self,
+        name: &str,
+        convert: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, String> {
+        match self.0.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => convert(value).map(Some).ok_or(format!("{name} is {value}")),
+        }
+    }
+
+    fn maybe_text(&self, name: &str) -> Result<Option<String>, String> {
+        self.optional(name, |value| value.as_str().map(str::to_owned))
+    }
+
+    fn maybe_number(&self, name: &str) -> Result<Option<u64>, String> {
+        self.optional(name, Value::as_u64)
+    }
+
+    fn text(&self, name: &str) -> Result<String, String> {
+        self.maybe_text(name)?.ok_or(format!("no {name}"))
+    }
+
+    fn number(&self, name: &str) -> Result<u64, String> {
+        self.maybe_number(name)?.ok_or(format!("no {name}"))
+    }
+
+    fn integer(&self, name: &str) -> Result<i64, String> {
+        self.optional(name, Value::as_i64)?.ok_or(format!("no {name}"))
+    }
+
+    fn attempt(&self) -> Result<Option<u64>, String> {
+        self.maybe_number("attempt")?
+            .map(|attempt| u32::try_from(attempt).map(u64::from))
+            .transpose()
+            .map_err(|error| error.to_string())
+    }
+
+    fn one_of(&self, name: &str, texts: &[&str]) -> Result<String, String> {
+        let text = self.text(name)?;
+        if texts.contains(&&*text) { Ok(text) } else { Err(format!("{name} is {text}")) }
+    }
+
+    fn partition(&self, name: &str) -> Result<Partition, String> {
+        let text = self.text(name)?;
+        partition(&text).ok_or(format!("{name} is {text}"))
+    }
+
+    fn record(&self, name: &str) -> Result<Record, String> {
+        let text = self.text(name)?;
+        record(&text).ok_or(format!("{name} is {text}"))
+    }
+
+    fn check_header(&self) -> Result<(), String> {
+        if self.number("version")? != 1 {
+            return Err("another version".to_owned());
+        }
+        self.one_of("unit", &["us"]).map(|_| ())
+    }
+
+    fn settings(&self) -> Result<Option<[Value; 4]>, String> {
+        let Some(settings) = self.0.get("settings").filter(|settings| !settings.is_null()) else {
+            return Ok(None);
+        };
+        if !settings.is_object() {
+            return Err("settings are no object".to_owned());
+        }
+        let settings = Line(settings.clone());
+        Ok(Some([
+            settings.one_of("order", &["partition", "key", "none"])?.into(),
+            settings.number("lock_ttl")?.into(),
+            settings.maybe_number("max_hold")?.into(),
+            settings.maybe_number("tolerance")?.unwrap_or(0).into(),
+        ]))
+    }
+}
+
+fn partition(text: &str) -> Option<Partition> {
+    let (topic, number) = text.split_once('/')?;
+    let number = number.parse().ok().filter(|number| *number >= 0)?;
+    (!topic.is_empty()).then(|| Partition { topic: topic.to_owned(), number })
+}
+
+fn record(text: &str) -> Option<Record> {
+    let (of, offset) = text.split_once('@')?;
+    let offset = offset.parse().ok().filter(|offset| *offset >= 0)?;
+    Some(Record { partition: partition(of)?, offset })
+}
+
+impl History {
+    /// Adds the event of a line. `runs` are the process's runs that have not ended, as positions in
+    /// `self.runs`, and `None` for those that have.
+    fn add(
+        &mut self,
+        line: &Line,
+        process: &str,
+        place: &Place,
+        position: usize,
+        runs: &mut HashMap<u64, Option<usize>>,
+    ) -> Result<(), String> {
+        let at = Time::from(line.number("at")?);
+        self.events += 1;
+        self.last = self.last.max(at);
+        let mut running = |end: bool| {
+            let run = runs.get_mut(&line.number("run")?).ok_or("the run did not begin")?;
+            let index = run.ok_or("the run has ended")?;
+            if end {
+                *run = None;
+            }
+            Ok::<_, String>(index)
+        };
+        match &*line.text("event")? {
+            "sent" => self.sent.push(Sent {
+                at,
+                record: line.record("record")?,
+                key: line.maybe_text("key")?,
+                order: line.maybe_text("order")?,
+            }),
+            "begin" => {
+                if runs.insert(line.number("run")?, Some(self.runs.len())).is_some() {
+                    return Err("the run began before".to_owned());
+                }
+                self.runs.push(Run {
+                    process: process.to_owned(),
+                    place: place.clone(),
+                    record: line.record("record")?,
+                    key: line.maybe_text("key")?,
+                    token: line.maybe_number("token")?,
+                    attempt: line.attempt()?,
+                    begin: at,
+                    effect: false,
+                    end: None,
+                });
+            }
+            "effect" => {
+                let run = running(false)?;
+                self.runs[run].effect = true;
+            }
+            "end" => {
+                let run = running(true)?;
+                self.runs[run].end = Some(End {
+                    line: position,
+                    at,
+                    how: line.one_of("how", &["ok", "error", "dropped"])?,
+                    lost: line.maybe_text("lost")?.is_some(),
+                });
+            }
+            "answer" => {
+                let outcomes = ["processed", "duplicate", "given_up", "unguarded", "error"];
+                line.maybe_text("error")?;
+                self.answers.push(Answer {
+                    line: position,
+                    process: process.to_owned(),
+                    at,
+                    record: line.record("record")?,
+                    outcome: line.one_of("outcome", &outcomes)?,
+                });
+            }
+            kind @ ("dead_letter" | "copy") => {
+                let (record, to) = (line.record("record")?, line.record("to")?);
+                let events = if kind == "copy" { &mut self.copies } else { &mut self.dead_letters };
+                events.push(Published { at, record, to });
+            }
+            "skipped" => self.skipped.push((at, line.record("record")?)),
+            "commit" => {
+                let offset = line.integer("offset")?;
+                self.commits.push((at, line.partition("partition")?, offset.into()));
+            }
+            "reset" => {
+                line.integer("offset")?;
+                self.resets.push((at, line.partition("partition")?));
+            }
+            "entry" => {
+                let states = ["absent", "processing", "retrying", "completed", "failed"];
+                line.attempt()?;
+                self.entries.push(Entry {
+                    at,
+                    key: line.text("key")?,
+                    state: line.one_of("state", &states)?,
+                    token: line.maybe_number("token")?,
+                });
+            }
+            "reopened" => self.reopened.push((at, line.text("key")?)),
+            "unlocked" => self.unlocked.push((at, line.text("key")?)),
+            "fault" => self.add_fault(line, at)?,
+            other => return Err(format!("unknown event {other}")),
+        }
+        Ok(())
+    }
+
+    fn add_fault(&mut self, line: &Line, at: Time) -> Result<(), String> {
+        let mut fault = Fault {
+            fault: line.text("fault")?,
+            at,
+            until: line.maybe_number("until")?.map(Time::from),
+            process: None,
+            by: 0,
+            peer: String::new(),
+        };
+        match &*fault.fault {
+            "killed" | "suspended" => fault.process = Some(line.text("process")?),
+            "store_unavailable" | "store_lost_writes" | "store_evicted" | "broker_killed" => {}
+            "clock_stepped" => fault.by = line.integer("by")?.into(),
+            "network_cut" => {
+                fault.process = line.maybe_text("process")?;
+                fault.peer = line.one_of("peer", &["store", "broker"])?;
+            }
+            other => return Err(format!("unknown fault {other}")),
+        }
+        self.faults.push(fault);
+        Ok(())
+    }
+}

@@ -1,0 +1,341 @@
+//! The terms of the rules.
+
+use std::cmp::{max, min};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::read::{Answer, Entry, Fault, History, Record, Run, Time};
+
+/// What never comes to pass.
+pub(super) const NEVER: Time = Time::MAX;
+
+/// From one time to another, both included. Only the first if the second is before it.
+type Interval = (Time, Time);
+
+pub(super) struct Terms<'h> {
+    pub(super) history: &'h History,
+    pub(super) keys: BTreeMap<String, Key<'h>>,
+    /// The records with a known key.
+    pub(super) key_of_record: HashMap<&'h Record, String>,
+    /// The answers that are not the answer of any run.
+    pub(super) answers_of_no_run: Vec<&'h Answer>,
+    /// When each record was finished.
+    finished: HashMap<&'h Record, Time>,
+    /// When each process was killed first.
+    killed: HashMap<&'h str, Time>,
+}
+
+/// What happened to a key.
+#[derive(Default)]
+pub(super) struct Key<'h> {
+    /// Its sequence.
+    pub(super) runs: Vec<KeyRun<'h>>,
+    pub(super) entries: Vec<&'h Entry>,
+    /// When its records were sent.
+    pub(super) sent: Vec<Time>,
+    pub(super) duplicates: Vec<Time>,
+    pub(super) reopened: Vec<Time>,
+    pub(super) unlocked: Vec<Time>,
+}
+
+/// A run in the sequence of its key.
+pub(super) struct KeyRun<'h> {
+    pub(super) run: &'h Run,
+    pub(super) answer: Option<&'h Answer>,
+    pub(super) began_late: bool,
+    pub(super) over: Time,
+}
+
+/// The parts of an unrenewed time, in the order of their causes.
+pub(super) struct Unrenewed {
+    pub(super) suspended: Time,
+    pub(super) store_unavailable: Time,
+    pub(super) network_cut: Time,
+    pub(super) clock_stepped: Time,
+}
+
+pub(super) fn touch(a: Interval, b: Interval) -> bool {
+    max(a.0, b.0) <= min(max(a.0, a.1), max(b.0, b.1))
+}
+
+/// Checks whether one of the times is between the begins of two runs.
+pub(super) fn between(times: &[Time], p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+    times.iter().any(|time| p.run.begin <= *time && *time <= n.run.begin)
+}
+
+/// Returns the length of what the intervals cover together of another one.
+fn covered(intervals: impl Iterator<Item = Interval>, within: Interval) -> Time {
+    let clipped = intervals.map(|(from, to)| (max(from, within.0), min(to, within.1)));
+    let mut clipped: Vec<_> = clipped.filter(|(from, to)| from <= to).collect();
+    clipped.sort_unstable();
+    let (mut length, mut end) = (0, within.0);
+    for (from, to) in clipped {
+        length += max(0, to - max(from, end));
+        end = max(end, to);
+    }
+    length
+}
+
+impl KeyRun<'_> {
+    pub(super) fn success(&self) -> Option<Time> {
+        self.run.end.as_ref().filter(|end| end.how == "ok").map(|end| end.at)
+    }
+
+    /// Returns when the run was answered as processed, if it was.
+    pub(super) fn processed(&self) -> Option<Time> {
+        self.answer.filter(|answer| answer.outcome == "processed").map(|answer| answer.at)
+    }
+
+    /// Returns how the run ended, if it ended by then.
+    pub(super) fn ended(&self, by: Time) -> Option<&str> {
+        self.run.end.as_ref().filter(|end| end.at <= by).map(|end| &*end.how)
+    }
+}
+
+impl<'h> Key<'h> {
+    /// Returns the predecessor of a run, given by its place in the sequence.
+    pub(super) fn predecessor(&self, n: usize) -> Option<&KeyRun<'h>> {
+        self.runs[..n].iter().rfind(|run| !run.began_late)
+    }
+
+    pub(super) fn recorded(&self, run: &KeyRun<'_>, by: Time) -> bool {
+        let in_entry = self.entries.iter().any(|entry| {
+            entry.state == "completed" && run.run.token.is_some() && entry.token == run.run.token
+        });
+        run.processed().is_some()
+            || run.success().is_some_and(|success| {
+                in_entry || self.duplicates.iter().any(|at| success <= *at && *at <= by)
+            })
+    }
+}
+
+impl Unrenewed {
+    pub(super) fn sum(&self) -> Time {
+        self.suspended + self.store_unavailable + self.network_cut + self.clock_stepped
+    }
+}
+
+impl<'h> Terms<'h> {
+    pub(super) fn new(history: &'h History) -> Self {
+        let mut killed = HashMap::new();
+        for fault in history.faults.iter().filter(|fault| fault.fault == "killed") {
+            let process = fault.process.as_deref().expect("read with its process");
+            let first = killed.entry(process).or_insert(fault.at);
+            *first = min(*first, fault.at);
+        }
+        let (answer_of_run, answers_of_no_run) = answers(history);
+        let mut terms = Self {
+            history,
+            keys: BTreeMap::new(),
+            key_of_record: keys_of_records(history),
+            answers_of_no_run,
+            finished: finished(history),
+            killed,
+        };
+        for (index, run) in history.runs.iter().enumerate() {
+            let key = match &run.key {
+                Some(key) => key.clone(),
+                None => terms.key_of_record[&run.record].clone(),
+            };
+            let over = terms.over(run);
+            let answer = answer_of_run.get(&index).copied();
+            let run = KeyRun { run, answer, began_late: false, over };
+            terms.keys.entry(key).or_default().runs.push(run);
+        }
+        for sent in &history.sent {
+            if let Some(key) = terms.key_of_record.get(&sent.record) {
+                terms.keys.entry(key.clone()).or_default().sent.push(sent.at);
+            }
+        }
+        for answer in history.answers.iter().filter(|answer| answer.outcome == "duplicate") {
+            if let Some(key) = terms.key_of_record.get(&answer.record) {
+                terms.keys.entry(key.clone()).or_default().duplicates.push(answer.at);
+            }
+        }
+        for entry in &history.entries {
+            terms.keys.entry(entry.key.clone()).or_default().entries.push(entry);
+        }
+        for (at, key) in &history.reopened {
+            terms.keys.entry(key.clone()).or_default().reopened.push(*at);
+        }
+        for (at, key) in &history.unlocked {
+            terms.keys.entry(key.clone()).or_default().unlocked.push(*at);
+        }
+        let mut keys = std::mem::take(&mut terms.keys);
+        for key in keys.values_mut() {
+            // The sort is stable: equal runs stay in the order of files and lines.
+            key.runs.sort_by_key(|run| (run.run.begin, run.run.token));
+            for n in 0..key.runs.len() {
+                let p = key.predecessor(n);
+                key.runs[n].began_late = p.is_some_and(|p| terms.began_late(p, &key.runs[n]));
+            }
+        }
+        terms.keys = keys;
+        terms
+    }
+
+    fn over(&self, run: &Run) -> Time {
+        match (&run.end, self.killed(run)) {
+            (Some(end), _) => end.at,
+            (None, Some(killed)) => max(killed, run.begin),
+            (None, None) => NEVER,
+        }
+    }
+
+    /// Returns when the process of a run was killed, if it was.
+    pub(super) fn killed(&self, run: &Run) -> Option<Time> {
+        self.killed.get(&*run.process).copied()
+    }
+
+    /// Returns when a record was finished, or `NEVER`.
+    pub(super) fn finished(&self, record: &Record) -> Time {
+        self.finished.get(record).copied().unwrap_or(NEVER)
+    }
+
+    pub(super) fn interval(&self, fault: &Fault) -> Interval {
+        match &*fault.fault {
+            "killed" | "clock_stepped" => (fault.at, fault.at),
+            _ => (fault.at, max(fault.at, fault.until.unwrap_or(self.history.last))),
+        }
+    }
+
+    /// Returns the intervals of a fault.
+    pub(super) fn intervals(&self, name: &str) -> impl Iterator<Item = Interval> {
+        let faults = self.history.faults.iter().filter(move |fault| fault.fault == name);
+        faults.map(|fault| self.interval(fault))
+    }
+
+    fn suspended(&self, process: &str) -> impl Iterator<Item = Interval> {
+        let faults = self.history.faults.iter().filter(move |fault| {
+            fault.fault == "suspended" && fault.process.as_deref() == Some(process)
+        });
+        faults.map(|fault| self.interval(fault))
+    }
+
+    /// Checks whether a run began late, with `p` as its predecessor.
+    pub(super) fn began_late(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        let smaller = match (p.run.token, n.run.token) {
+            (Some(p), Some(n)) => n < p,
+            _ => false,
+        };
+        smaller
+            && n.processed().is_none()
+            && self.suspended(&n.run.process).any(|it| touch(it, (p.run.begin, n.run.begin)))
+    }
+
+    pub(super) fn unrenewed(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Unrenewed {
+        let time = (p.run.begin, n.run.begin);
+        let cuts = self.history.faults.iter().filter(|fault| {
+            let process = fault.process.as_ref();
+            fault.fault == "network_cut"
+                && fault.peer == "store"
+                && process.is_none_or(|process| *process == p.run.process)
+        });
+        let steps = self.history.faults.iter().filter(|fault| {
+            fault.fault == "clock_stepped" && fault.by > 0 && touch((fault.at, fault.at), time)
+        });
+        Unrenewed {
+            suspended: covered(self.suspended(&p.run.process), time),
+            store_unavailable: covered(self.intervals("store_unavailable"), time),
+            network_cut: covered(cuts.map(|fault| self.interval(fault)), time),
+            clock_stepped: steps.map(|fault| fault.by).sum(),
+        }
+    }
+
+    pub(super) fn lock_may_have_expired(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        let half = (self.history.lock_ttl + 1) / 2;
+        self.unrenewed(p, n).sum() >= max(half, 1)
+    }
+
+    pub(super) fn writes_lost(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        let end = p.processed().map_or(n.run.begin, |answer| min(answer, n.run.begin));
+        self.intervals("store_lost_writes").any(|lost| touch(lost, (p.run.begin, end)))
+    }
+
+    pub(super) fn evicted(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        self.intervals("store_evicted").any(|it| touch(it, (p.run.begin, n.run.begin)))
+    }
+}
+
+/// Returns the answers of runs, given by their position in the history, and the other answers.
+fn answers(history: &History) -> (HashMap<usize, &Answer>, Vec<&Answer>) {
+    enum Step<'h> {
+        Success(usize),
+        Answer(&'h Answer),
+    }
+    let mut steps = BTreeMap::new();
+    for (index, run) in history.runs.iter().enumerate() {
+        if let Some(end) = run.end.as_ref().filter(|end| end.how == "ok") {
+            steps.insert(end.line, Step::Success(index));
+        }
+    }
+    for answer in &history.answers {
+        steps.insert(answer.line, Step::Answer(answer));
+    }
+    // The last success of each record in each process, since its previous answer.
+    let mut last = HashMap::new();
+    let (mut of_runs, mut of_none) = (HashMap::new(), Vec::new());
+    for step in steps.into_values() {
+        match step {
+            Step::Success(index) => {
+                let run = &history.runs[index];
+                last.insert((&*run.process, &run.record), index);
+            }
+            Step::Answer(answer) => match last.remove(&(&*answer.process, &answer.record)) {
+                Some(run) => {
+                    of_runs.insert(run, answer);
+                }
+                None => of_none.push(answer),
+            },
+        }
+    }
+    (of_runs, of_none)
+}
+
+fn finished(history: &History) -> HashMap<&Record, Time> {
+    let answers = history.answers.iter().filter(|answer| answer.outcome != "error");
+    let mut finished = HashMap::new();
+    for (record, at) in answers
+        .map(|answer| (&answer.record, answer.at))
+        .chain(history.dead_letters.iter().map(|letter| (&letter.record, letter.at)))
+        .chain(history.copies.iter().map(|copy| (&copy.record, copy.at)))
+        .chain(history.skipped.iter().map(|(at, record)| (record, *at)))
+    {
+        let first = finished.entry(record).or_insert(at);
+        *first = min(*first, at);
+    }
+    finished
+}
+
+fn keys_of_records(history: &History) -> HashMap<&Record, String> {
+    // The keys of `sent` are before those of runs, and the first counts.
+    let mut own = HashMap::new();
+    let sent = history.sent.iter().map(|sent| (&sent.record, &sent.key));
+    for (record, key) in sent.chain(history.runs.iter().map(|run| (&run.record, &run.key))) {
+        if let Some(key) = key {
+            own.entry(record).or_insert(key);
+        }
+    }
+    let mut original = HashMap::new();
+    for copy in &history.copies {
+        original.entry(&copy.to).or_insert(&copy.record);
+    }
+    let with_run: HashSet<_> = history.runs.iter().map(|run| &run.record).collect();
+    let key = |record| {
+        // The record, the one it is a copy of, the one that is a copy of, and so on.
+        let mut chain: Vec<&Record> = Vec::new();
+        let mut next = Some(record);
+        while let Some(record) = next.filter(|record| !chain.contains(record)) {
+            if let Some(key) = own.get(record) {
+                return Some((*key).clone());
+            }
+            chain.push(record);
+            next = original.get(record).copied();
+        }
+        chain.iter().rfind(|record| with_run.contains(*record)).map(ToString::to_string)
+    };
+    let records = history.sent.iter().map(|sent| &sent.record);
+    let records = records.chain(history.runs.iter().map(|run| &run.record));
+    let records = records.chain(history.answers.iter().map(|answer| &answer.record));
+    let records: HashSet<_> = records.collect();
+    records.into_iter().filter_map(|record| Some((record, key(record)?))).collect()
+}
