@@ -48,9 +48,9 @@ cargo xtask <command>
             runs the benchmarks; of the driver's, --only runs these rows, such as by-partition-6.
   prove [AREA] [--size small|full]
             explores what can be explored completely, and writes what it saw into docs/evidence.md: all
-            areas, or this one. The only area is `model`: the protocol's step in every history of a few
-            clients, and mutants of it. The default size, full, takes several minutes and gigabytes of
-            memory; small takes seconds.
+            areas, or this one. The areas are `model`: the protocol's step in every history of a few
+            clients, and mutants of it; and `history`: many histories, judged by two independent judges.
+            The default size, full, takes several minutes and gigabytes of memory; small takes seconds.
   soak [redis|postgres|driver]
             runs the long variants of the tests, in release mode: all, or those of Redis and its
             storms, or those of the Postgres store, or the storms of the consumer driver. The last line

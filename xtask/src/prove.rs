@@ -5,8 +5,15 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-/// What can be proven: the areas, each with the package whose program prints what it saw as Markdown.
-const AREAS: &[(&str, &str)] = &[("model", "campanile-model")];
+/// What can be proven: the areas, each with cargo's arguments for the program that prints what it saw
+/// as Markdown.
+const AREAS: &[Area] = &[
+    ("model", &["--package", "campanile-model"]),
+    ("history", &["--package", "campanile-history", "--example", "prove"]),
+];
+
+/// The name of an area, and the arguments.
+type Area = (&'static str, &'static [&'static str]);
 
 /// The document that the command writes its part of.
 const EVIDENCE: &str = "docs/evidence.md";
@@ -20,12 +27,12 @@ const TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 pub(crate) fn prove(progress: &Progress, args: &[OsString]) -> Result {
     let Selection { areas, size } = Selection::parse(args)?;
     let path = root().join(EVIDENCE);
-    for (area, package) in areas {
+    for (area, program) in areas {
         // Fails before the run if there is no place for its result.
         replace_block(&fs::read_to_string(&path)?, area, "")?;
         let commit = commit()?;
         let mut command = cargo();
-        command.args(["run", "--release", "--package", package, "--", "--size", &size]);
+        command.args(["run", "--release"]).args(program).args(["--", "--size", &size]);
         let (lines, result) = progress.run_and_collect(&mut command, TIMEOUT)?;
         result?;
         let written_by =
@@ -39,7 +46,7 @@ pub(crate) fn prove(progress: &Progress, args: &[OsString]) -> Result {
 /// The areas to prove, and how thoroughly.
 #[derive(Debug)]
 struct Selection {
-    areas: Vec<(&'static str, &'static str)>,
+    areas: Vec<Area>,
     size: String,
 }
 
