@@ -79,9 +79,9 @@ struct OutOfMemory;
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "Redis is out of memory (OOM) and grants no new locks; raise maxmemory or shorten the \
-             retention (locks already held are still renewed and settled, and duplicates are \
-             still answered)",
+            "Redis is out of memory (OOM) and grants no new locks; raise maxmemory, or delete old \
+             entries with `campanile purge` (locks already held are still renewed and settled, and \
+             duplicates are still answered)",
         )
     }
 }
