@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_core::limits::MIN_RETENTION;
-use campanile_core::{Entry, ExpireOutcome, Namespace, State, StoreKey};
+use campanile_core::{Entry, ExpireOutcome, Namespace, StoreKey};
 use campanile_idempotency::{ExpireStore, StoreError};
 use futures_util::future::try_join_all;
 use redis::{Cmd, Value, cmd};
@@ -111,12 +111,8 @@ impl ExpireCall<'_> {
 fn encode_read(entry: &Entry) -> [u8; 25] {
     let bytes = entry.to_bytes();
     let mut read = [0; 25];
-    read[0] = match entry.state() {
-        State::Processing => 1,
-        State::Retrying => 2,
-        State::Completed => 3,
-        State::Failed => 4,
-    };
+    // The low bits are the state; the others are flags.
+    read[0] = bytes[1] % 8;
     read[1..17].copy_from_slice(&bytes[8..24]);
     read[17..].copy_from_slice(&bytes[36..44]);
     read
