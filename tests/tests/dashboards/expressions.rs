@@ -24,14 +24,8 @@ fn instrument(metric: &str) -> Option<&'static Instrument> {
 
 /// The names of the metrics of an instrument, as in the guide.
 fn names(instrument: &Instrument) -> Vec<String> {
-    let unit = match instrument.unit {
-        "s" => "_seconds",
-        "By" => "_bytes",
-        _ => "",
-    };
-    let name = format!("{}{unit}", instrument.name.replace('.', "_"));
+    let name = instrument.prometheus_name();
     match instrument.kind {
-        InstrumentKind::Counter => vec![format!("{name}_total")],
         InstrumentKind::Histogram(_) => {
             ["bucket", "sum", "count"].map(|end| format!("{name}_{end}")).into()
         }

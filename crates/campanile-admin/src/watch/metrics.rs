@@ -87,9 +87,10 @@ impl ProcessLook {
     fn new(text: &str, group: &str) -> Self {
         let mut look = Self::default();
         let [requests, held, unrecorded] =
-            [&REQUESTS, &LOCKS_HELD, &COMPLETIONS_UNRECORDED].map(name);
+            [&REQUESTS, &LOCKS_HELD, &COMPLETIONS_UNRECORDED].map(Instrument::prometheus_name);
         let [buffered, oldest, paused, unavailable] =
-            [&BUFFERED_RECORDS, &OLDEST_AGE, &PAUSED, &STORE_UNAVAILABLE].map(name);
+            [&BUFFERED_RECORDS, &OLDEST_AGE, &PAUSED, &STORE_UNAVAILABLE]
+                .map(Instrument::prometheus_name);
         for sample in parse(text, PREFIX) {
             if sample.label(&label(GROUP)).is_some_and(|of| of != group) {
                 continue;
@@ -129,19 +130,6 @@ impl ProcessLook {
         };
         self.requests.iter().map(rate).collect()
     }
-}
-
-/// The name of a metric in Prometheus.
-fn name(instrument: &Instrument) -> String {
-    use campanile_core::telemetry::InstrumentKind;
-
-    let unit = match instrument.unit {
-        "s" => "_seconds",
-        "By" => "_bytes",
-        _ => "",
-    };
-    let total = if instrument.kind == InstrumentKind::Counter { "_total" } else { "" };
-    label(instrument.name) + unit + total
 }
 
 fn label(name: &str) -> String {

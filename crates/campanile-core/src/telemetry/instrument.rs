@@ -4,8 +4,7 @@
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Instrument {
-    /// The name, as in OpenTelemetry. Prometheus's name has underscores instead of dots, the unit
-    /// (`_seconds`, `_bytes`) and, for a counter, `_total`.
+    /// The name, as in OpenTelemetry.
     pub name: &'static str,
     /// The kind, with the buckets of a histogram.
     pub kind: InstrumentKind,
@@ -15,6 +14,21 @@ pub struct Instrument {
     pub description: &'static str,
     /// The attributes. None contains a key, an offset or the text of an error.
     pub attributes: &'static [Attribute],
+}
+
+impl Instrument {
+    /// Returns the name in Prometheus, as OpenTelemetry's exporters derive it: underscores instead of
+    /// dots, the unit (`_seconds`, `_bytes`) and, for a counter, `_total`. The metrics of a histogram
+    /// have `_bucket`, `_sum` and `_count` after it.
+    pub fn prometheus_name(&self) -> String {
+        let unit = match self.unit {
+            "s" => "_seconds",
+            "By" => "_bytes",
+            _ => "",
+        };
+        let total = if self.kind == InstrumentKind::Counter { "_total" } else { "" };
+        format!("{}{unit}{total}", self.name.replace('.', "_"))
+    }
 }
 
 /// An attribute of an [`Instrument`].

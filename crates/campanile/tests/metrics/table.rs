@@ -12,17 +12,6 @@ const GUIDE: &str = include_str!("../../src/guide/observability.md");
 const TESTS: &[&str] =
     &[include_str!("layer.rs"), include_str!("consumer.rs"), include_str!("stores.rs")];
 
-/// The name that OpenTelemetry's exporters for Prometheus give to an instrument.
-fn prometheus_name(instrument: &Instrument) -> String {
-    let unit = match instrument.unit {
-        "s" => "_seconds",
-        "By" => "_bytes",
-        _ => "",
-    };
-    let total = if instrument.kind == InstrumentKind::Counter { "_total" } else { "" };
-    format!("{}{unit}{total}", instrument.name.replace('.', "_"))
-}
-
 fn kind(instrument: &Instrument) -> &'static str {
     match instrument.kind {
         InstrumentKind::Counter => "counter",
@@ -106,7 +95,7 @@ fn instruments_are_well_formed() {
 
 #[test]
 fn every_instrument_has_a_test() {
-    let untested = INSTRUMENTS.iter().map(|instrument| prometheus_name(instrument));
+    let untested = INSTRUMENTS.iter().map(|instrument| instrument.prometheus_name());
     let is_quoted = |name: &String| {
         let ends = ["\"", "_count\"", "_sum\""].map(|end| format!("\"{name}{end}"));
         TESTS.iter().any(|test| ends.iter().any(|end| test.contains(end)))
@@ -123,7 +112,7 @@ pub(crate) fn assert_defined(scrape: &Scrape) {
             Some(typed) => typed.split_once(' ').unwrap(),
             None => continue,
         };
-        let instrument = INSTRUMENTS.iter().find(|instrument| prometheus_name(instrument) == name);
+        let instrument = INSTRUMENTS.iter().find(|instrument| instrument.prometheus_name() == name);
         let instrument = instrument.unwrap_or_else(|| panic!("{name} is not in the table"));
         assert_eq!(type_name, kind(instrument), "{name}");
         let help = format!("# HELP {name} ");
