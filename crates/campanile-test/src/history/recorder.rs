@@ -7,7 +7,8 @@ use std::{fmt, io};
 
 use campanile_core::{Clock, LockHandle};
 use campanile_history::{
-    Begin, Event, Fault, FaultKind, Partition, Position, Recorder, Sent, Settings,
+    Begin, Entry, Event, Fault, FaultKind, Partition, Position, Recorder, Sent, Settings, Skipped,
+    State,
 };
 
 use super::{AnswersLayer, RunRecorder, RunsLayer};
@@ -109,6 +110,30 @@ impl HistoryRecorder {
     pub fn committed(&self, at: u64, topic: &str, partition: i32, offset: i64) {
         let partition = Partition { topic: topic.into(), number: partition };
         self.record(&Event::Commit(Position { at, partition, offset }));
+    }
+
+    /// Records that a policy or a seek skips a record, before the consumer acts on it.
+    pub fn skipped(&self, record: &campanile_core::Coordinates) {
+        let (at, record) = (self.now(), coordinates(record));
+        self.record(&Event::Skipped(Skipped { at, record }));
+    }
+
+    /// Records the store's entry of a key as it was read at this time, in microseconds of the
+    /// history's clock. `None` if there is none.
+    pub fn entry(&self, at: u64, key: &str, entry: Option<&campanile_core::Entry>) {
+        let state = entry.map_or(State::Absent, |entry| match entry.state() {
+            campanile_core::State::Processing => State::Processing,
+            campanile_core::State::Retrying => State::Retrying,
+            campanile_core::State::Completed => State::Completed,
+            campanile_core::State::Failed => State::Failed,
+        });
+        self.record(&Event::Entry(Entry {
+            at,
+            key: key.into(),
+            state,
+            token: entry.map(|entry| entry.token().get()),
+            attempt: entry.map(|entry| entry.attempt().into()),
+        }));
     }
 
     /// Records a fault, from a time before it began until a time after it ended.
