@@ -132,8 +132,8 @@ struct Summary {
     failed_tests: u64,
     storms: u64,
     records: u64,
-    /// The number of keys that ran twice, by the permitted cause.
-    keys_twice: BTreeMap<String, u64>,
+    /// The number of runs of keys that had run before, by cause.
+    runs_again: BTreeMap<String, u64>,
     violations: u64,
 }
 
@@ -150,14 +150,18 @@ impl Summary {
         summary
     }
 
-    /// Parses `storm: 20 records, 18 keys, 2 keys twice (for a cause), 0 violations; …`.
+    /// Parses `storm: cut: 20 records, 18 keys, 3 runs again (1 failed, 2 suspended), 0 violations;
+    /// …`.
     fn add_storm(&mut self, line: &str) {
         self.storms += 1;
         self.records += number_before(line, " records").unwrap_or_default();
-        let keys_twice = number_before(line, " keys twice (").unwrap_or_default();
-        let cause = line.split_once(" keys twice (").and_then(|(_, rest)| rest.split_once(')'));
-        if let (Some((cause, _)), 1..) = (cause, keys_twice) {
-            *self.keys_twice.entry(cause.to_owned()).or_default() += keys_twice;
+        let causes = line.split_once(" runs again (").and_then(|(_, rest)| rest.split_once(')'));
+        for count in causes.into_iter().flat_map(|(causes, _)| causes.split(", ")) {
+            if let Some((Ok(runs), cause)) =
+                count.split_once(' ').map(|(n, cause)| (n.parse::<u64>(), cause))
+            {
+                *self.runs_again.entry(cause.to_owned()).or_default() += runs;
+            }
         }
         // A line without a count of violations counts as one violation.
         self.violations += number_before(line, " violations").unwrap_or(1);
@@ -171,12 +175,11 @@ fn number_before(text: &str, words: &str) -> Option<u64> {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { failed_tests, storms, records, keys_twice, violations } = self;
-        let keys: u64 = keys_twice.values().sum();
-        write!(f, "{storms} storms, {records} records, {keys} keys twice with a cause")?;
-        for (cause, keys) in keys_twice {
-            write!(f, " ({keys} {cause})")?;
-        }
+        let Self { failed_tests, storms, records, runs_again, violations } = self;
+        let runs: u64 = runs_again.values().sum();
+        let causes = runs_again.iter().map(|(cause, runs)| format!("{runs} {cause}"));
+        let causes = causes.collect::<Vec<_>>().join(", ");
+        write!(f, "{storms} storms, {records} records, {runs} runs again ({causes})")?;
         write!(f, ", {violations} violations, {failed_tests} tests failed")
     }
 }
@@ -191,19 +194,18 @@ mod tests {
     }
 
     #[test]
-    fn summary_counts_records_keys_per_cause_and_violations() {
+    fn summary_counts_records_runs_per_cause_and_violations() {
         let text = summary(&[
             "running 3 tests",
-            "storm: hung: 3150 records, 2850 keys, 6 keys twice (locks expired), 0 violations; 17 begun",
-            "storm: cut: 100 records, 90 keys, 1 keys twice (locks expired), 2 violations; 17 begun",
-            "storm: moved: 3102 records, 2802 keys, 0 keys twice (none may), 0 violations; seed 1",
+            "storm: hung: 3150 records, 2850 keys, 6 runs again (2 dropped, 4 suspended), 0 violations; 17 begun",
+            "storm: cut: 100 records, 90 keys, 1 runs again (1 suspended), 2 violations; 17 begun",
+            "storm: moved: 3102 records, 2802 keys, 0 runs again (), 0 violations; seed 1",
             "test hang::hung ... ok",
             "test network::cut ... FAILED",
         ]);
         assert_eq!(
             text,
-            "3 storms, 6352 records, 7 keys twice with a cause (7 locks expired), 2 violations, \
-             1 tests failed"
+            "3 storms, 6352 records, 7 runs again (2 dropped, 5 suspended), 2 violations, 1 tests failed"
         );
     }
 

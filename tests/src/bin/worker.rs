@@ -1,28 +1,20 @@
 //! A consumer process for tests that stop and kill it: processes records of the form
-//! `{"id":"…","work_ms":3,"failures":0}` and logs its work to a ledger. Arguments: brokers, group,
-//! topic, URL of the store, folder of the ledgers, then options: `order=partition` or `key`,
+//! `{"id":"…","work_ms":3,"failures":0}` and records its history. Arguments: brokers, group, topic,
+//! URL of the store, folder of the history, then options: `order=partition` or `key`,
 //! `lock_ms=5000`, `drain_ms=10000`, `release=before` for a process of before details existed, and
 //! settings of librdkafka such as `session.timeout.ms=3000`. A key that fails eight times is skipped.
 //!
-//! Each process appends to its own ledger with one write per line, so that the lines survive a
-//! SIGKILL. Times are in microseconds since boot. The lines are:
-//!
-//! * `begin KEY TOKEN TOPIC/PARTITION@OFFSET RECORD-KEY AT` when a handler starts,
-//! * `run KEY TOKEN ATTEMPT START END` as the handler's effect,
-//! * `dropped TOPIC/PARTITION@OFFSET AT` when a handler fails or is dropped before it finishes,
-//! * `PROCESSED|DUPLICATE|GIVEN_UP TOPIC/PARTITION@OFFSET RECORD-KEY AT` for each answer of the layer.
+//! The process is called `worker-PID` in the history. The header has no settings; the test has them.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use campanile::prelude::*;
 use campanile::{
-    Backoff, Consumer, IdempotencyConfig, OnGiveUp, ProcessingOrder, Request, consumer::Summary,
-    lock::Clock,
+    Backoff, Consumer, Disposition, IdempotencyConfig, OnGiveUp, ProcessingOrder, Request,
+    consumer::Summary,
 };
 use campanile_admin::StoreConfig;
+use campanile_test::history::HistoryRecorder;
 use campanile_tests::connect_before;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::{Service, ServiceBuilder, ServiceExt};
@@ -43,14 +35,16 @@ async fn main() -> Result<(), BoxError> {
     // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
     let ([brokers, group, topic, store, folder], options) = arguments()?;
-    let ledger = Arc::new(Ledger::open(&folder)?);
+    let history = HistoryRecorder::create(folder, format!("worker-{}", std::process::id()), None)?;
     let store = match options.before {
         true => connect_before(&store).await?,
         false => store.parse::<StoreConfig>()?.connect().await?,
     };
 
-    let runs = ledger.clone();
-    let guarded = ServiceBuilder::new()
+    let effects = history.clone();
+    let stack = ServiceBuilder::new()
+        // Records the answers.
+        .layer(history.answers())
         // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
         // A lock per payment.
@@ -62,12 +56,13 @@ async fn main() -> Result<(), BoxError> {
                 .with_backoff(Backoff::new(Duration::from_millis(20), Duration::from_millis(500))?),
             key::field(|p: &Payment| &p.id),
         )?)
+        // Records the runs.
+        .layer(history.runs())
         // A slow handler fails its attempt.
         .timeout(Duration::from_secs(10))
-        .service_fn(move |request| charge(request, runs.clone()));
-    // Logs the layer's answers.
+        .service_fn(move |request| charge(request, effects.clone()));
     let service =
-        tower::service_fn(move |record| log_answer(record, guarded.clone(), ledger.clone()));
+        tower::service_fn(move |record| record_skip(record, stack.clone(), history.clone()));
 
     let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
     for (name, value) in options.kafka {
@@ -85,96 +80,43 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-async fn charge(request: Request<Payment>, ledger: Arc<Ledger>) -> Result<(), BoxError> {
-    let start = ledger.now();
+async fn charge(request: Request<Payment>, history: HistoryRecorder) -> Result<(), BoxError> {
     let (lock, payment) = (request.lock_handle().ok_or("the request has no lock")?, request.body());
-    let run = RunGuard::start(&request, lock.token().get(), &ledger)?;
     if lock.attempt() <= payment.failures {
         return Err("card declined".into());
     }
     tokio::time::sleep(Duration::from_millis(payment.work_ms.max(1))).await;
-    let (token, attempt, end) = (lock.token(), lock.attempt(), ledger.now());
-    ledger.write(format!("run {} {token} {attempt} {start} {end}\n", payment.id))?;
+    history.effect(&request);
     // Against the usual advice, the effect is not the last step, so that a kill can hit effects
     // that are not recorded.
     tokio::time::sleep(Duration::from_millis(2)).await;
-    run.finish();
     Ok(())
 }
 
-/// A handler that has started.
-struct RunGuard {
-    coordinates: String,
-    ledger: Arc<Ledger>,
-    finished: bool,
-}
-
-impl RunGuard {
-    fn start(
-        request: &Request<Payment>,
-        token: u64,
-        ledger: &Arc<Ledger>,
-    ) -> Result<Self, BoxError> {
-        let (id, record) = (&request.body().id, request.record());
-        let (coordinates, key) = (record.coordinates().to_string(), record_key(record)?);
-        let at = ledger.now();
-        ledger.write(format!("begin {id} {token} {coordinates} {key} {at}\n"))?;
-        Ok(Self { coordinates, ledger: ledger.clone(), finished: false })
-    }
-
-    fn finish(mut self) {
-        self.finished = true;
-    }
-}
-
-impl Drop for RunGuard {
-    fn drop(&mut self) {
-        if !self.finished {
-            let line = format!("dropped {} {}\n", self.coordinates, self.ledger.now());
-            self.ledger.write(line).expect("the ledger is writable");
-        }
-    }
-}
-
-async fn log_answer<S>(record: Record, service: S, ledger: Arc<Ledger>) -> Result<(), BoxError>
+/// Records that the consumer is about to skip a record, because no attempt is left.
+async fn record_skip<S>(
+    record: Record,
+    stack: S,
+    history: HistoryRecorder,
+) -> Result<Outcome<()>, BoxError>
 where
     S: Service<Record, Response = Outcome<()>, Error = BoxError>,
 {
-    let key = record_key(&record)?;
-    let word = match service.oneshot(record.clone()).await? {
-        Outcome::Processed(()) => "PROCESSED",
-        Outcome::Duplicate(_) => "DUPLICATE",
-        Outcome::GivenUp(_) => "GIVEN_UP",
-        other => return Err(format!("{}: {other:?}", record.coordinates()).into()),
-    };
-    let at = ledger.now();
-    ledger.write(format!("{word} {} {key} {at}\n", record.coordinates()))
-}
-
-fn record_key(record: &Record) -> Result<String, BoxError> {
-    Ok(String::from_utf8(record.key().ok_or("record without a key")?.to_vec())?)
-}
-
-struct Ledger {
-    file: File,
-    clock: Clock,
-}
-
-impl Ledger {
-    fn open(folder: &str) -> Result<Self, BoxError> {
-        let path = format!("{folder}/{}", std::process::id());
-        let file = OpenOptions::new().create_new(true).append(true).open(path)?;
-        Ok(Self { file, clock: Clock::boot() })
+    let coordinates = record.coordinates().clone();
+    let result = stack.oneshot(record).await;
+    if let Err(error) = &result {
+        let is_last = match IdempotencyError::find(&**error) {
+            Some(IdempotencyError::AttemptFailed(failed)) => {
+                failed.disposition == Disposition::DeadLetter
+            }
+            Some(IdempotencyError::Exhausted(_)) => true,
+            _ => false,
+        };
+        if is_last {
+            history.skipped(&coordinates);
+        }
     }
-
-    fn now(&self) -> u128 {
-        self.clock.now().as_micros()
-    }
-
-    fn write(&self, line: String) -> Result<(), BoxError> {
-        // A single write to an append-only file: lines are never partial, and never interleaved.
-        Ok((&self.file).write_all(line.as_bytes())?)
-    }
+    result
 }
 
 /// The parsed options.

@@ -3,20 +3,26 @@
 
 #[path = "../support/group.rs"]
 mod group;
-mod ledger;
+#[path = "../support/history.rs"]
+mod history;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/progress.rs"]
+mod progress;
 #[path = "../support/store.rs"]
 mod store;
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/worker.rs"]
 mod worker;
 
-use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use campanile::store::{Entry, State};
-use campanile_test::{KafkaServer, Message, Process, RedisServer, eventually};
-use tempfile::TempDir;
+use campanile::store::State;
+use campanile_test::history::{Cause, Event, History, Order, Outcome};
+use campanile_test::{KafkaServer, Message, RedisServer, eventually};
 
-use ledger::{Answer, Ledger, Run};
+use history::TestHistory;
+use progress::{Progress, Run};
+use worker::Worker;
 
 const TOPIC: &str = "payments";
 const GROUP: &str = "payments";
@@ -31,134 +37,101 @@ fn stop_and_kill_lose_no_key_and_only_the_kill_repeats_keys() {
     let kafka = KafkaServer::start().unwrap();
     let redis = RedisServer::start().unwrap();
     kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
-    produce(&kafka);
-    let folder = TempDir::new().unwrap();
-    let worker = || {
-        worker::spawn(
-            &kafka.bootstrap(),
-            GROUP,
-            TOPIC,
-            &redis.url(),
-            &folder,
-            worker::SHORT_SESSION,
-        )
-    };
-    let (mut stopped, mut killed, mut survivor) = (worker(), worker(), worker());
+    let history = TestHistory::new(Order::Partition, Duration::from_secs(5));
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    produce(&kafka, &history, fastrand::Rng::with_seed(seed));
+    let (bootstrap, url) = (kafka.bootstrap(), redis.url());
+    let options = [worker::SHORT_SESSION, &["lock_ms=5000"]].concat();
+    let start = || Worker::spawn(&bootstrap, GROUP, TOPIC, &url, &history, &options);
+    let (stopped, mut killed, survivor) = (start(), start(), start());
 
     // All three have processed records, so that each has partitions to lose.
-    let pids = [stopped.pid(), killed.pid(), survivor.pid()];
-    wait_for(&folder, "all workers process records", |ledger| {
-        pids.iter().all(|pid| ledger.runs().any(|run| run.pid == *pid))
+    let names = [stopped.name(), killed.name(), survivor.name()];
+    wait_for(&history, "all workers process records", |progress| {
+        names.iter().all(|name| progress.runs_of(name).any(|run| run.has_effect))
     });
-    wait_for(&folder, "a quarter of the records is processed", |ledger| {
-        ledger.runs().count() > RECORDS / 4
+    wait_for(&history, "a quarter of the records is processed", |progress| {
+        progress.answered() > RECORDS / 4
     });
-    let status = stopped.terminate().unwrap();
-    assert!(status.success(), "{status}: {}", stopped.log().unwrap());
-
-    wait_for(&folder, "half of the records are processed", |ledger| {
-        ledger.runs().count() > RECORDS / 2
+    stopped.stop();
+    wait_for(&history, "half of the records are processed", |progress| {
+        progress.answered() > RECORDS / 2
     });
-    let unrecorded = kill_between_effect_and_record(&mut killed, &folder, &redis);
-    // A lock is taken over only after it has expired, so these are the entries as the kill left
-    // them.
-    let at_kill = store::read_entries([&redis], "payments");
+    let unrecorded = pause_between_effect_and_record(&mut killed, &history, &redis);
+    let (killed_name, survivor_name) = (killed.name().to_owned(), survivor.name().to_owned());
+    killed.kill(&history);
+    let (at, entries) = (history.recorder.now(), store::read_entries([&redis], "payments"));
+    history.record_entries_after_kill(at, &killed_name, |key| entries.get(key));
 
     group::wait_until_committed(&kafka.consumer_config(GROUP), TOPIC, PARTITIONS, TIMEOUT);
-    let status = survivor.terminate().unwrap();
-    assert!(status.success(), "{status}: {}", survivor.log().unwrap());
+    survivor.stop();
+    history.recorder.record_commits(&kafka.consumer_config(GROUP), GROUP).unwrap();
+    let (entries, at) = (store::read_entries([&redis], "payments"), history.recorder.now());
+    for key in (0..KEYS).map(|number| format!("p-{number}")) {
+        history.recorder.entry(at, &key, entries.get(&key));
+    }
 
-    let ledger = Ledger::read(&folder);
-    let effects = ledger.runs().filter(|run| run.key == unrecorded).count();
-    assert_eq!(effects, 2, "an unrecorded effect runs again");
-    check_ledger(&ledger, &pids, &at_kill);
+    let mut report = history.judge(&[Cause::KilledBeforeEffect, Cause::KilledAfterEffect]);
+    let is_unrecorded = report
+        .verdict
+        .reruns
+        .iter()
+        .any(|rerun| (&*rerun.key, rerun.cause) == (&*unrecorded, Cause::KilledAfterEffect));
+    report.expect(is_unrecorded, || format!("the unrecorded effect of {unrecorded} runs again"));
+    let duplicates = duplicates(&history, &survivor_name);
+    report.expect(duplicates > 0, || "the survivor got no duplicates".into());
+    report.finish("crash", format_args!("{duplicates} duplicates at the survivor; seed {seed}"));
 }
 
-/// Kills the worker when it has an effect that is not recorded, and returns the effect's key. The
-/// worker is paused during the search, so that the kill hits the effect that was found.
-fn kill_between_effect_and_record(
-    worker: &mut Process,
-    folder: &TempDir,
+/// Pauses the worker when it has an effect that is not recorded, and returns the effect's key.
+fn pause_between_effect_and_record(
+    worker: &mut Worker,
+    history: &TestHistory,
     redis: &RedisServer,
 ) -> String {
-    let pid = worker.pid();
     let find_unrecorded = || {
-        worker.pause().unwrap();
+        worker.pause(history);
         let entries = store::read_entries([redis], "payments");
         let is_unrecorded = |run: &&Run| {
-            let entry = entries.get(&run.key).filter(|entry| entry.state() == State::Processing);
-            run.pid == pid && entry.is_some_and(|entry| entry.token().get() == run.token)
+            let entry = entries.get(run.key()).filter(|entry| entry.state() == State::Processing);
+            run.has_effect && entry.is_some_and(|entry| run.has_token(entry))
         };
-        let found = Ledger::read(folder).runs().find(is_unrecorded).map(|run| run.key.clone());
+        let progress = history.progress();
+        let found = progress.runs_of(worker.name()).find(is_unrecorded);
+        let found = found.map(|run| run.key().to_owned());
         if found.is_none() {
-            worker.resume().unwrap();
+            worker.resume(history);
         }
         found
     };
-    let key = eventually(TIMEOUT, find_unrecorded).expect("the worker has an unrecorded effect");
-    worker.kill().unwrap();
-    key
+    eventually(TIMEOUT, find_unrecorded).expect("the worker has an unrecorded effect")
 }
 
-fn check_ledger(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Entries) {
-    let mut runs: BTreeMap<&str, Vec<_>> = BTreeMap::new();
-    for run in ledger.runs() {
-        runs.entry(&run.key).or_default().push(run);
-    }
-    assert_eq!(runs.len(), KEYS, "every key was processed");
-    let twice: Vec<_> = runs.iter().filter(|(_, runs)| runs.len() > 1).collect();
-    for (key, runs) in &twice {
-        assert!(
-            runs.iter().any(|run| run.pid == *killed),
-            "{key} ran twice, but never in the killed process: {runs:?}"
-        );
-        let state = at_kill.get(key).map(Entry::state);
-        assert_ne!(state, Some(State::Completed), "{key} was completed before the kill: {runs:?}");
-        let (first, second) = (runs[0], runs[1]);
-        assert_eq!((runs.len(), first.attempt + 1), (2, second.attempt), "{key}: {runs:?}");
-        assert!(first.token < second.token, "{key}: {runs:?}");
-        assert!(first.end <= second.start, "{key}: {runs:?}");
-    }
-
-    // Of the answered deliveries, at most one of each key was processed by the survivor.
-    let (mut processed, mut duplicates) = (HashSet::new(), 0);
-    for (pid, answer) in ledger.answers() {
-        if pid == *survivor {
-            match answer {
-                Answer::Processed(key) => assert!(processed.insert(key), "{key} processed again"),
-                Answer::Duplicate => duplicates += 1,
-            }
-        }
-    }
-    assert!(duplicates > 0, "the survivor got no duplicates");
-    let answered = ledger.answers().filter(|(_, answer)| matches!(answer, Answer::Processed(_)));
-    assert!(answered.count() <= ledger.runs().count(), "nothing is processed without a run");
-    println!(
-        "{KEYS} keys, {} runs, {} keys twice, {} answered by the survivor, {duplicates} as duplicates",
-        ledger.runs().count(),
-        twice.len(),
-        processed.len() + duplicates,
-    );
+/// Counts the records that were answered to this process as duplicates.
+fn duplicates(history: &TestHistory, process: &str) -> usize {
+    let history = History::read(history.folder()).unwrap();
+    let of_process = history.events().filter(|(name, _)| *name == process);
+    let duplicate = |(_, event): &(&str, &Event)| matches!(event, Event::Answer(answer) if answer.outcome == Outcome::Duplicate);
+    of_process.filter(duplicate).count()
 }
 
-fn produce(kafka: &KafkaServer) {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+fn produce(kafka: &KafkaServer, history: &TestHistory, mut rng: fastrand::Rng) {
     let mut numbers: Vec<usize> = (0..KEYS).collect();
     numbers.extend((KEYS..RECORDS).map(|_| rng.usize(..KEYS)));
     rng.shuffle(&mut numbers);
-    let messages = numbers.iter().map(|number| {
+    let payments = numbers.iter().map(|number| {
         let id = format!("p-{number}");
         let payload = serde_json::json!({ "id": id }).to_string();
         // In any partition, so that repeats of a key also meet across partitions.
-        Message::to(TOPIC).partition(rng.i32(0..PARTITIONS)).key(id).payload(payload)
+        let message = Message::to(TOPIC).partition(rng.i32(0..PARTITIONS));
+        (message.key(&*id).payload(payload), id, None)
     });
-    kafka.producer().produce_all(messages).unwrap();
+    history::produce(&history.recorder, kafka.producer(), TOPIC, payments);
 }
 
-fn wait_for(folder: &TempDir, what: &str, condition: impl Fn(&Ledger) -> bool) {
-    let reached = || condition(&Ledger::read(folder)).then_some(());
+fn wait_for(history: &TestHistory, what: &str, condition: impl Fn(&Progress) -> bool) {
+    let reached = || condition(&history.progress()).then_some(());
     eventually(TIMEOUT, reached)
         .unwrap_or_else(|| panic!("timed out after {TIMEOUT:?} waiting until {what}"));
 }

@@ -1,30 +1,36 @@
 //! A topic, and the processes that consume it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use campanile::FencingToken;
+use campanile::key::Namespace;
 use campanile::store::{
     Command, Entry, Found, InspectStore, Operation, Owner, Reply, Retention, ScanCursor,
-    ScanFilter, Store,
+    ScanFilter, State, Store, StoreKey,
 };
+use campanile::{FencingToken, IdempotencyKey};
 use campanile_admin::{AnyStore, StoreConfig};
-use campanile_test::{Message, Process, eventually};
+use campanile_test::history::{Cause, Order};
+use campanile_test::{Message, eventually};
 use campanile_tests::connect_before;
-use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::history::{History, Run};
-use crate::report::{self, Kill, Observations, Report};
-use crate::{KAFKA, group, worker};
+use crate::history::{Payment, Report, TestHistory, produce};
+use crate::progress::Run;
+use crate::worker::{self, Worker};
+use crate::{KAFKA, group};
 
 const PARTITIONS: i32 = 16;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The namespace of the workers, and how often they try a payment.
+const NAMESPACE: &str = "payments";
+const MAX_ATTEMPTS: u16 = 8;
+
 /// The release of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Release {
     /// Of before details existed.
     Before,
@@ -40,21 +46,22 @@ pub(crate) struct Fleet {
     /// A store of before, connected all the time.
     store_before: AnyStore,
     topic: String,
-    folder: TempDir,
-    members: Vec<(Release, Process)>,
-    releases: HashMap<u32, Release>,
-    kills: Vec<Kill>,
+    history: TestHistory,
+    members: Vec<(Release, Worker)>,
+    /// The release of each process, by its name in the history.
+    releases: HashMap<String, Release>,
+    kills: usize,
     /// Not produced yet.
-    messages: Vec<Message>,
+    payments: Vec<Payment>,
     records: usize,
     keys: usize,
 }
 
 /// What is stored, read by the present reader.
 #[derive(Default)]
-pub(crate) struct Entries {
-    pub(crate) by_digest: HashMap<[u8; 16], Entry>,
-    pub(crate) unreadable: usize,
+struct Entries {
+    by_digest: HashMap<[u8; 16], Entry>,
+    unreadable: usize,
 }
 
 impl Fleet {
@@ -72,23 +79,23 @@ impl Fleet {
         let mut numbers: Vec<usize> = (0..keys).collect();
         numbers.extend((keys..records).map(|_| rng.usize(..keys)));
         rng.shuffle(&mut numbers);
-        let message = |number| message(number, &topic, &mut rng);
-        let messages = numbers.into_iter().map(message).collect();
+        let payment = |number| payment(number, &topic, &mut rng);
+        let payments = numbers.into_iter().map(payment).collect();
         let runtime = Runtime::new().unwrap();
         let store_before = runtime.block_on(connect_before(&store)).unwrap();
         let mut fleet = Self {
             name,
             seed,
-            messages,
+            payments,
             rng,
             runtime,
             store,
             store_before,
             topic,
-            folder: TempDir::new().unwrap(),
+            history: TestHistory::new(Order::Partition, Duration::from_secs(4)),
             members: Vec::new(),
             releases: HashMap::new(),
-            kills: Vec::new(),
+            kills: 0,
             records,
             keys,
         };
@@ -119,17 +126,15 @@ impl Fleet {
             (0..self.members.len()).filter(|&member| self.members[member].0 == from).collect();
         let member = *self.rng.choice(&candidates).expect("a process of the release");
         let (_, mut process) = self.members.swap_remove(member);
-        let exit_status = process.exited().unwrap();
-        assert_eq!(exit_status, None, "{from:?} exited on its own: {}", process.log().unwrap());
+        process.expect_running();
         if self.releases.len().is_multiple_of(3) {
-            process.kill().unwrap();
-            // A lock is taken over only after it has expired, so these are the entries as the kill
-            // left them.
-            let kill = Kill { pid: process.pid(), entries: self.entries() };
-            self.kills.push(kill);
+            let name = process.name().to_owned();
+            process.kill(&self.history);
+            let (at, entries) = (self.history.recorder.now(), self.entries());
+            self.history.record_entries_after_kill(at, &name, |key| entries.get(key));
+            self.kills += 1;
         } else {
-            let status = process.terminate().unwrap();
-            assert!(status.success(), "{status}: {}", process.log().unwrap());
+            process.stop();
         }
         self.start_member(to);
     }
@@ -139,46 +144,62 @@ impl Fleet {
         self.produce(usize::MAX);
         let config = KAFKA.consumer_config(&self.topic);
         group::wait_until_committed(&config, &self.topic, PARTITIONS, TIMEOUT);
-        for (_, mut member) in std::mem::take(&mut self.members) {
-            let status = member.terminate().unwrap();
-            assert!(status.success(), "{status}: {}", member.log().unwrap());
+        for (_, member) in std::mem::take(&mut self.members) {
+            member.stop();
         }
-        let history = History::read(&worker::ledger_folder(&self.folder));
-        let entries = self.entries();
-        let observations = Observations {
-            keys: self.keys,
-            unreadable_before: self.block_on(self.count_unreadable_before()),
-            history: &history,
-            entries: &entries,
-            kills: &self.kills,
-        };
-        let report = Report::evaluate(&observations);
-        let release = |run: &Run| self.releases[&run.pid];
-        let is_crossed =
-            |runs: &&Vec<Run>| runs.iter().any(|run| release(run) != release(&runs[0]));
-        let crossed = history.runs.values().filter(is_crossed).count();
-        println!(
-            "storm: {}: {} records, {} keys, {} keys twice (at work in a process that was killed), {} \
-             violations; {} lost, {} unreadable; {} processes, {} kills, {crossed} keys were run by \
-             both releases; seed {}",
+        let recorder = &self.history.recorder;
+        recorder.record_commits(&config, &self.topic).unwrap();
+        let (entries, at) = (self.entries(), recorder.now());
+        for number in 0..self.keys {
+            let key = id(number);
+            recorder.entry(at, &key, entries.get(&key));
+        }
+        let causes = [Cause::Failed, Cause::KilledBeforeEffect, Cause::KilledAfterEffect];
+        let mut report = self.history.judge(&causes);
+        let unreadable = entries.unreadable + self.block_on(self.count_unreadable_before());
+        report.expect(unreadable == 0, || format!("{unreadable} entries are unreadable"));
+        self.check_poison(&mut report, &entries);
+        let crossed = self.check_releases(&mut report);
+        report.finish(
             self.name,
-            self.records,
-            self.keys,
-            report.twice,
-            report.violations.len(),
-            report.lost,
-            entries.unreadable + observations.unreadable_before,
-            self.releases.len(),
-            self.kills.len(),
-            self.seed,
+            format_args!(
+                "{unreadable} entries unreadable; {} processes, {} kills, {crossed} keys were run by \
+                 both releases; seed {}",
+                self.releases.len(),
+                self.kills,
+                self.seed,
+            ),
         );
-        let shown = report.violations.iter().take(10).collect::<Vec<_>>();
-        assert!(shown.is_empty(), "the first of {}: {shown:#?}", report.violations.len());
-        for release in [Release::Before, Release::Present] {
-            let has_run = |run: &Run| self.releases[&run.pid] == release;
-            let ran = history.runs.values().flatten().any(has_run);
-            assert!(ran, "no handler of release {release:?} has run");
+    }
+
+    /// Checks that the payments that always fail had no effect, and were given up.
+    fn check_poison(&self, report: &mut Report, entries: &Entries) {
+        let progress = self.history.progress();
+        let with_effect: HashSet<&str> =
+            progress.runs().iter().filter(|run| run.has_effect).map(Run::key).collect();
+        for key in (0..self.keys).filter(|number| is_poison(*number)).map(id) {
+            report.expect(!with_effect.contains(&*key), || format!("{key} has had an effect"));
+            let entry = entries.get(&key);
+            let is_given_up = entry.is_some_and(|entry| {
+                let (state, attempt) = (entry.state(), entry.attempt());
+                (state, attempt) == (State::Failed, MAX_ATTEMPTS) && entry.error().is_some()
+            });
+            report.expect(is_given_up, || format!("{key} was not given up: {entry:?}"));
         }
+    }
+
+    /// Checks that processes of both releases ran handlers. Counts the keys that both have run.
+    fn check_releases(&self, report: &mut Report) -> usize {
+        let mut by_key: HashMap<&str, HashSet<Release>> = HashMap::new();
+        let progress = self.history.progress();
+        for run in progress.runs() {
+            by_key.entry(run.key()).or_default().insert(self.releases[&run.process]);
+        }
+        for release in [Release::Before, Release::Present] {
+            let has_run = by_key.values().any(|releases| releases.contains(&release));
+            report.expect(has_run, || format!("no handler of release {release:?} has run"));
+        }
+        by_key.values().filter(|releases| releases.len() > 1).count()
     }
 
     fn start_member(&mut self, release: Release) {
@@ -187,14 +208,13 @@ impl Fleet {
             options.push("release=before");
         }
         let (bootstrap, topic) = (KAFKA.bootstrap(), &self.topic);
-        let member = worker::spawn(&bootstrap, topic, topic, &self.store, &self.folder, &options);
-        self.releases.insert(member.pid(), release);
+        let member = Worker::spawn(&bootstrap, topic, topic, &self.store, &self.history, &options);
+        self.releases.insert(member.name().to_owned(), release);
         self.members.push((release, member));
     }
 
-    fn has_started(&self, member: &Process) -> bool {
-        let history = History::read_process(&worker::ledger_folder(&self.folder), member.pid());
-        !history.runs.is_empty()
+    fn has_started(&self, member: &Worker) -> bool {
+        self.history.progress().runs_of(member.name()).next().is_some()
     }
 
     /// Produces the next part of the records, during some tenths of a second.
@@ -208,14 +228,14 @@ impl Fleet {
 
     /// Produces as many of the next records, or all that are left.
     fn produce(&mut self, count: usize) {
-        let messages = self.messages.drain(..count.min(self.messages.len()));
-        KAFKA.producer().produce_all(messages).unwrap();
+        let payments = self.payments.drain(..count.min(self.payments.len()));
+        produce(&self.history.recorder, KAFKA.producer(), &self.topic, payments);
     }
 
     /// Counts the settled keys whose entries a process of before does not read as settled.
     async fn count_unreadable_before(&self) -> usize {
         let commands = (0..self.keys).map(|number| Command {
-            key: report::store_key(number),
+            key: store_key(&id(number)),
             operation: Operation::Acquire {
                 owner: Owner::new(1).unwrap(),
                 ttl: Duration::from_secs(1),
@@ -241,7 +261,7 @@ impl Fleet {
     fn entries(&self) -> Entries {
         self.block_on(async {
             let store = self.store.parse::<StoreConfig>().unwrap().connect().await.unwrap();
-            let filter = ScanFilter::new(report::namespace());
+            let filter = ScanFilter::new(Namespace::try_from(NAMESPACE).unwrap());
             let (mut entries, mut cursor) = (Entries::default(), Some(ScanCursor::default()));
             while let Some(from) = cursor {
                 let page = store.scan(&filter, &from).await.unwrap();
@@ -260,17 +280,38 @@ impl Fleet {
     }
 }
 
+impl Entries {
+    fn get(&self, key: &str) -> Option<&Entry> {
+        self.by_digest.get(store_key(key).digest())
+    }
+}
+
+fn store_key(key: &str) -> StoreKey {
+    let key = IdempotencyKey::new(key.to_owned()).unwrap();
+    StoreKey::new(Namespace::try_from(NAMESPACE).unwrap(), &key)
+}
+
+fn id(number: usize) -> String {
+    format!("p-{number}")
+}
+
+/// Whether all attempts of the payment fail.
+fn is_poison(number: usize) -> bool {
+    number % 50 == 7
+}
+
 /// A record of the payment with this number. One payment in ten fails at first, and one in fifty
 /// always.
-fn message(number: usize, topic: &str, rng: &mut fastrand::Rng) -> Message {
+fn payment(number: usize, topic: &str, rng: &mut fastrand::Rng) -> Payment {
     let failures = match number % 10 {
-        _ if report::is_poison(number) => u32::MAX,
+        _ if is_poison(number) => u32::MAX,
         3 => rng.u32(1..=2),
         _ => 0,
     };
-    let id = report::id(number);
+    let id = id(number);
     let payload = serde_json::json!({ "id": id, "work_ms": rng.u64(1..10), "failures": failures });
-    Message::to(topic).partition(rng.i32(0..PARTITIONS)).key(id).payload(payload.to_string())
+    let message = Message::to(topic).partition(rng.i32(0..PARTITIONS));
+    (message.key(&*id).payload(payload.to_string()), id, None)
 }
 
 /// Reads a number from the environment, for longer runs.

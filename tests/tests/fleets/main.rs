@@ -9,10 +9,12 @@
 mod fleet;
 #[path = "../support/group.rs"]
 mod group;
-#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/history.rs"]
 mod history;
-mod report;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/progress.rs"]
+mod progress;
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/worker.rs"]
 mod worker;
 

@@ -5,7 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_test::KafkaServer;
+use campanile_test::history::HistoryRecorder;
 
+use crate::history::produce;
 use crate::running_consumer::Payment;
 
 /// Produces records continuously until it is dropped.
@@ -21,6 +23,7 @@ impl Load {
         topic: &'static str,
         partitions: i32,
         mut rng: fastrand::Rng,
+        history: HistoryRecorder,
     ) -> Self {
         const BATCH_SIZE: usize = 20;
         const BATCH_INTERVAL: Duration = Duration::from_millis(100);
@@ -38,7 +41,7 @@ impl Load {
                     // In any partition, so that repeats of a key also meet across partitions.
                     Payment::normal(number).message(topic, rng.i32(0..partitions))
                 });
-                kafka.producer().produce_all(messages).unwrap();
+                produce(&history, kafka.producer(), topic, messages);
             }
             keys
         });

@@ -5,27 +5,30 @@
 mod events;
 #[path = "../support/group.rs"]
 mod group;
-#[path = "../support/ledger.rs"]
-mod ledger;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/history.rs"]
+mod history;
 mod load;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/progress.rs"]
+mod progress;
 #[path = "../support/running_consumer.rs"]
 mod running_consumer;
 #[path = "../support/store.rs"]
 mod store;
 
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
-use campanile::store::State;
-use campanile::{RedisConfig, RedisStore, lock::LostCause};
+use campanile::{RedisConfig, RedisStore};
+use campanile_test::history::{Cause, FaultKind, HistoryRecorder, Order};
 use campanile_test::{KafkaServer, Proxy, RedisServer, eventually};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use tokio::sync::watch;
 
 use events::Events;
-use ledger::{Ledger, Run, RunEnd, now};
+use history::{TestHistory, produce};
 use load::Load;
 use running_consumer::{Payment, RunningConsumer, Work};
 
@@ -57,37 +60,42 @@ fn store_outage_costs_no_attempt_no_record_and_no_partition() {
     // the write.
     let mut redis =
         RedisServer::builder().append_only(true).config("appendfsync", "always").start().unwrap();
-    let ledger = Ledger::default();
     let (stop, stopped) = watch::channel(false);
     let connect = async { RedisStore::connect(redis.url()).await.unwrap() };
     let ttl = Duration::from_secs(5); // shorter than the outage
-    let serving = serve(TOPIC, ttl, connect, &ledger, &stopped);
+    let history = TestHistory::new(Order::Partition, ttl);
+    let serving = serve(TOPIC, ttl, connect, &history, &stopped);
 
-    let load = Load::start(&KAFKA, TOPIC, PARTITIONS, rng);
-    wait_for("200 handlers have started", || ledger.with_runs(<[Run]>::len) > 200);
+    let load = Load::start(&KAFKA, TOPIC, PARTITIONS, rng, history.recorder.clone());
+    wait_for("200 handlers have started", || history.progress().runs().len() > 200);
     for ((id, work), partition) in SPECIAL.into_iter().zip(0..) {
         let payment = Payment { id: id.to_owned(), work };
-        KAFKA.producer().produce(payment.message(TOPIC, partition)).unwrap();
+        produce(&history.recorder, KAFKA.producer(), TOPIC, [payment.message(TOPIC, partition)]);
     }
     wait_for("the special handlers have started", || {
-        let by_key = runs_by_key(&ledger);
-        SPECIAL.iter().all(|(id, _)| by_key.contains_key(*id))
+        let progress = history.progress();
+        SPECIAL.iter().all(|(id, _)| progress.runs().iter().any(|run| run.key() == *id))
     });
 
     let members = member_ids(&KAFKA, TOPIC);
+    let started = history.recorder.now();
     redis.pause().unwrap();
-    let started = now();
     stop.send(true).unwrap();
     thread::sleep(HANG_DURATION);
     redis.kill().unwrap();
     thread::sleep(DOWN_DURATION);
-    let ended = now();
+    let ended = history.recorder.now();
     redis.restart().unwrap();
-    let restarted = now();
-    wait_for("a handler starts after the outage", || first_start_after(&ledger, ended).is_some());
-    let took = first_start_after(&ledger, ended).map(|began| began.saturating_sub(restarted));
-    println!("away for {:?}, the first record {took:?} after the restart", ended - started);
-    let keys = load.stop() + SPECIAL.len();
+    let restarted = history.recorder.now();
+    history.recorder.fault(started, Some(restarted), FaultKind::StoreUnavailable);
+    wait_for("a handler starts after the outage", || first_begin_after(&history, ended).is_some());
+    let began = first_begin_after(&history, ended).expect("a handler has started");
+    println!(
+        "away for {:?}, the first record {:?} after the restart",
+        Duration::from_micros(ended - started),
+        Duration::from_micros(began.saturating_sub(restarted)),
+    );
+    let normal = load.stop();
     group::wait_until_committed(&KAFKA.consumer_config(TOPIC), TOPIC, PARTITIONS, TIMEOUT);
 
     // The driver noticed the outage, but the group did not: no member joined, left or rejoined.
@@ -104,48 +112,19 @@ fn store_outage_costs_no_attempt_no_record_and_no_partition() {
         "{summary:?}"
     );
     assert_eq!((summary.skipped, summary.retried), (0, 0), "{summary:?}");
-    let twice = Outage { started, ended }.check(&ledger);
-    check_entries(&redis, &ledger, keys);
-    println!(
-        "{keys} keys, {received} records, {} waits, begun twice: {twice:?}",
-        summary.inconclusive
-    );
-    assert_eq!(twice, ["beyond-its-lock"], "only this handler outlived its lock");
-}
-
-struct Outage {
-    started: Duration,
-    ended: Duration,
-}
-
-impl Outage {
-    /// Checks that every handler finished once, in its first attempt. Handlers that started twice
-    /// were in flight when the store became unavailable, and had lost their lock when they were
-    /// dropped.
-    fn check(&self, ledger: &Ledger) -> Vec<String> {
-        let mut twice = Vec::new();
-        for (key, runs) in runs_by_key(ledger) {
-            assert_eq!(runs.iter().filter_map(Run::finished_at).count(), 1, "{key}: {runs:?}");
-            assert!(runs.iter().all(|run| run.attempt == 1), "{key}: {runs:?}");
-            for (dropped, next) in runs.iter().zip(&runs[1..]) {
-                let RunEnd::Dropped(at, Some(lost)) = &dropped.end else {
-                    panic!("{key}: {runs:?}");
-                };
-                assert_eq!(lost.cause, LostCause::Expired);
-                let was_in_flight = dropped.started < self.started && self.started < *at;
-                assert!(was_in_flight && self.ended < next.started, "{key}: {runs:?}");
-                assert!(dropped.token < next.token, "{key}: {runs:?}");
-                twice.push(key.clone());
-            }
-        }
-        // Records answered just before may still have started, but no others without the store.
-        let outage_window = self.started + Duration::from_secs(5)..self.ended;
-        let started_in_window =
-            |runs: &[Run]| runs.iter().find(|run| outage_window.contains(&run.started)).cloned();
-        let started = ledger.with_runs(started_in_window);
-        assert!(started.is_none(), "{started:?}");
-        twice
-    }
+    let keys = (0..normal).map(|number| Payment::normal(number).id);
+    let keys = keys.chain(SPECIAL.iter().map(|(id, _)| (*id).to_owned()));
+    record_end(&history, TOPIC, &redis, keys);
+    let mut report = history.judge(&[Cause::StoreUnavailable]);
+    let again: Vec<_> = report.verdict.reruns.iter().map(|rerun| rerun.key.clone()).collect();
+    report.expect(again == ["beyond-its-lock"], || {
+        format!("not only the handler that outlives its lock runs again: {again:?}")
+    });
+    // Records answered just before may still have started, but no others without the store.
+    let without_store = started + 5_000_000..ended;
+    let begun = begins(&history).into_iter().filter(|at| without_store.contains(at)).count();
+    report.expect(begun == 0, || format!("{begun} handlers have started without the store"));
+    report.finish("outage", format_args!("{} waits; seed {seed}", summary.inconclusive));
 }
 
 #[test]
@@ -160,10 +139,11 @@ fn slow_store_within_timeout_is_not_considered_down() {
     let keys = RECORDS_PER_PARTITION * PARTITIONS as usize;
     let messages = (0..keys).zip((0..PARTITIONS).cycle());
     let messages = messages.map(|(n, partition)| Payment::normal(n).message(TOPIC, partition));
-    KAFKA.producer().produce_all(messages).unwrap();
+    let ttl = Duration::from_secs(30);
+    let history = TestHistory::new(Order::Partition, ttl);
+    produce(&history.recorder, KAFKA.producer(), TOPIC, messages);
     let redis = RedisServer::start().unwrap();
     let proxy = Proxy::to(redis.addr()).unwrap();
-    let ledger = Ledger::default();
     let (_stop, stopped) = watch::channel(false);
     let connect = async {
         // A busy machine adds to the delay, which must not change what this test measures.
@@ -173,11 +153,10 @@ fn slow_store_within_timeout_is_not_considered_down() {
         proxy.delay(DELAY);
         store
     };
-    let start = now();
-    let ttl = Duration::from_secs(30);
-    let serving = serve(TOPIC, ttl, connect, &ledger, &stopped);
+    let start = history.recorder.now();
+    let serving = serve(TOPIC, ttl, connect, &history, &stopped);
     group::wait_until_committed(&KAFKA.consumer_config(TOPIC), TOPIC, PARTITIONS, TIMEOUT);
-    let took = now() - start;
+    let took = Duration::from_micros(history.recorder.now() - start);
     let summary = serving.stop();
 
     println!("{keys} keys in {took:?}, {summary:?}");
@@ -186,43 +165,36 @@ fn slow_store_within_timeout_is_not_considered_down() {
     // If the store were considered down, records would wait.
     assert_eq!((summary.inconclusive, summary.retried, summary.skipped), (0, 0, 0));
     assert_eq!((summary.received, summary.processed), (keys as u64, keys as u64));
-    assert_eq!(ledger.with_runs(<[Run]>::len), keys);
-    check_entries(&redis, &ledger, keys);
+    record_end(&history, TOPIC, &redis, (0..keys).map(|number| Payment::normal(number).id));
+    history.judge(&[]).finish("slow store", format_args!("{took:?}"));
 }
 
-/// Checks that every key was processed and is COMPLETED by its first attempt.
-fn check_entries(redis: &RedisServer, ledger: &Ledger, keys: usize) {
-    let by_key = runs_by_key(ledger);
-    assert_eq!(by_key.len(), keys);
-    let entries = store::read_entries([redis], NAMESPACE);
-    for (key, runs) in by_key {
-        let entry = entries.get(&key).unwrap();
-        assert_eq!((entry.state(), entry.attempt()), (State::Completed, 1), "{key}: {runs:?}");
-        assert_eq!(Some(entry.token().get()), runs.last().map(|run| run.token), "{key}: {runs:?}");
-    }
+/// Records the commits, and the entries of these keys.
+fn record_end(
+    history: &TestHistory,
+    topic: &str,
+    redis: &RedisServer,
+    keys: impl Iterator<Item = String>,
+) {
+    let recorder = &history.recorder;
+    recorder.record_commits(&KAFKA.consumer_config(topic), topic).unwrap();
+    let (entries, at) = (store::read_entries([redis], NAMESPACE), recorder.now());
+    keys.for_each(|key| recorder.entry(at, &key, entries.get(&key)));
 }
 
 fn serve(
     topic: &str,
     lock_ttl: Duration,
     store: impl Future<Output = RedisStore>,
-    ledger: &Ledger,
+    history: &TestHistory,
     stopped: &watch::Receiver<bool>,
 ) -> RunningConsumer {
     let mut config = KAFKA.consumer_config(topic);
     // An outage lasts much longer: a consumer that stopped polling would lose its partitions.
     config.set("max.poll.interval.ms", "5000");
     let consumer = campanile::Consumer::new(config).unwrap().subscribe([topic]);
-    RunningConsumer::start(consumer, NAMESPACE, lock_ttl, store, ledger, stopped)
-}
-
-/// Groups the runs by key, in the order in which they started.
-fn runs_by_key(ledger: &Ledger) -> BTreeMap<String, Vec<Run>> {
-    let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for run in ledger.with_runs(<[Run]>::to_vec) {
-        by_key.entry(run.key.clone()).or_default().push(run);
-    }
-    by_key
+    let recorder = HistoryRecorder::create(history.folder(), "consumer", None).unwrap();
+    RunningConsumer::start(consumer, NAMESPACE, lock_ttl, store, &recorder, stopped)
 }
 
 /// Lists the ids of the group's members. A member that rejoins gets a new id.
@@ -233,10 +205,13 @@ fn member_ids(kafka: &KafkaServer, group: &str) -> Vec<String> {
 }
 
 /// Finds the start of the first handler after this time.
-fn first_start_after(ledger: &Ledger, time: Duration) -> Option<Duration> {
-    ledger.with_runs(|runs| {
-        runs.iter().map(|run| run.started).filter(|started| *started > time).min()
-    })
+fn first_begin_after(history: &TestHistory, time: u64) -> Option<u64> {
+    begins(history).into_iter().filter(|at| *at > time).min()
+}
+
+/// When the handlers have started.
+fn begins(history: &TestHistory) -> Vec<u64> {
+    history.progress().runs().iter().map(|run| run.begin.at).collect()
 }
 
 fn wait_for(what: &str, condition: impl Fn() -> bool) {

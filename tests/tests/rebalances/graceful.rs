@@ -2,7 +2,6 @@
 
 use std::thread;
 
-use crate::report::Cause;
 use crate::scenario::Scenario;
 use crate::{KAFKA, RECORDS_PER_SECOND, record_count};
 
@@ -22,8 +21,7 @@ const MIN_MEMBERSHIP_CHANGES: u32 = 6;
 
 /// At random times, a random member leaves or a new one joins.
 fn join_and_leave(name: &str, settings: &[&str]) {
-    let options = [&["order=key", "lock_ms=10000"], settings].concat();
-    let mut scenario = Scenario::new(name, &KAFKA, &options);
+    let mut scenario = Scenario::new(name, &KAFKA, 10_000, settings);
     scenario.start_producing(record_count(), RECORDS_PER_SECOND, |rng| rng.u64(10..80));
     scenario.start_members(Scenario::max_members());
     let mut changes = 0;
@@ -38,5 +36,6 @@ fn join_and_leave(name: &str, settings: &[&str]) {
             scenario.start_member();
         }
     }
-    scenario.finish(Cause::None);
+    let report = scenario.judge(&[]);
+    scenario.finish(report);
 }

@@ -2,14 +2,13 @@
 //! killed and are suspended: no record is lost, nothing unfinished is committed, finished records
 //! do not run again, and records with the same record key keep their order.
 //!
-//! The tests verify histories: the runs logged by each process, and the commits recorded by the
-//! broker. Each storm prints one line. `CAMPANILE_REBALANCE_RECORDS`, `_MEMBERS`, `_PAUSE_MS`,
+//! The judge of histories decides, from what each process, the test and the broker have recorded.
+//! Each storm prints one line. `CAMPANILE_REBALANCE_RECORDS`, `_MEMBERS`, `_PAUSE_MS`,
 //! `_KILLS`, `_STOPS`, `_OUTAGES`, `_SHUTDOWNS` and `_BACKLOG_MIB` make the storms longer, and
 //! `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod broker;
-mod commits;
 mod graceful;
 #[path = "../support/group.rs"]
 mod group;
@@ -17,7 +16,8 @@ mod group;
 mod history;
 mod killed;
 mod memory;
-mod report;
+#[path = "../support/progress.rs"]
+mod progress;
 #[path = "../support/resident_memory.rs"]
 mod resident_memory;
 mod scenario;
@@ -30,7 +30,6 @@ mod worker;
 
 use std::sync::LazyLock;
 
-use campanile::lock::Clock;
 use campanile_test::KafkaServer;
 
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
@@ -52,9 +51,4 @@ fn record_count() -> usize {
 
 fn seed() -> u64 {
     env_or("CAMPANILE_STORM_SEED", fastrand::u64(..))
-}
-
-/// The time in microseconds since boot.
-fn boot_micros() -> u64 {
-    Clock::boot().now().as_micros() as u64
 }

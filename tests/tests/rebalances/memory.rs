@@ -3,12 +3,13 @@
 use std::thread;
 use std::time::Duration;
 
-use campanile_test::{Message, Process, RedisServer, eventually};
-use tempfile::TempDir;
+use campanile_test::history::Order;
+use campanile_test::{Message, RedisServer, eventually};
 
-use crate::history::{History, Run};
+use crate::history::TestHistory;
 use crate::resident_memory::{BUDGET_MIB, MAX_INCREASE_MIB, ResidentMemory};
-use crate::{KAFKA, env_or, worker};
+use crate::worker::Worker;
+use crate::{KAFKA, env_or};
 
 const TOPIC: &str = "large";
 const PARTITIONS: i32 = 32;
@@ -24,8 +25,8 @@ const RECORD_BYTES: usize = 100 * 1024;
 /// A consumer in its own group.
 struct StalledConsumer {
     order: &'static str,
-    worker: Process,
-    folder: TempDir,
+    worker: Worker,
+    history: TestHistory,
     _redis: RedisServer,
 }
 
@@ -40,7 +41,7 @@ fn memory_is_bounded_while_handlers_stall_on_large_backlog() {
     consumers.iter().for_each(StalledConsumer::wait_until_stalled);
     thread::sleep(OBSERVATION_TIME);
     for (consumer, idle) in consumers.iter().zip(idle) {
-        let filled = ResidentMemory::of(&consumer.worker);
+        let filled = ResidentMemory::of(consumer.worker.process());
         println!(
             "memory, {}: {mib} MiB of records of 100 KiB: {} MiB resident when idle, {} in the \
              stall, {} at most",
@@ -55,29 +56,24 @@ fn memory_is_bounded_while_handlers_stall_on_large_backlog() {
 
 impl StalledConsumer {
     fn start(order: &'static str) -> Self {
-        let (redis, folder) = (RedisServer::start().unwrap(), TempDir::new().unwrap());
+        let redis = RedisServer::start().unwrap();
+        // Only read while it is recorded: its records are never finished.
+        let history = TestHistory::new(Order::None, Duration::from_secs(5));
         let (bootstrap, group) = (KAFKA.bootstrap(), format!("{TOPIC}-{order}"));
-        let worker = worker::spawn(&bootstrap, &group, TOPIC, &redis.url(), &folder, &[order]);
-        Self { order, worker, folder, _redis: redis }
+        let worker = Worker::spawn(&bootstrap, &group, TOPIC, &redis.url(), &history, &[order]);
+        Self { order, worker, history, _redis: redis }
     }
 
     /// Waits until the first record of each partition is processed.
     fn wait_until_idle(&self) -> ResidentMemory {
-        let processed = || self.runs().iter().filter(|run| run.is_processed()).count();
-        let all = || (processed() == PARTITIONS as usize).then_some(());
+        let all = || (self.history.progress().answered() == PARTITIONS as usize).then_some(());
         eventually(TIMEOUT, all).expect("the first records are processed");
-        ResidentMemory::of(&self.worker)
+        ResidentMemory::of(self.worker.process())
     }
 
     fn wait_until_stalled(&self) {
-        let stalls = || self.runs().iter().any(|run| run.ended_at().is_none()).then_some(());
-        eventually(TIMEOUT, stalls).expect("a handler stalls");
-    }
-
-    fn runs(&self) -> Vec<Run> {
-        let history =
-            History::read_process(&worker::ledger_folder(&self.folder), self.worker.pid());
-        history.runs.into_values().flatten().collect()
+        let stalls = || self.history.progress().runs().iter().any(|run| run.end.is_none());
+        eventually(TIMEOUT, || stalls().then_some(())).expect("a handler stalls");
     }
 }
 

@@ -1,21 +1,18 @@
 //! A topic that is filled, and the processes that consume it.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use campanile::store::State;
-use campanile_test::{KafkaServer, Message, Process, Producer, RedisServer, eventually};
+use campanile_test::history::{Cause, Order, Verdict};
+use campanile_test::{KafkaServer, Message, Producer, RedisServer, eventually};
 use rdkafka::ClientConfig;
-use tempfile::TempDir;
 
-use crate::commits;
-use crate::history::{History, RunEnd};
-use crate::report::{Cause, Kill, Observations, Report, Suspension};
-use crate::{boot_micros, env_or, group, seed, store, worker};
+use crate::history::{Report, TestHistory, produce};
+use crate::progress::Run;
+use crate::worker::Worker;
+use crate::{env_or, group, seed, store};
 
 /// The namespace of the workers.
 const NAMESPACE: &str = "payments";
@@ -43,26 +40,26 @@ pub(crate) struct Scenario {
     settings: ClientConfig,
     topic: String,
     redis: RedisServer,
-    folder: TempDir,
     options: Vec<String>,
-    pub(crate) members: Vec<Process>,
+    pub(crate) history: TestHistory,
+    pub(crate) members: Vec<Worker>,
+    /// The number of members so far.
+    processes: usize,
     producer_thread: Option<JoinHandle<()>>,
-    records: usize,
     keys: usize,
-    kills: Vec<Kill>,
-    suspensions: Vec<Suspension>,
-    violations: Vec<String>,
 }
 
 impl Scenario {
-    /// Creates a topic without records and a group without members. The workers will get these
-    /// options.
-    pub(crate) fn new(name: &str, kafka: &KafkaServer, options: &[&str]) -> Self {
+    /// Creates a topic without records and a group without members. The workers process records by
+    /// key, with locks of this time to live, and with these options.
+    pub(crate) fn new(name: &str, kafka: &KafkaServer, lock_ms: u64, options: &[&str]) -> Self {
         static TOPICS: AtomicU32 = AtomicU32::new(0);
         let seed = seed();
         println!("{name}: seed {seed}");
         let topic = format!("rebalances-{}", TOPICS.fetch_add(1, Ordering::Relaxed));
         kafka.create_topic(&topic, PARTITIONS, &[]).unwrap();
+        let mut all_options = vec!["order=key".to_owned(), format!("lock_ms={lock_ms}")];
+        all_options.extend(options.iter().map(|&option| option.into()));
         Self {
             name: name.into(),
             seed,
@@ -71,15 +68,12 @@ impl Scenario {
             settings: kafka.consumer_config(&topic),
             topic,
             redis: RedisServer::start().unwrap(),
-            folder: TempDir::new().unwrap(),
-            options: options.iter().map(|&option| option.into()).collect(),
+            options: all_options,
+            history: TestHistory::new(Order::Key, Duration::from_millis(lock_ms)),
             members: Vec::new(),
+            processes: 0,
             producer_thread: None,
-            records: 0,
             keys: 0,
-            kills: Vec::new(),
-            suspensions: Vec::new(),
-            violations: Vec::new(),
         }
     }
 
@@ -104,22 +98,22 @@ impl Scenario {
             (number, if rng.bool() { number % ACCOUNTS } else { rng.usize(..ACCOUNTS) })
         }));
         rng.shuffle(&mut numbers);
-        let message = |(number, account): (usize, usize)| {
-            let payload =
-                serde_json::json!({ "id": format!("p-{number}"), "work_ms": work_ms(rng) });
-            let partition = account as i32 % PARTITIONS;
-            let message = Message::to(&self.topic).partition(partition);
-            message.key(format!("a-{account}")).payload(payload.to_string())
+        let payment = |(number, account): (usize, usize)| {
+            let (key, account_key) = (format!("p-{number}"), format!("a-{account}"));
+            let payload = serde_json::json!({ "id": key, "work_ms": work_ms(rng) });
+            let message = Message::to(&self.topic).partition(account as i32 % PARTITIONS);
+            (message.key(&*account_key).payload(payload.to_string()), key, Some(account_key))
         };
-        let messages: Vec<_> = numbers.into_iter().map(message).collect();
+        let payments: Vec<_> = numbers.into_iter().map(payment).collect();
         let producer = Producer::new(&self.bootstrap).unwrap();
+        let (recorder, topic) = (self.history.recorder.clone(), self.topic.clone());
         self.producer_thread = Some(thread::spawn(move || {
-            for batch in messages.chunks(rate / BATCHES_PER_SECOND) {
-                producer.produce_all(batch.iter().cloned()).unwrap();
+            for batch in payments.chunks(rate / BATCHES_PER_SECOND) {
+                produce(&recorder, &producer, &topic, batch.iter().cloned());
                 thread::sleep(Duration::from_secs(1) / BATCHES_PER_SECOND as u32);
             }
         }));
-        (self.records, self.keys) = (records, keys);
+        self.keys = keys;
     }
 
     pub(crate) fn has_produced_all(&self) -> bool {
@@ -130,8 +124,9 @@ impl Scenario {
     pub(crate) fn start_member(&mut self) {
         let options: Vec<_> = self.options.iter().map(String::as_str).collect();
         let (bootstrap, topic, redis) = (&self.bootstrap, &self.topic, self.redis.url());
-        let member = worker::spawn(bootstrap, topic, topic, &redis, &self.folder, &options);
+        let member = Worker::spawn(bootstrap, topic, topic, &redis, &self.history, &options);
         self.members.push(member);
+        self.processes += 1;
     }
 
     /// Adds members until there are this many, and waits until each of them has started a handler.
@@ -140,11 +135,10 @@ impl Scenario {
             self.start_member();
         }
         for member in &self.members {
-            let pid = member.pid();
-            let has_started = || (!self.history_of(pid).runs.is_empty()).then_some(());
-            let log = || member.log().unwrap();
-            eventually(TIMEOUT, has_started)
-                .unwrap_or_else(|| panic!("process {pid} has started no handler: {}", log()));
+            let has_started = || self.history.progress().runs_of(member.name()).next().map(drop);
+            eventually(TIMEOUT, has_started).unwrap_or_else(|| {
+                panic!("{} has started no handler: {}", member.name(), member.log())
+            });
         }
     }
 
@@ -155,20 +149,16 @@ impl Scenario {
 
     /// Stops a member gracefully.
     pub(crate) fn stop_member(&mut self, member: usize) {
-        let mut member = self.members.swap_remove(member);
-        let exit_status = member.exited().unwrap();
-        assert_eq!(exit_status, None, "the member exited on its own: {}", member.log().unwrap());
-        let status = member.terminate().unwrap();
-        assert!(status.success(), "{status}: {}", member.log().unwrap());
+        self.members.swap_remove(member).stop();
     }
 
-    /// Kills a member. A lock is taken over only after it has expired, so the entries read here are
-    /// as the kill left them.
+    /// Kills a member.
     pub(crate) fn kill_member(&mut self, member: usize) {
-        let mut member = self.members.swap_remove(member);
-        member.kill().unwrap();
-        let (pid, at) = (member.pid(), boot_micros());
-        self.kills.push(Kill { pid, at, entries: self.entries() });
+        let member = self.members.swap_remove(member);
+        let name = member.name().to_owned();
+        member.kill(&self.history);
+        let (at, entries) = (self.history.recorder.now(), self.entries());
+        self.history.record_entries_after_kill(at, &name, |key| entries.get(key));
     }
 
     /// Kills a member at this moment of some key. The member is paused during the search, so that
@@ -176,11 +166,11 @@ impl Scenario {
     pub(crate) fn kill_member_at(&mut self, phase: RunPhase) {
         let find_member = || {
             let member = self.random_member();
-            self.members[member].pause().unwrap();
+            self.members[member].pause(&self.history);
             if self.is_member_at(member, phase) {
                 return Some(member);
             }
-            self.members[member].resume().unwrap();
+            self.members[member].resume(&self.history);
             None
         };
         let member =
@@ -189,44 +179,32 @@ impl Scenario {
     }
 
     fn is_member_at(&self, member: usize, phase: RunPhase) -> bool {
-        let (history, entries) = (self.history_of(self.members[member].pid()), self.entries());
-        let is_held = |key: &str, token| {
-            let entry = entries.get(key).filter(|entry| entry.state() == State::Processing);
-            entry.is_some_and(|entry| entry.token().get() == token)
+        let (progress, entries) = (self.history.progress(), self.entries());
+        let is_held = |run: &Run| {
+            let entry = entries.get(run.key()).filter(|entry| entry.state() == State::Processing);
+            entry.is_some_and(|entry| run.has_token(entry))
         };
-        history.runs.iter().any(|(key, runs)| {
-            runs.iter().any(|run| {
-                let has_effect = run.effect.is_some();
-                run.end == RunEnd::Unknown
-                    && has_effect == (phase == RunPhase::EffectUnrecorded)
-                    && is_held(key, run.token)
-            })
-        })
+        let is_at = |run: &Run| match phase {
+            RunPhase::BeforeEffect => !run.has_effect && run.end.is_none(),
+            RunPhase::EffectUnrecorded => run.has_effect && !run.is_answered,
+        };
+        progress.runs_of(self.members[member].name()).any(|run| is_at(run) && is_held(run))
     }
 
     /// Suspends a member until the condition is met.
     pub(crate) fn suspend_until(&mut self, member: usize, until: impl Fn(&Self) -> bool) {
-        let (pid, from) = (self.members[member].pid(), boot_micros());
-        self.members[member].pause().unwrap();
+        self.members[member].pause(&self.history);
         let reached = || until(self).then_some(());
         let result = eventually(TIMEOUT, reached);
-        self.members[member].resume().unwrap();
-        self.suspensions.push(Suspension { pid, from, to: boot_micros() });
+        self.members[member].resume(&self.history);
         result.expect("the other members make progress");
     }
 
     /// Waits until the members answer another record.
     pub(crate) fn wait_for_progress(&self) {
-        let answered = || self.history().answered.values().map(BTreeMap::len).sum::<usize>();
+        let answered = || self.history.progress().answered();
         let before = answered();
         eventually(TIMEOUT, || (answered() > before).then_some(())).expect("consumption continues");
-    }
-
-    /// Records a violation unless the condition holds.
-    pub(crate) fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
-        if !holds {
-            self.violations.push(otherwise());
-        }
     }
 
     pub(crate) fn random_pause(&mut self) -> Duration {
@@ -234,67 +212,36 @@ impl Scenario {
         Duration::from_millis(self.rng.u64(max_millis / 8..max_millis))
     }
 
-    /// Reads everything that all processes have logged so far.
-    pub(crate) fn history(&self) -> History {
-        History::read(&self.ledger_folder())
-    }
-
-    /// Reads everything that this process has logged so far.
-    pub(crate) fn history_of(&self, pid: u32) -> History {
-        History::read_process(&self.ledger_folder(), pid)
-    }
-
     pub(crate) fn entries(&self) -> store::Entries {
         store::read_entries([&self.redis], NAMESPACE)
     }
 
-    fn ledger_folder(&self) -> PathBuf {
-        worker::ledger_folder(&self.folder)
-    }
-
-    /// Waits until every produced record is committed and stops every member. Then compares their
-    /// ledgers with the state of Kafka and Redis.
-    pub(crate) fn finish(mut self, cause: Cause) -> Report {
+    /// Waits until every produced record is committed and stops every member. Then judges the
+    /// history, in which keys may run again only for these causes.
+    pub(crate) fn judge(&mut self, causes: &[Cause]) -> Report {
         self.producer_thread.take().expect("the topic was filled").join().unwrap();
         group::wait_until_committed(&self.settings, &self.topic, PARTITIONS, TIMEOUT);
         while !self.members.is_empty() {
             self.stop_member(0);
         }
-        let observations = Observations {
-            cause,
-            records: self.records,
-            keys: self.keys,
-            history: self.history(),
-            commits: commits::read(&self.settings, &self.topic),
-            broker_clock_offset: unix_micros() - boot_micros(),
-            entries: self.entries(),
-            kills: self.kills,
-            suspensions: self.suspensions,
-        };
-        let mut report = Report::evaluate(&observations);
-        report.violations.append(&mut self.violations);
-        let processes = fs::read_dir(worker::ledger_folder(&self.folder)).unwrap().count();
-        println!(
-            "storm: {}: {} records, {} keys, {} keys twice ({cause}), {} violations; {processes} \
-             processes, {} commits, the longest stall {:?}; seed {}",
-            self.name,
-            self.records,
-            self.keys,
-            report.twice,
-            report.violations.len(),
-            observations.commits.len(),
-            observations.history.longest_stall(),
-            self.seed,
-        );
-        let shown = report.violations.iter().take(10).collect::<Vec<_>>();
-        assert!(shown.is_empty(), "the first of {}: {shown:#?}", report.violations.len());
-        report
+        let recorder = &self.history.recorder;
+        recorder.record_commits(&self.settings, &self.topic).unwrap();
+        let (entries, at) = (self.entries(), recorder.now());
+        for key in (0..self.keys).map(|number| format!("p-{number}")) {
+            recorder.entry(at, &key, entries.get(&key));
+        }
+        self.history.judge(causes)
     }
-}
 
-/// Reads the clock that brokers use, in microseconds.
-#[expect(clippy::disallowed_methods, reason = "commits have no other time")]
-fn unix_micros() -> u64 {
-    let elapsed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    elapsed.as_micros() as u64
+    /// Prints the line of the storm, and fails if there is a violation.
+    pub(crate) fn finish(self, report: Report) -> Verdict {
+        let longest_stall = self.history.progress().longest_stall();
+        report.finish(
+            &self.name,
+            format_args!(
+                "{} processes, the longest stall {longest_stall:?}; seed {}",
+                self.processes, self.seed
+            ),
+        )
+    }
 }

@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use campanile::store::{Entry, State};
+use campanile_test::history::Cause;
 
-use crate::report::Cause;
 use crate::scenario::Scenario;
-use crate::{KAFKA, boot_micros, env_or};
+use crate::{KAFKA, env_or};
 
 /// The drain timeout. Some records take longer.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
@@ -21,30 +21,31 @@ const RECORDS_PER_SECOND: usize = 500;
 
 #[test]
 fn shutdown_ends_in_time_frees_locks_and_repeats_no_finished_work() {
-    let options = ["order=key", "lock_ms=10000", "drain_ms=300", "session.timeout.ms=20000"];
-    let mut scenario = Scenario::new("shut down", &KAFKA, &options);
+    let options = ["drain_ms=300", "session.timeout.ms=20000"];
+    let mut scenario = Scenario::new("shut down", &KAFKA, 10_000, &options);
     let shutdowns = env_or("CAMPANILE_REBALANCE_SHUTDOWNS", 8) as usize;
     scenario.start_producing(shutdowns * RECORDS_PER_SHUTDOWN, RECORDS_PER_SECOND, |rng| {
         if rng.u8(..) < 5 { rng.u64(200..500) } else { rng.u64(1..100) }
     });
-    let mut took = Vec::new();
+    let (mut took, mut unreleased) = (Vec::new(), Vec::new());
     for _ in 0..shutdowns {
         scenario.start_members(1);
         let pause = scenario.rng.u64(..700);
         thread::sleep(Duration::from_millis(pause));
-        let (pid, from) = (scenario.members[0].pid(), boot_micros());
+        let (name, from) = (scenario.members[0].name().to_owned(), scenario.history.recorder.now());
         scenario.stop_member(0);
-        took.push(Duration::from_micros(boot_micros() - from));
-        let entries = scenario.entries();
-        let holds = |key: &&String| entries.get(key).map(Entry::state) == Some(State::Processing);
-        let held: Vec<_> =
-            scenario.history_of(pid).runs.into_keys().filter(|key| holds(&key)).collect();
-        scenario.expect(held.is_empty(), || format!("{pid} exited without releasing {held:?}"));
+        took.push(Duration::from_micros(scenario.history.recorder.now() - from));
+        let (entries, progress) = (scenario.entries(), scenario.history.progress());
+        let keys = progress.runs_of(&name).map(|run| run.key().to_owned());
+        let is_held = |key: &String| entries.get(key).map(Entry::state) == Some(State::Processing);
+        unreleased.extend(keys.filter(is_held).map(|key| (name.clone(), key)));
     }
     took.sort();
     let (median, max) = (took[shutdowns / 2], took[shutdowns - 1]);
     println!("shut down: in {median:?} at the median, {max:?} at most of {shutdowns}");
-    scenario.expect(max <= DRAIN_TIMEOUT + SHUTDOWN_MARGIN, || format!("a shutdown took {max:?}"));
     scenario.start_member();
-    scenario.finish(Cause::Dropped);
+    let mut report = scenario.judge(&[Cause::Dropped]);
+    report.expect(max <= DRAIN_TIMEOUT + SHUTDOWN_MARGIN, || format!("a shutdown took {max:?}"));
+    report.expect(unreleased.is_empty(), || format!("not released by the exit: {unreleased:?}"));
+    scenario.finish(report);
 }

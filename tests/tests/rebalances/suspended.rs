@@ -4,9 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_test::eventually;
+use campanile_test::history::{Cause, How};
 
-use crate::history::{History, Run};
-use crate::report::Cause;
+use crate::progress::{Progress, Run};
 use crate::scenario::Scenario;
 use crate::{KAFKA, RECORDS_PER_SECOND, env_or, record_count, worker};
 
@@ -15,33 +15,37 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn suspended_members_complete_and_commit_nothing_taken_over() {
-    let options = [&["order=key", "lock_ms=3000"], worker::SHORT_SESSION].concat();
-    let mut scenario = Scenario::new("suspended", &KAFKA, &options);
+    let mut scenario = Scenario::new("suspended", &KAFKA, 3_000, worker::SHORT_SESSION);
     scenario.start_producing(record_count(), RECORDS_PER_SECOND, |rng| rng.u64(50..100));
     scenario.start_members(Scenario::max_members());
+    let mut suspended = Vec::new();
     for _ in 0..env_or("CAMPANILE_REBALANCE_STOPS", 1) {
         thread::sleep(scenario.random_pause());
         let member = scenario.random_member();
-        let pid = scenario.members[member].pid();
+        let name = scenario.members[member].name().to_owned();
         // An idle member has nothing to lose.
-        let is_busy = || (runs_in_flight(&scenario.history_of(pid)).count() > 1).then_some(());
+        let is_busy = || (in_flight(&scenario.history.progress(), &name).count() > 1).then_some(());
         eventually(BUSY_TIMEOUT, is_busy).expect("the member has runs in flight");
-        scenario.suspend_until(member, |scenario| {
-            let others = scenario.history();
-            has_lost_all(&scenario.history_of(pid), &others)
-        });
+        scenario
+            .suspend_until(member, |scenario| has_lost_all(&scenario.history.progress(), &name));
+        suspended.push(name);
     }
-    let report = scenario.finish(Cause::Suspended);
-    assert!(report.twice > 0, "no run was taken over by another member");
+    // A suspended member drops what it has lost when it continues.
+    let mut report = scenario.judge(&[Cause::Suspended, Cause::Dropped]);
+    let reruns = report.verdict.reruns.clone();
+    report.expect(!reruns.is_empty(), || "no run was taken over by another member".into());
+    for rerun in reruns {
+        let was_suspended = suspended.contains(&rerun.first.process);
+        report.expect(was_suspended, || format!("its process was not suspended: {rerun:#?}"));
+    }
+    scenario.finish(report);
 }
 
-fn runs_in_flight(history: &History) -> impl Iterator<Item = &Run> {
-    history.runs.values().flatten().filter(|run| run.ended_at().is_none())
+fn in_flight<'a>(progress: &'a Progress, process: &str) -> impl Iterator<Item = &'a Run> {
+    progress.runs_of(process).filter(|run| !run.is_answered && run.end != Some(How::Dropped))
 }
 
 /// Checks whether other members have answered all of the member's runs in flight.
-fn has_lost_all(member: &History, all: &History) -> bool {
-    runs_in_flight(member).all(|run| {
-        all.answered.get(&run.partition).is_some_and(|answered| answered.contains_key(&run.offset))
-    })
+fn has_lost_all(progress: &Progress, process: &str) -> bool {
+    in_flight(progress, process).all(|run| progress.is_answered(&run.begin.record))
 }

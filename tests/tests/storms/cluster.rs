@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use campanile::RedisConfig;
+use campanile_test::history::{Cause, FaultKind};
 use campanile_test::{RedisCluster, RedisServer, eventually};
 
 use crate::repeat;
-use crate::report::Cause;
 use crate::scenario::{NAMESPACE, Scenario, with_timeout};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,14 +20,16 @@ fn replica_takeover_from_killed_master_loses_no_record() {
     repeat(|seed| {
         let mut cluster = RedisCluster::builder().replicas(1).start().unwrap();
         let mut scenario = start("a master of a cluster killed", seed, &cluster);
-        scenario.start_fault(0.25, Cause::WriteLoss);
+        scenario.start_fault(0.25, Some(FaultKind::StoreUnavailable));
         let slot = slots(&cluster)[0];
         let killed = cluster.owner_of(slot).unwrap();
         cluster.kill(killed).unwrap();
         let taken_over = || cluster.owner_of(slot).filter(|owner| *owner != killed);
         eventually(TIMEOUT, taken_over).expect("the replica takes over");
         scenario.end_fault();
-        scenario.finish(masters(&cluster));
+        scenario.writes_lost(None);
+        let causes = [Cause::StoreUnavailable, Cause::StoreLostWrites];
+        scenario.finish(masters(&cluster), &causes);
     });
 }
 
@@ -36,7 +38,7 @@ fn moved_slots_cost_no_record_and_no_attempt() {
     repeat(|seed| {
         let mut cluster = RedisCluster::start().unwrap();
         let mut scenario = start("all slots of a cluster moved", seed, &cluster);
-        scenario.start_fault(0.1, Cause::None);
+        scenario.start_fault(0.1, None);
         let mut next_slots = slots(&cluster).into_iter().cycle();
         let mut moved = 0;
         scenario.repeat_until(0.75, || {
@@ -48,7 +50,7 @@ fn moved_slots_cost_no_record_and_no_attempt() {
         println!("{moved} moves");
         assert!(moved > 1);
         scenario.end_fault();
-        scenario.finish(masters(&cluster));
+        scenario.finish(masters(&cluster), &[]);
     });
 }
 

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use campanile::lock::Clock;
 use campanile_test::RedisServer;
 
-use crate::ledger::now;
 use crate::repeat;
-use crate::report::Cause;
 use crate::scenario::{Scenario, with_timeout};
 
 const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
@@ -17,8 +16,9 @@ fn flushed_scripts_cost_no_record_and_no_attempt() {
         let redis = RedisServer::start().unwrap();
         let mut scenario =
             Scenario::start("scripts flushed every 10 ms", seed, || with_timeout(redis.url()));
-        scenario.start_fault(0.1, Cause::None);
+        scenario.start_fault(0.1, None);
         let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+        let now = || Clock::boot().now();
         let (mut flushes, started) = (0_u32, now());
         scenario.repeat_until(0.75, || {
             // Performs all flushes that are due.
@@ -34,7 +34,7 @@ fn flushed_scripts_cost_no_record_and_no_attempt() {
         assert!(FLUSH_INTERVAL * flushes * 2 >= took, "{flushes} flushes in {took:?}");
         assert!(script_sends > 1, "no script was sent again after a flush");
         scenario.end_fault();
-        scenario.finish([&redis]);
+        scenario.finish([&redis], &[]);
     });
 }
 

@@ -12,11 +12,14 @@ mod flush;
 #[path = "../support/group.rs"]
 mod group;
 mod hang;
-#[path = "../support/ledger.rs"]
-mod ledger;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/history.rs"]
+mod history;
 mod memory;
 mod network;
-mod report;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/progress.rs"]
+mod progress;
 #[path = "../support/resident_memory.rs"]
 mod resident_memory;
 mod restart;
@@ -26,6 +29,7 @@ mod scenario;
 mod sentinel;
 #[path = "../support/store.rs"]
 mod store;
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/worker.rs"]
 mod worker;
 

@@ -2,9 +2,9 @@
 
 use std::thread;
 
+use campanile_test::history::{Cause, FaultKind, Peer};
 use campanile_test::{Proxy, RedisServer};
 
-use crate::report::Cause;
 use crate::scenario::{Scenario, with_timeout};
 use crate::{LOCK_TTL, repeat};
 
@@ -23,13 +23,14 @@ fn swallow_traffic(name: &'static str, seed: u64, fault: impl Fn(&Proxy)) {
     let proxy = Proxy::to(redis.addr()).unwrap();
     let proxied_url = redis.url_through(proxy.addr());
     let mut scenario = Scenario::start(name, seed, || with_timeout(proxied_url.as_str()));
-    scenario.start_fault(0.25, Cause::LockExpiry);
+    let cut = FaultKind::NetworkCut { process: None, peer: Peer::Store };
+    scenario.start_fault(0.25, Some(cut));
     fault(&proxy);
     thread::sleep(LOCK_TTL * 2);
     assert!(proxy.swallowed() > 0);
     proxy.heal().unwrap();
     scenario.end_fault();
-    let report = scenario.finish([&redis]);
+    let verdict = scenario.finish([&redis], &[Cause::NetworkCut]);
     // The handlers in flight throughout the fault lost their locks in the meantime.
-    assert!(report.twice > 0, "the storm interrupted no handler");
+    assert!(!verdict.reruns.is_empty(), "the storm interrupted no handler");
 }

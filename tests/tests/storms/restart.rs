@@ -1,9 +1,9 @@
 //! A Redis that is killed and restarted with everything it had acknowledged.
 
 use campanile_test::RedisServer;
+use campanile_test::history::{Cause, FaultKind};
 
 use crate::repeat;
-use crate::report::Cause;
 use crate::scenario::{Scenario, with_timeout};
 
 #[test]
@@ -14,10 +14,10 @@ fn durable_redis_restart_costs_no_record_and_no_attempt() {
         let url = redis.url();
         let mut scenario =
             Scenario::start("killed and restarted", seed, || with_timeout(url.as_str()));
-        scenario.start_fault(0.25, Cause::LockExpiry);
+        scenario.start_fault(0.25, Some(FaultKind::StoreUnavailable));
         redis.kill().unwrap();
         redis.restart().unwrap();
         scenario.end_fault();
-        scenario.finish([&redis]);
+        scenario.finish([&redis], &[Cause::StoreUnavailable]);
     });
 }

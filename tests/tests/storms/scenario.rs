@@ -1,16 +1,16 @@
 //! A topic, two consumers that process it, and a fault in the meantime.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use campanile::{Consumer, RedisConfig, RedisStore};
+use campanile_test::history::{Cause, FaultKind, HistoryRecorder, How, Order, Verdict};
 use campanile_test::{RedisServer, eventually};
 use tokio::sync::watch;
 
-use crate::ledger::{Ledger, Run, now};
-use crate::report::{Cause, Fault, Report, runs_by_key};
+use crate::history::{TestHistory, produce};
+use crate::progress::Run;
 use crate::running_consumer::{Payment, RunningConsumer, Work};
 use crate::{COMMAND_TIMEOUT, DEFAULT_RECORDS, KAFKA, LOCK_TTL, env_u64, group, store};
 
@@ -19,6 +19,12 @@ const PARTITIONS: i32 = 48;
 pub(crate) const NAMESPACE: &str = "storms";
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The names of the consumers in the history.
+const CONSUMERS: [&str; 2] = ["consumer-0", "consumer-1"];
+
+/// How far behind a replica may be, on a busy machine.
+const MAX_REPLICA_LAG: Duration = Duration::from_secs(1);
+
 /// Number of handlers that run throughout the fault, each with its own key.
 const LONG_RUNS: i32 = 6;
 
@@ -26,15 +32,13 @@ pub(crate) struct Scenario {
     name: &'static str,
     seed: u64,
     topic: String,
-    /// One ledger per consumer.
-    ledgers: [Ledger; 2],
+    history: TestHistory,
     consumers: Vec<RunningConsumer>,
-    records: usize,
     keys: usize,
-    /// Keys with more than one record, possibly at the other consumer.
-    repeated: HashSet<String>,
     release: watch::Sender<bool>,
-    fault: Option<Fault>,
+    fault: Option<FaultKind>,
+    started: u64,
+    ended: u64,
     producer_thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -51,29 +55,29 @@ impl Scenario {
         let topic = format!("storm-{}", TOPICS.fetch_add(1, Ordering::Relaxed));
         KAFKA.create_topic(&topic, PARTITIONS, &[]).unwrap();
         let (release, released) = watch::channel(false);
-        let ledgers = [Ledger::default(), Ledger::default()];
-        let serve = |ledger| {
+        let history = TestHistory::new(Order::Partition, LOCK_TTL);
+        let serve = |name| {
+            let recorder = HistoryRecorder::create(history.folder(), name, None).unwrap();
             let mut settings = KAFKA.consumer_config(&topic);
             // A busy machine must not look like a fault of the storm.
             settings.set("session.timeout.ms", "20000");
             let consumer = Consumer::new(settings).unwrap().subscribe([topic.as_str()]);
             let connect = async { RedisStore::connect(config()).await.unwrap() };
-            RunningConsumer::start(consumer, NAMESPACE, LOCK_TTL, connect, ledger, &released)
+            RunningConsumer::start(consumer, NAMESPACE, LOCK_TTL, connect, &recorder, &released)
         };
-        let consumers = ledgers.iter().map(serve).collect();
-        let (records, keys, repeated, fault, producer_thread) = (0, 0, HashSet::new(), None, None);
+        let consumers = CONSUMERS.into_iter().map(serve).collect();
         let mut scenario = Self {
             name,
             seed,
             topic,
-            ledgers,
+            history,
             consumers,
-            records,
-            keys,
-            repeated,
+            keys: 0,
             release,
-            fault,
-            producer_thread,
+            fault: None,
+            started: 0,
+            ended: 0,
+            producer_thread: None,
         };
         scenario.wait_for_assignments();
         scenario.start_producing();
@@ -83,18 +87,18 @@ impl Scenario {
     /// Waits until each consumer has partitions, so that no partition moves later.
     fn wait_for_assignments(&mut self) {
         let retry_interval = Duration::from_millis(300);
-        let has_runs = |ledger: &Ledger| ledger.with_runs(|runs| !runs.is_empty());
-        while eventually(retry_interval, || self.ledgers.iter().all(has_runs).then_some(()))
-            .is_none()
-        {
+        let all_have_runs = || {
+            let progress = self.history.progress();
+            CONSUMERS.iter().all(|name| progress.runs_of(name).next().is_some()).then_some(())
+        };
+        while eventually(retry_interval, all_have_runs).is_none() {
             let first = self.keys;
             let payments = (0..PARTITIONS).map(|partition| {
                 let payment = Payment::normal(first + partition as usize);
                 payment.message(&self.topic, partition)
             });
-            KAFKA.producer().produce_all(payments).unwrap();
+            produce(&self.history.recorder, KAFKA.producer(), &self.topic, payments);
             self.keys += PARTITIONS as usize;
-            self.records += PARTITIONS as usize;
         }
     }
 
@@ -103,34 +107,30 @@ impl Scenario {
     fn start_producing(&mut self) {
         let mut rng = fastrand::Rng::with_seed(self.seed);
         let long_runs = (0..LONG_RUNS).map(|n| {
-            let payment = Payment { id: format!("throughout-{n}"), work: Work::UntilReleased };
+            let payment = Payment { id: long_run(n), work: Work::UntilReleased };
             payment.message(&self.topic, n)
         });
-        KAFKA.producer().produce_all(long_runs).unwrap();
+        let recorder = self.history.recorder.clone();
+        produce(&recorder, KAFKA.producer(), &self.topic, long_runs);
         let records = env_u64("CAMPANILE_STORM_RECORDS").unwrap_or(DEFAULT_RECORDS) as usize;
         let keys = self.keys..self.keys + records / 10 * 9;
-        let repeats = records - keys.len();
         let mut numbers: Vec<_> = keys.clone().collect();
-        let repeated: Vec<_> = (0..repeats).map(|_| rng.usize(keys.clone())).collect();
-        self.repeated = repeated.iter().map(|&number| Payment::normal(number).id).collect();
-        numbers.extend(repeated);
+        numbers.extend((keys.len()..records).map(|_| rng.usize(keys.clone())));
         rng.shuffle(&mut numbers);
         let message = |number| {
             let partition = rng.i32(0..PARTITIONS);
             Payment::normal(number).message(&self.topic, partition)
         };
         let normal: Vec<_> = numbers.into_iter().map(message).collect();
-        let produce = || drop(KAFKA.producer().produce_all(normal).unwrap());
+        let topic = self.topic.clone();
+        let produce = move || produce(&recorder, KAFKA.producer(), &topic, normal);
         self.producer_thread = Some(thread::spawn(produce));
-        self.keys += keys.len() + LONG_RUNS as usize;
-        self.records += records + LONG_RUNS as usize;
+        self.keys += keys.len();
     }
 
     /// Counts how many runs satisfy the condition.
     fn count(&self, condition: impl Fn(&Run) -> bool) -> usize {
-        let count =
-            |ledger: &Ledger| ledger.with_runs(|runs| runs.iter().filter(|r| condition(r)).count());
-        self.ledgers.iter().map(count).sum()
+        self.history.progress().runs().iter().filter(|run| condition(run)).count()
     }
 
     /// Repeats the action until this fraction of the keys is processed.
@@ -144,61 +144,82 @@ impl Scenario {
 
     /// Checks whether this fraction of the keys is processed.
     fn has_processed(&self, fraction: f64) -> bool {
-        self.count(|run| run.finished_at().is_some()) as f64 >= fraction * self.keys as f64
+        self.count(|run| run.end == Some(How::Ok)) as f64 >= fraction * self.keys as f64
     }
 
-    /// Starts the fault once this fraction of the keys is processed and the handlers that run
+    /// Starts the fault, if there is one that the consumers may notice, once this fraction of the keys is processed and the handlers that run
     /// throughout the fault have started.
-    pub(crate) fn start_fault(&mut self, fraction: f64, cause: Cause) {
-        let running = || self.count(|run| run.key.starts_with("throughout"));
+    pub(crate) fn start_fault(&mut self, fraction: f64, fault: Option<FaultKind>) {
+        let running = || self.count(|run| run.key().starts_with("throughout"));
         let ready =
             || (self.has_processed(fraction) && running() == LONG_RUNS as usize).then_some(());
         eventually(TIMEOUT, ready).expect("the load has started");
-        self.fault = Some(Fault { cause, started: now(), ended: Duration::MAX });
+        self.started = self.history.recorder.now();
+        self.fault = fault;
     }
 
     /// Ends the fault: the store can answer again.
     pub(crate) fn end_fault(&mut self) {
-        self.fault.as_mut().expect("the fault has started").ended = now();
+        self.ended = self.history.recorder.now();
+        if let Some(kind) = self.fault.take() {
+            self.history.recorder.fault(self.started, Some(self.ended), kind);
+        }
         self.release.send(true).expect("the consumers are serving");
     }
 
-    /// Waits until every produced record is committed, and compares the handlers' runs with the
-    /// entries on these servers.
-    pub(crate) fn finish<'a>(self, servers: impl IntoIterator<Item = &'a RedisServer>) -> Report {
-        let Self { name, seed, topic, ledgers, consumers, records, keys, repeated, fault, .. } =
-            self;
-        let fault = fault.expect("the fault has started");
-        self.producer_thread.expect("the topic is being filled").join().unwrap();
-        group::wait_until_committed(&KAFKA.consumer_config(&topic), &topic, PARTITIONS, TIMEOUT);
-        let summaries: Vec<_> = consumers.into_iter().map(RunningConsumer::stop).collect();
-        let entries = store::read_entries(servers, NAMESPACE);
-        let runs_by_key = runs_by_key(&ledgers);
-        let start_times =
-            runs_by_key.values().flatten().map(|consumer_run| consumer_run.run.started);
-        let starts =
-            start_times.clone().filter(|at| (fault.started..fault.ended).contains(at)).count();
-        let first = start_times.filter(|at| *at >= fault.ended).min();
-        let recovery = first.map_or("no".into(), |at| format!("{:?}", at - fault.ended));
-
-        let mut report =
-            Report::evaluate(&fault, keys, &repeated, &runs_by_key, &entries, &summaries);
-        let (twice, violations) = (report.twice, &report.violations);
-        println!(
-            "storm: {name}: {records} records, {keys} keys, {twice} keys twice ({}), {} violations; \
-             {starts} begun in the {:?} of the fault, the next {recovery} after it (goal {:?}); \
-             seed {seed}",
-            fault.cause,
-            violations.len(),
-            fault.ended - fault.started,
-            COMMAND_TIMEOUT * 3,
-        );
-        report.lost_completions.iter_mut().for_each(|at| *at = at.saturating_sub(fault.started));
-        if let Some(last) = report.lost_completions.iter().max() {
-            let count = report.lost_completions.len();
-            println!("{count} completions were lost, the last of them {last:?} into the fault");
-        }
-        assert!(violations.is_empty(), "{violations:#?}");
-        report
+    /// Records that the store may have lost what it had acknowledged shortly before the fault, and
+    /// for this long after its start, or until its end.
+    pub(crate) fn writes_lost(&self, within: Option<Duration>) {
+        let from = self.started - MAX_REPLICA_LAG.as_micros() as u64;
+        let until = within.map_or(self.ended, |within| self.started + within.as_micros() as u64);
+        self.history.recorder.fault(from, Some(until), FaultKind::StoreLostWrites);
     }
+
+    /// Waits until every produced record is committed, and judges the history, which ends with the
+    /// entries on these servers. Keys may have run again only for these causes.
+    pub(crate) fn finish<'a>(
+        mut self,
+        servers: impl IntoIterator<Item = &'a RedisServer>,
+        causes: &[Cause],
+    ) -> Verdict {
+        self.producer_thread.take().expect("the topic is being filled").join().unwrap();
+        let config = KAFKA.consumer_config(&self.topic);
+        group::wait_until_committed(&config, &self.topic, PARTITIONS, TIMEOUT);
+        let consumers = std::mem::take(&mut self.consumers);
+        let summaries: Vec<_> = consumers.into_iter().map(RunningConsumer::stop).collect();
+        let recorder = &self.history.recorder;
+        recorder.record_commits(&config, &self.topic).unwrap();
+        let (entries, at) = (store::read_entries(servers, NAMESPACE), recorder.now());
+        let keys = (0..self.keys).map(|number| Payment::normal(number).id);
+        for key in keys.chain((0..LONG_RUNS).map(long_run)) {
+            recorder.entry(at, &key, entries.get(&key));
+        }
+        let mut report = self.history.judge(causes);
+        for summary in summaries {
+            // Nothing failed, and nothing was given up.
+            let ended = summary.processed + summary.revoked + summary.unfinished;
+            let is_ok = summary.retried == 0 && ended == summary.received;
+            report.expect(is_ok, || format!("{summary:?}"));
+        }
+        let fault = self.started..self.ended;
+        let during = self.count(|run| fault.contains(&run.begin.at));
+        let begins = self.history.progress();
+        let next = begins.runs().iter().map(|run| run.begin.at).filter(|at| *at >= self.ended);
+        let recovery = next.min().map(|at| Duration::from_micros(at - self.ended));
+        report.finish(
+            self.name,
+            format_args!(
+                "{during} begun in the {:?} of the fault, the next {recovery:?} after it (goal {:?}); \
+                 seed {}",
+                Duration::from_micros(self.ended - self.started),
+                COMMAND_TIMEOUT * 3,
+                self.seed,
+            ),
+        )
+    }
+}
+
+/// The key of a handler that runs throughout the fault.
+fn long_run(number: i32) -> String {
+    format!("throughout-{number}")
 }

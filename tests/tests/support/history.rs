@@ -1,167 +1,127 @@
-//! The workers' ledgers.
+//! The history of a test: what its processes and the test itself record.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs;
+use std::cell::{Ref, RefCell};
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
-/// What the handlers of all workers did and what their layers answered. Times are in microseconds
-/// since boot.
-#[derive(Default)]
-pub(crate) struct History {
-    /// The runs of each key, in the order of their tokens.
-    pub(crate) runs: BTreeMap<String, Vec<Run>>,
-    /// The time of each record's first answer, by partition and offset.
-    pub(crate) answered: BTreeMap<i32, BTreeMap<i64, u64>>,
+use campanile::record::Coordinates;
+use campanile::store::Entry;
+use campanile_test::history::{
+    Cause, History, HistoryRecorder, How, Order, Settings, Verdict, judge,
+};
+use campanile_test::{Delivered, Message, Producer};
+use tempfile::TempDir;
+
+use crate::progress::{Progress, Run};
+
+/// How far the time of a commit may be before its cause, in microseconds: brokers truncate their
+/// timestamps to milliseconds.
+const TOLERANCE: u64 = 2_000;
+
+pub(crate) struct TestHistory {
+    folder: TempDir,
+    /// Records what the test does.
+    pub(crate) recorder: HistoryRecorder,
+    progress: RefCell<Progress>,
 }
 
-/// A handler that started.
-#[derive(Clone, Debug)]
-pub(crate) struct Run {
-    pub(crate) pid: u32,
-    pub(crate) token: u64,
-    pub(crate) partition: i32,
-    pub(crate) offset: i64,
-    pub(crate) record_key: String,
-    pub(crate) started: u64,
-    /// When the handler had its effect.
-    pub(crate) effect: Option<u64>,
-    pub(crate) end: RunEnd,
-}
-
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RunEnd {
-    /// The ledger has no line about the end.
-    Unknown,
-    /// The layer answered at this time that the record was processed.
-    Processed(u64),
-    /// The handler was dropped at this time.
-    Dropped(u64),
-}
-
-/// Parses the ledger of one process.
-struct LedgerReader<'a> {
-    pid: u32,
-    runs: Vec<(String, Run)>,
-    /// The last run of each record.
-    last_run: HashMap<&'a str, usize>,
-    answers: Vec<(i32, i64, u64)>,
-}
-
-impl History {
-    /// Reads the ledgers of all processes in this folder.
-    pub(crate) fn read(ledgers: &Path) -> Self {
-        let mut history = Self::default();
-        for file in fs::read_dir(ledgers).into_iter().flatten().map(Result::unwrap) {
-            let pid = file.file_name().to_str().unwrap().parse().unwrap();
-            history.add_ledger(pid, &fs::read_to_string(file.path()).unwrap());
-        }
-        history.runs.values_mut().for_each(|runs| runs.sort_by_key(|run| run.token));
-        history
+impl TestHistory {
+    pub(crate) fn new(order: Order, lock_ttl: Duration) -> Self {
+        let folder = TempDir::new().unwrap();
+        let lock_ttl = lock_ttl.as_micros() as u64;
+        let settings = Settings { order, lock_ttl, max_hold: None, tolerance: TOLERANCE };
+        let recorder = HistoryRecorder::create(folder.path(), "test", Some(settings)).unwrap();
+        Self { folder, recorder, progress: RefCell::default() }
     }
 
-    /// Reads the ledger of one process.
-    pub(crate) fn read_process(ledgers: &Path, pid: u32) -> Self {
-        let mut history = Self::default();
-        if let Ok(text) = fs::read_to_string(ledgers.join(pid.to_string())) {
-            history.add_ledger(pid, &text);
-        }
-        history
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
-    /// The longest time without an answer.
-    pub(crate) fn longest_stall(&self) -> Duration {
-        let mut answers: Vec<u64> =
-            self.answered.values().flat_map(|of| of.values().copied()).collect();
-        answers.sort_unstable();
-        let stalls = answers.windows(2).map(|pair| pair[1] - pair[0]);
-        Duration::from_micros(stalls.max().unwrap_or_default())
+    /// Reads what all processes have recorded so far.
+    pub(crate) fn progress(&self) -> Ref<'_, Progress> {
+        self.progress.borrow_mut().read(self.folder.path());
+        self.progress.borrow()
     }
 
-    fn add_ledger(&mut self, pid: u32, text: &str) {
-        // The last line may be incomplete.
-        let complete_lines = text.rfind('\n').map_or("", |end| &text[..end]);
-        let (runs, last_run, answers) = (Vec::new(), HashMap::new(), Vec::new());
-        let mut reader = LedgerReader { pid, runs, last_run, answers };
-        complete_lines.lines().for_each(|line| reader.parse_line(line));
-        for (key, run) in reader.runs {
-            self.runs.entry(key).or_default().push(run);
-        }
-        for (partition, offset, at) in reader.answers {
-            let first = self.answered.entry(partition).or_default().entry(offset).or_insert(at);
-            *first = at.min(*first);
-        }
-    }
-}
-
-impl<'a> LedgerReader<'a> {
-    fn parse_line(&mut self, line: &'a str) {
-        match *line.split(' ').collect::<Vec<_>>() {
-            ["begin", key, token, record, record_key, at] => {
-                self.last_run.insert(record, self.runs.len());
-                let (partition, offset) = parse_coordinates(record);
-                let run = Run {
-                    pid: self.pid,
-                    token: token.parse().unwrap(),
-                    partition,
-                    offset,
-                    record_key: record_key.into(),
-                    started: at.parse().unwrap(),
-                    effect: None,
-                    end: RunEnd::Unknown,
-                };
-                self.runs.push((key.into(), run));
+    /// Records the entries that a kill has left to the handlers in flight, as read since this time.
+    pub(crate) fn record_entries_after_kill<'e>(
+        &self,
+        at: u64,
+        process: &str,
+        entry_of: impl Fn(&str) -> Option<&'e Entry>,
+    ) {
+        let is_in_flight = |run: &&Run| !run.is_answered && matches!(run.end, None | Some(How::Ok));
+        for run in self.progress().runs_of(process).filter(is_in_flight) {
+            let key = run.key();
+            // Another process may have taken the lock over.
+            if let Some(entry) = entry_of(key).filter(|entry| run.has_token(entry)) {
+                self.recorder.entry(at, key, Some(entry));
             }
-            ["run", key, token, _, _, at] => {
-                let token: u64 = token.parse().unwrap();
-                let is_same_run = |run: &&mut (String, Run)| run.0 == key && run.1.token == token;
-                self.runs
-                    .iter_mut()
-                    .rev()
-                    .find(is_same_run)
-                    .expect("the run has started")
-                    .1
-                    .effect = Some(at.parse().unwrap());
-            }
-            ["dropped", record, at] => {
-                self.run(record).expect("the run has started").end =
-                    RunEnd::Dropped(at.parse().unwrap());
-            }
-            [answer @ ("PROCESSED" | "DUPLICATE" | "GIVEN_UP"), record, _, at] => {
-                let at = at.parse().unwrap();
-                if answer == "PROCESSED" {
-                    self.run(record).expect("the run has started").end = RunEnd::Processed(at);
-                }
-                let (partition, offset) = parse_coordinates(record);
-                self.answers.push((partition, offset, at));
-            }
-            _ => panic!("invalid ledger line: {line}"),
         }
     }
 
-    fn run(&mut self, record: &str) -> Option<&mut Run> {
-        Some(&mut self.runs[*self.last_run.get(record)?].1)
+    /// Judges what was recorded. The keys may have run again only for these causes.
+    pub(crate) fn judge(&self, causes: &[Cause]) -> Report {
+        let verdict = judge(&History::read(self.folder.path()).unwrap());
+        let mut violations: Vec<_> = verdict.violations.iter().map(ToString::to_string).collect();
+        for rerun in verdict.reruns.iter().filter(|rerun| !causes.contains(&rerun.cause)) {
+            violations.push(format!("unexpected cause: {rerun:#?}"));
+        }
+        Report { verdict, violations }
     }
 }
 
-/// Parses `TOPIC/PARTITION@OFFSET`.
-fn parse_coordinates(record: &str) -> (i32, i64) {
-    let (_, position) = record.rsplit_once('/').unwrap();
-    let (partition, offset) = position.split_once('@').unwrap();
-    (partition.parse().unwrap(), offset.parse().unwrap())
+/// The judge's verdict, and what else the test has found.
+pub(crate) struct Report {
+    pub(crate) verdict: Verdict,
+    violations: Vec<String>,
 }
 
-impl Run {
-    /// Finds when the run ended, if the ledger says so.
-    pub(crate) fn ended_at(&self) -> Option<u64> {
-        match self.end {
-            RunEnd::Unknown => None,
-            RunEnd::Processed(at) | RunEnd::Dropped(at) => Some(at),
+impl Report {
+    /// Adds a violation of what only the test knows, unless the condition holds.
+    pub(crate) fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.push(otherwise());
         }
     }
 
-    pub(crate) fn is_processed(&self) -> bool {
-        matches!(self.end, RunEnd::Processed(_))
+    /// Prints the line of a storm, which `cargo xtask soak` reads, and fails if there is a violation.
+    pub(crate) fn finish(self, name: &str, details: impl Display) -> Verdict {
+        let Self { verdict, violations } = self;
+        let causes = verdict.causes().into_iter().map(|(cause, runs)| format!("{runs} {cause}"));
+        println!(
+            "storm: {name}: {} records, {} keys, {} runs again ({}), {} violations; {details}",
+            verdict.records,
+            verdict.keys,
+            verdict.reruns.len(),
+            causes.collect::<Vec<_>>().join(", "),
+            violations.len(),
+        );
+        let shown = violations.iter().take(10).map(String::as_str).collect::<Vec<_>>().join("\n");
+        assert!(shown.is_empty(), "the first of {} violations:\n{shown}", violations.len());
+        verdict
+    }
+}
+
+/// A message, its idempotency key, and the key by which records are processed in order.
+pub(crate) type Payment = (Message, String, Option<String>);
+
+/// Produces these messages to a topic, and records them.
+pub(crate) fn produce(
+    history: &HistoryRecorder,
+    producer: &Producer,
+    topic: &str,
+    payments: impl IntoIterator<Item = Payment>,
+) {
+    let at = history.now();
+    let (messages, keys): (Vec<_>, Vec<_>) =
+        payments.into_iter().map(|(message, key, order)| (message, (key, order))).unzip();
+    let delivered = producer.produce_all(messages).unwrap();
+    for (delivered, (key, order)) in delivered.into_iter().zip(keys) {
+        let Delivered { partition, offset } = delivered;
+        let record = Coordinates { topic: topic.into(), partition, offset };
+        history.sent(at, &record, Some(&key), order.as_deref());
     }
 }

@@ -5,12 +5,11 @@ use std::time::Duration;
 use campanile::prelude::*;
 use campanile::{Consumer, ConsumerError, IdempotencyConfig, Request, consumer::Summary};
 use campanile_test::Message;
+use campanile_test::history::HistoryRecorder;
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tower::ServiceBuilder;
-
-use crate::ledger::Ledger;
 
 /// Time limit for the consumer's shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,9 +35,10 @@ impl Payment {
         Self { id: format!("p-{number}"), work: Work::Normal }
     }
 
-    pub(crate) fn message(&self, topic: &str, partition: i32) -> Message {
+    /// Returns the message, its idempotency key, and no key of its order.
+    pub(crate) fn message(&self, topic: &str, partition: i32) -> (Message, String, Option<String>) {
         let payload = serde_json::to_vec(self).unwrap();
-        Message::to(topic).partition(partition).payload(payload)
+        (Message::to(topic).partition(partition).payload(payload), self.id.clone(), None)
     }
 }
 
@@ -55,20 +55,24 @@ impl RunningConsumer {
         namespace: &str,
         lock_ttl: Duration,
         store: impl Future<Output = RedisStore>,
-        ledger: &Ledger,
+        history: &HistoryRecorder,
         released: &watch::Receiver<bool>,
     ) -> Self {
         let runtime = Runtime::new().unwrap();
         let store = runtime.block_on(store);
-        let (ledger, released) = (ledger.clone(), released.clone());
+        let released = released.clone();
         let config = IdempotencyConfig::new(namespace).with_lock_ttl(lock_ttl);
         let idempotency =
             IdempotencyLayer::new(store, config, key::field(|p: &Payment| &p.id)).unwrap();
         let service = ServiceBuilder::new()
+            // Records the answers.
+            .layer(history.answers())
             .layer(DecodeLayer::json())
             // A lock per payment.
             .layer(idempotency)
-            .service_fn(move |request| charge(request, ledger.clone(), released.clone()));
+            // Records the runs.
+            .layer(history.runs())
+            .service_fn(move |request| charge(request, released.clone()));
         let (stop, stop_requested) = oneshot::channel();
         let serve = consumer.serve(service).with_graceful_shutdown(async move {
             stop_requested.await.expect("the test stops the consumer");
@@ -87,17 +91,13 @@ impl RunningConsumer {
 
 async fn charge(
     request: Request<Payment>,
-    ledger: Ledger,
     mut released: watch::Receiver<bool>,
 ) -> Result<(), BoxError> {
-    let run = ledger
-        .start_run(&request.body().id, request.lock_handle().ok_or("the request has no lock")?);
     match request.body().work {
         Work::Normal => tokio::time::sleep(Duration::from_millis(2)).await,
         Work::UntilReleased => drop(released.wait_for(|released| *released).await?),
         Work::OutlivesLock if *released.borrow() => {}
         Work::OutlivesLock => std::future::pending().await,
     }
-    run.finish();
     Ok(())
 }

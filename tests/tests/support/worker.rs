@@ -1,34 +1,89 @@
-//! A consumer in its own process.
+//! A consumer in its own process, and its faults.
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use campanile_test::Process;
-use tempfile::TempDir;
+use campanile_test::history::FaultKind;
+
+use crate::history::TestHistory;
 
 /// A short session timeout and heartbeat interval, so that the group soon notices a dead consumer.
 pub(crate) const SHORT_SESSION: &[&str] = &["session.timeout.ms=3000", "heartbeat.interval.ms=300"];
 
-/// Starts a worker with these options.
-pub(crate) fn spawn(
-    bootstrap: &str,
-    group: &str,
-    topic: &str,
-    store: &str,
-    folder: &TempDir,
-    options: &[&str],
-) -> Process {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
-    let ledgers = ledger_folder(folder);
-    fs::create_dir_all(&ledgers).unwrap();
-    command.args([bootstrap, group, topic, store]).arg(&ledgers);
-    command.args(options);
-    let log = folder.path().join(format!("log-{}", fastrand::u64(..)));
-    Process::spawn(&command, log).unwrap()
+/// A process that records its history. The test records what it does to the process.
+pub(crate) struct Worker {
+    process: Process,
+    /// The name of the process in the history.
+    name: String,
+    /// When the process was suspended.
+    paused: Option<u64>,
 }
 
-/// The folder of the workers' ledgers.
-pub(crate) fn ledger_folder(folder: &TempDir) -> PathBuf {
-    folder.path().join("ledgers")
+impl Worker {
+    /// Starts a worker with these options.
+    pub(crate) fn spawn(
+        bootstrap: &str,
+        group: &str,
+        topic: &str,
+        store: &str,
+        history: &TestHistory,
+        options: &[&str],
+    ) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
+        command.args([bootstrap, group, topic, store]).arg(history.folder()).args(options);
+        let log = history.folder().join(format!("log-{}", fastrand::u64(..)));
+        let process = Process::spawn(&command, log).unwrap();
+        let name = format!("worker-{}", process.pid());
+        Self { process, name, paused: None }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.process.log().unwrap()
+    }
+
+    /// Checks that the worker has not exited.
+    pub(crate) fn expect_running(&mut self) {
+        let exit_status = self.process.exited().unwrap();
+        assert_eq!(exit_status, None, "{} exited on its own: {}", self.name, self.log());
+    }
+
+    /// Stops the worker gracefully.
+    pub(crate) fn stop(mut self) {
+        self.expect_running();
+        let status = self.process.terminate().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
+    }
+
+    pub(crate) fn kill(mut self, history: &TestHistory) {
+        let at = history.recorder.now();
+        self.process.kill().unwrap();
+        let kind = FaultKind::Killed { process: self.name.clone() };
+        history.recorder.fault(at, None, kind);
+        self.record_suspension(history);
+    }
+
+    pub(crate) fn pause(&mut self, history: &TestHistory) {
+        self.paused = Some(history.recorder.now());
+        self.process.pause().unwrap();
+    }
+
+    pub(crate) fn resume(&mut self, history: &TestHistory) {
+        self.process.resume().unwrap();
+        self.record_suspension(history);
+    }
+
+    fn record_suspension(&mut self, history: &TestHistory) {
+        if let Some(from) = self.paused.take() {
+            let kind = FaultKind::Suspended { process: self.name.clone() };
+            history.recorder.fault(from, Some(history.recorder.now()), kind);
+        }
+    }
 }

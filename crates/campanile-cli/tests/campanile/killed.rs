@@ -171,8 +171,8 @@ async fn killed_redrive_loses_no_letter_and_repeats_no_event() {
 
     let violations = violations(letters, &runs.lock().unwrap(), &audit);
     println!(
-        "storm: redrive: {letters} records, {letters} keys, 0 keys twice (none may), {} violations; \
-         {kills} kills",
+        "storm: redrive: {letters} records, {letters} keys, 0 runs again (), {} violations; {kills} \
+         kills",
         violations.len()
     );
     assert!(violations.is_empty(), "seed {seed}: {violations:?}");
