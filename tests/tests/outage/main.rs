@@ -30,6 +30,7 @@ use tokio::sync::watch;
 use events::Events;
 use history::{TestHistory, produce};
 use load::Load;
+use progress::Run;
 use running_consumer::{Payment, RunningConsumer, Work};
 
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
@@ -120,6 +121,9 @@ fn store_outage_costs_no_attempt_no_record_and_no_partition() {
     report.expect(again == ["beyond-its-lock"], || {
         format!("not only the handler that outlives its lock runs again: {again:?}")
     });
+    let is_first = |run: &Run| run.begin.attempt == Some(1);
+    let counted = !history.progress().runs().iter().all(is_first);
+    report.expect(!counted, || "the outage has counted an attempt".into());
     // Records answered just before may still have started, but no others without the store.
     let without_store = started + 5_000_000..ended;
     let begun = begins(&history).into_iter().filter(|at| without_store.contains(at)).count();

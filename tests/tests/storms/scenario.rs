@@ -1,5 +1,6 @@
 //! A topic, two consumers that process it, and a fault in the meantime.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use campanile_test::history::{Cause, FaultKind, HistoryRecorder, How, Order, Ver
 use campanile_test::{RedisServer, eventually};
 use tokio::sync::watch;
 
-use crate::history::{TestHistory, produce};
+use crate::history::{Report, TestHistory, produce};
 use crate::progress::Run;
 use crate::running_consumer::{Payment, RunningConsumer, Work};
 use crate::{COMMAND_TIMEOUT, DEFAULT_RECORDS, KAFKA, LOCK_TTL, env_u64, group, store};
@@ -35,8 +36,11 @@ pub(crate) struct Scenario {
     history: TestHistory,
     consumers: Vec<RunningConsumer>,
     keys: usize,
+    /// Keys with more than one record, possibly at the other consumer.
+    repeated: HashSet<String>,
     release: watch::Sender<bool>,
     fault: Option<FaultKind>,
+    may_lose_writes: bool,
     started: u64,
     ended: u64,
     producer_thread: Option<thread::JoinHandle<()>>,
@@ -73,8 +77,10 @@ impl Scenario {
             history,
             consumers,
             keys: 0,
+            repeated: HashSet::new(),
             release,
             fault: None,
+            may_lose_writes: false,
             started: 0,
             ended: 0,
             producer_thread: None,
@@ -115,7 +121,9 @@ impl Scenario {
         let records = env_u64("CAMPANILE_STORM_RECORDS").unwrap_or(DEFAULT_RECORDS) as usize;
         let keys = self.keys..self.keys + records / 10 * 9;
         let mut numbers: Vec<_> = keys.clone().collect();
-        numbers.extend((keys.len()..records).map(|_| rng.usize(keys.clone())));
+        let repeated: Vec<_> = (keys.len()..records).map(|_| rng.usize(keys.clone())).collect();
+        self.repeated = repeated.iter().map(|&number| Payment::normal(number).id).collect();
+        numbers.extend(repeated);
         rng.shuffle(&mut numbers);
         let message = |number| {
             let partition = rng.i32(0..PARTITIONS);
@@ -161,7 +169,7 @@ impl Scenario {
     /// Ends the fault: the store can answer again.
     pub(crate) fn end_fault(&mut self) {
         self.ended = self.history.recorder.now();
-        if let Some(kind) = self.fault.take() {
+        if let Some(kind) = self.fault.clone() {
             self.history.recorder.fault(self.started, Some(self.ended), kind);
         }
         self.release.send(true).expect("the consumers are serving");
@@ -169,10 +177,27 @@ impl Scenario {
 
     /// Records that the store may have lost what it had acknowledged shortly before the fault, and
     /// for this long after its start, or until its end.
-    pub(crate) fn writes_lost(&self, within: Option<Duration>) {
+    pub(crate) fn writes_lost(&mut self, within: Option<Duration>) {
         let from = self.started - MAX_REPLICA_LAG.as_micros() as u64;
         let until = within.map_or(self.ended, |within| self.started + within.as_micros() as u64);
         self.history.recorder.fault(from, Some(until), FaultKind::StoreLostWrites);
+        self.may_lose_writes = true;
+    }
+
+    /// Checks that a consumer hands back each attempt that a fault has interrupted. A history does
+    /// not contain that no partition moves, so that no other consumer takes over the lock of a key
+    /// with one record.
+    fn check_attempts(&self, report: &mut Report) {
+        if self.may_lose_writes {
+            // A release may be lost, too.
+            return;
+        }
+        let progress = self.history.progress();
+        for run in progress.runs() {
+            let may_be_taken_over = self.fault.is_some() && self.repeated.contains(run.key());
+            let is_first = run.begin.attempt == Some(1) || may_be_taken_over;
+            report.expect(is_first, || format!("an attempt of {} was counted: {run:?}", run.key()));
+        }
     }
 
     /// Waits until every produced record is committed, and judges the history, which ends with the
@@ -201,6 +226,7 @@ impl Scenario {
             let is_ok = summary.retried == 0 && ended == summary.received;
             report.expect(is_ok, || format!("{summary:?}"));
         }
+        self.check_attempts(&mut report);
         let fault = self.started..self.ended;
         let during = self.count(|run| fault.contains(&run.begin.at));
         let begins = self.history.progress();

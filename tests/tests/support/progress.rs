@@ -25,6 +25,7 @@ pub(crate) struct Progress {
 }
 
 /// A handler that has started.
+#[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) process: String,
     pub(crate) begin: Begin,
