@@ -82,7 +82,7 @@ fn kills_book_each_key_once_with_correct_sum() {
 
     let violations = fixture.violations(keys);
     println!(
-        "storm: inbox: {records} records, {keys} keys, 0 keys twice (none), {} violations; {kills} \
+        "storm: inbox: {records} records, {keys} keys, 0 runs again (), {} violations; {kills} \
          kills, {terminated} sessions terminated, the server killed once, {} keys were tried again; \
          seed {seed}",
         violations.len(),
