@@ -6,11 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxError, DecodeLayer, Record, Request, key};
-use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_core::{
+    BoxError, DecodeLayer, IdempotencyKey, Namespace, Record, Request, StoreKey, key,
+};
+use campanile_idempotency::{
+    Found, IdempotencyConfig, IdempotencyLayer, InspectStore, LockKeeper, MemoryStore,
+};
 use campanile_test::TestClock;
 use campanile_test::history::{
-    Cause, Event, History, HistoryRecorder, How, Order, Outcome, Settings, judge,
+    Cause, Event, History, HistoryRecorder, How, Order, Outcome, Rule, Settings, judge,
 };
 use tokio::sync::Notify;
 use tower::{Service, ServiceBuilder, ServiceExt};
@@ -163,6 +167,31 @@ fn run_without_a_stack_is_recorded() {
     let history = History::read(folder.path()).unwrap();
     let kinds: Vec<_> = history.events().map(|(_, event)| std::mem::discriminant(event)).collect();
     assert_eq!(kinds.len(), 3);
+}
+
+#[tokio::test]
+async fn entries_and_skips_are_recorded() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), TestClock::new());
+    let history = recorder(folder.path(), &clock);
+    let store = MemoryStore::with_clock(clock.store_clock());
+    let stack = stack(&history, &clock, &store, Arc::default());
+    history.sent(history.now(), record(0, "").coordinates(), Some("1"), None);
+    stack.oneshot(record(0, r#""1""#)).await.unwrap();
+    let key = IdempotencyKey::new("1".to_owned()).unwrap();
+    let key = StoreKey::new(Namespace::try_from("jobs").unwrap(), &key);
+    let Found::Entry { entry, .. } = store.inspect(&key).await.unwrap().found else {
+        panic!("no entry")
+    };
+    history.entry(history.now(), "1", Some(&entry));
+    history.sent(history.now(), record(1, "").coordinates(), Some("2"), None);
+    history.skipped(record(1, "").coordinates());
+    history.entry(history.now(), "2", None);
+    let verdict = judge(&History::read(folder.path()).unwrap());
+    assert!(verdict.is_sound(), "{verdict}");
+    // Another entry of a processed key contradicts its run.
+    history.entry(history.now(), "1", None);
+    let verdict = judge(&History::read(folder.path()).unwrap());
+    assert_eq!(verdict.violations[0].rule, Rule::Entry);
 }
 
 /// The commits that a real broker recorded.
