@@ -3,6 +3,7 @@
 use std::cell::{Ref, RefCell};
 use std::fmt::Display;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use campanile::record::Coordinates;
@@ -70,6 +71,16 @@ impl TestHistory {
             violations.push(format!("unexpected cause: {rerun:#?}"));
         }
         Report { verdict, violations }
+    }
+}
+
+/// Keeps the history of a test that fails, for `campanile verify`.
+impl Drop for TestHistory {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.folder.disable_cleanup(true);
+            println!("the history is kept in {}", self.folder().display());
+        }
     }
 }
 
