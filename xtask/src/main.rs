@@ -3,6 +3,7 @@
 mod ci;
 mod commands;
 mod dependencies;
+mod document;
 mod evidence;
 mod features;
 mod fetch;

@@ -1,8 +1,8 @@
 use crate::Result;
+use crate::document::{EVIDENCE, commit, replace_block};
 use crate::progress::{Progress, cargo, root};
 use std::ffi::OsString;
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 /// What can be proven: the areas, each with cargo's arguments for the program that prints what it saw
@@ -14,9 +14,6 @@ const AREAS: &[Area] = &[
 
 /// The name of an area, and the arguments.
 type Area = (&'static str, &'static [&'static str]);
-
-/// The document that the command writes its part of.
-const EVIDENCE: &str = "docs/evidence.md";
 
 /// The time limit of building and running one program: several times its duration at full size.
 const TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
@@ -73,54 +70,12 @@ impl Selection {
     }
 }
 
-/// Describes the commit that is checked out, and whether files differ from it.
-fn commit() -> Result<String> {
-    let git = |args: &[&str]| -> Result<String> {
-        let output = Command::new("git").args(args).current_dir(root()).output()?;
-        if !output.status.success() {
-            return Err(format!("`git {}` failed: {}", args.join(" "), output.status).into());
-        }
-        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let changes = git(&["status", "--porcelain", "--", ".", &format!(":!{EVIDENCE}")])?;
-    let changed = if changes.is_empty() { "" } else { ", with uncommitted changes" };
-    Ok(format!("commit {commit}{changed}"))
-}
-
-/// Replaces what is between the two comments of an area.
-fn replace_block(document: &str, area: &str, block: &str) -> Result<String> {
-    let (begin, end) =
-        (format!("<!-- prove {area}: begin -->"), format!("<!-- prove {area}: end -->"));
-    let parts = document
-        .split_once(&begin)
-        .and_then(|(before, rest)| rest.split_once(&end).map(|(_, after)| (before, after)));
-    let Some((before, after)) = parts else {
-        return Err(format!("{EVIDENCE} has no place for `{area}`: add {begin} and {end}").into());
-    };
-    Ok(format!("{before}{begin}\n{block}\n{end}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Selection> {
         Selection::parse(&args.iter().map(OsString::from).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn block_is_replaced_and_the_rest_is_kept() {
-        let document = "a\n<!-- prove x: begin -->\nold\n<!-- prove x: end -->\nb\n";
-        let new = "a\n<!-- prove x: begin -->\nnew\n<!-- prove x: end -->\nb\n";
-        assert_eq!(replace_block(document, "x", "new").unwrap(), new);
-        assert_eq!(replace_block(new, "x", "new").unwrap(), new);
-    }
-
-    #[test]
-    fn document_without_markers_is_an_error() {
-        let error = replace_block("<!-- prove x: begin -->", "x", "new").unwrap_err();
-        assert!(error.to_string().contains("add <!-- prove x: begin -->"), "{error}");
     }
 
     #[test]
