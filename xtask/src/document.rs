@@ -1,12 +1,86 @@
+//! The parts of documents that commands write.
+
 use crate::Result;
-use crate::progress::root;
+use crate::progress::{Progress, root};
+use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
-/// The document that `prove` writes its part of.
-pub(crate) const EVIDENCE: &str = "docs/evidence.md";
+/// A block of Markdown that a command writes into documents, between two comments.
+pub(crate) struct Block<'a> {
+    /// The name in the comments, such as `prove model`.
+    pub(crate) name: &'a str,
+    pub(crate) documents: &'a [&'a str],
+    /// The arguments of `cargo xtask` that write it.
+    pub(crate) written_by: &'a str,
+}
 
-/// Describes the commit that is checked out, and whether files differ from it.
-pub(crate) fn commit() -> Result<String> {
+impl Block<'_> {
+    /// Runs a program that prints the block, for at most `deadline`, and writes the block into each
+    /// document.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a document has no place for the block, or if the program fails. All documents then
+    /// stay as they are.
+    pub(crate) fn write(
+        &self,
+        progress: &Progress,
+        program: &mut Command,
+        deadline: Duration,
+    ) -> Result {
+        self.read()?;
+        // Read before the run, during which files may change.
+        let commit = commit(self.documents)?;
+        let (lines, result) = progress.run_and_collect(program, deadline)?;
+        result?;
+        let block = format!(
+            "Written by `cargo xtask {}` at {commit}.\n\n{}",
+            self.written_by,
+            lines.join("\n")
+        );
+        for document in self.documents {
+            let (path, text) = (root().join(document), read_document(document)?);
+            let (before, _, after) = split(document, &text, self.name)?;
+            fs::write(path, format!("{before}\n{}\n{after}", block.trim_end()))?;
+        }
+        Ok(())
+    }
+
+    /// Reads the block of each document.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a document has no place for the block.
+    pub(crate) fn read(&self) -> Result<Vec<String>> {
+        let block = |document: &&str| {
+            Ok(split(document, &read_document(document)?, self.name)?.1.to_owned())
+        };
+        self.documents.iter().map(block).collect()
+    }
+}
+
+fn read_document(document: &str) -> Result<String> {
+    Ok(fs::read_to_string(root().join(document))?)
+}
+
+/// Splits a document into the part up to the block, the block, and the part after it. The outer
+/// parts include the comments.
+fn split<'a>(document: &str, text: &'a str, name: &str) -> Result<(&'a str, &'a str, &'a str)> {
+    let (begin, end) = (format!("<!-- {name}: begin -->"), format!("<!-- {name}: end -->"));
+    let start = text.find(&begin).map(|at| at + begin.len());
+    let parts = start.and_then(|start| {
+        let length = text[start..].find(&end)?;
+        Some((&text[..start], text[start..start + length].trim(), &text[start + length..]))
+    });
+    parts.ok_or_else(|| {
+        format!("{document} has no place for `{name}`: add {begin} and {end}").into()
+    })
+}
+
+/// Describes the commit that is checked out, and whether files other than `documents` differ from
+/// it.
+fn commit(documents: &[&str]) -> Result<String> {
     let git = |args: &[&str]| -> Result<String> {
         let output = Command::new("git").args(args).current_dir(root()).output()?;
         if !output.status.success() {
@@ -15,22 +89,11 @@ pub(crate) fn commit() -> Result<String> {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     };
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let changes = git(&["status", "--porcelain", "--", ".", &format!(":!{EVIDENCE}")])?;
-    let changed = if changes.is_empty() { "" } else { ", with uncommitted changes" };
+    let excluded: Vec<_> = documents.iter().map(|document| format!(":!{document}")).collect();
+    let mut status = vec!["status", "--porcelain", "--", "."];
+    status.extend(excluded.iter().map(String::as_str));
+    let changed = if git(&status)?.is_empty() { "" } else { ", with uncommitted changes" };
     Ok(format!("commit {commit}{changed}"))
-}
-
-/// Replaces what is between the two comments of an area.
-pub(crate) fn replace_block(document: &str, area: &str, block: &str) -> Result<String> {
-    let (begin, end) =
-        (format!("<!-- prove {area}: begin -->"), format!("<!-- prove {area}: end -->"));
-    let parts = document
-        .split_once(&begin)
-        .and_then(|(before, rest)| rest.split_once(&end).map(|(_, after)| (before, after)));
-    let Some((before, after)) = parts else {
-        return Err(format!("{EVIDENCE} has no place for `{area}`: add {begin} and {end}").into());
-    };
-    Ok(format!("{before}{begin}\n{block}\n{end}{after}"))
 }
 
 #[cfg(test)]
@@ -38,16 +101,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn block_is_replaced_and_the_rest_is_kept() {
-        let document = "a\n<!-- prove x: begin -->\nold\n<!-- prove x: end -->\nb\n";
-        let new = "a\n<!-- prove x: begin -->\nnew\n<!-- prove x: end -->\nb\n";
-        assert_eq!(replace_block(document, "x", "new").unwrap(), new);
-        assert_eq!(replace_block(new, "x", "new").unwrap(), new);
+    fn block_is_found_between_its_comments() {
+        let text = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n";
+        let (before, block, after) = split("a.md", text, "x").unwrap();
+        assert_eq!(before, "a\n<!-- x: begin -->");
+        assert_eq!((block, after), ("old", "<!-- x: end -->\nb\n"));
     }
 
     #[test]
     fn document_without_markers_is_an_error() {
-        let error = replace_block("<!-- prove x: begin -->", "x", "new").unwrap_err();
-        assert!(error.to_string().contains("add <!-- prove x: begin -->"), "{error}");
+        for text in ["<!-- x: begin -->", "<!-- x: end --> <!-- x: begin -->"] {
+            let error = split("a.md", text, "x").unwrap_err();
+            assert!(error.to_string().contains("a.md has no place for `x`"), "{error}");
+        }
     }
 }

@@ -1,8 +1,7 @@
 use crate::Result;
-use crate::document::{EVIDENCE, commit, replace_block};
-use crate::progress::{Progress, cargo, root};
+use crate::document::Block;
+use crate::progress::{Progress, cargo};
 use std::ffi::OsString;
-use std::fs;
 use std::time::Duration;
 
 /// What can be proven: the areas, each with cargo's arguments for the program that prints what it saw
@@ -15,6 +14,9 @@ const AREAS: &[Area] = &[
 /// The name of an area, and the arguments.
 type Area = (&'static str, &'static [&'static str]);
 
+/// The document that the command writes its part of.
+const EVIDENCE: &str = "docs/evidence.md";
+
 /// The time limit of building and running one program: several times its duration at full size.
 const TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
@@ -23,19 +25,12 @@ const TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 /// The document stays as it is if a program fails, because it then found a violation or nothing.
 pub(crate) fn prove(progress: &Progress, args: &[OsString]) -> Result {
     let Selection { areas, size } = Selection::parse(args)?;
-    let path = root().join(EVIDENCE);
     for (area, program) in areas {
-        // Fails before the run if there is no place for its result.
-        replace_block(&fs::read_to_string(&path)?, area, "")?;
-        let commit = commit()?;
         let mut command = cargo();
         command.args(["run", "--release"]).args(program).args(["--", "--size", &size]);
-        let (lines, result) = progress.run_and_collect(&mut command, TIMEOUT)?;
-        result?;
-        let written_by =
-            format!("Written by `cargo xtask prove {area} --size {size}` at {commit}.");
-        let block = format!("{written_by}\n\n{}", lines.join("\n"));
-        fs::write(&path, replace_block(&fs::read_to_string(&path)?, area, block.trim_end())?)?;
+        let (name, written_by) = (format!("prove {area}"), format!("prove {area} --size {size}"));
+        let block = Block { name: &name, documents: &[EVIDENCE], written_by: &written_by };
+        block.write(progress, &mut command, TIMEOUT)?;
     }
     Ok(())
 }
@@ -80,9 +75,10 @@ mod tests {
 
     #[test]
     fn evidence_has_a_block_for_each_area() {
-        let document = fs::read_to_string(root().join(EVIDENCE)).unwrap();
         for (area, _) in AREAS {
-            replace_block(&document, area, "").unwrap();
+            let name = format!("prove {area}");
+            let block = Block { name: &name, documents: &[EVIDENCE], written_by: "" };
+            assert_ne!(block.read().unwrap(), [""]);
         }
     }
 
