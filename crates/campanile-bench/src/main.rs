@@ -12,7 +12,6 @@ mod handlers;
 mod postgres;
 mod redis;
 mod report;
-mod tutorial;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -13,6 +13,7 @@ mod one_by_one;
 mod renewals;
 mod sample;
 mod throughput;
+mod tutorial;
 
 use campanile::BoxError;
 use campanile_test::RedisServer;

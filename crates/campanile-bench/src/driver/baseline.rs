@@ -8,7 +8,6 @@ pub(super) mod concurrent;
 pub(super) mod partitions;
 pub(super) mod round_trips;
 mod store;
-pub(super) mod tutorial;
 
 use campanile::BoxError;
 use rdkafka::Message;

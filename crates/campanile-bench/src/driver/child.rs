@@ -78,9 +78,6 @@ fn run(task: &Task) -> Result<Measurement, BoxError> {
         Contestant::Concurrent => {
             RuntimeKind::CurrentThread.build()?.block_on(baseline::concurrent::run(task))
         }
-        Contestant::Tutorial => {
-            RuntimeKind::CurrentThread.build()?.block_on(baseline::tutorial::run(task))
-        }
         Contestant::RoundTrips => {
             RuntimeKind::CurrentThread.build()?.block_on(baseline::round_trips::run(task))
         }

@@ -15,13 +15,12 @@ use crate::report::{Comparison, Goal, Goals, Report, Row};
 type Run = fn(&mut Report, &mut Runner) -> Result<(), BoxError>;
 
 /// The rows by name.
-pub(super) const ROWS: [(&str, Run); 15] = [
+pub(super) const ROWS: [(&str, Run); 14] = [
     ("by-partition-6", by_partition_6),
     ("by-partition-60-16k", by_partition_60_16k),
     ("by-partition-60-1m", by_partition_60_1m),
     ("replay", replay),
     ("by-key-256", by_key_256),
-    ("tutorial", tutorial),
     ("latency-1", latency_1),
     ("no-op-6", no_op_6),
     ("no-op-100", no_op_100),
@@ -133,26 +132,6 @@ fn by_key_256(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> 
         "by-key-256",
         [two, current],
         ("256 at once by hand, no order", baseline),
-        goals,
-    );
-    Ok(())
-}
-
-fn tutorial(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
-    let [two, current, baseline] = runner.rounds(
-        &PAYMENTS,
-        [
-            with_layer(OrderKind::ByKey, RuntimeKind::TwoWorkers),
-            with_layer(OrderKind::ByKey, RuntimeKind::CurrentThread),
-            Contestant::Tutorial,
-        ],
-    )?;
-    let goals = Goals { rate: Some(Goal::AtLeast(30.0)), ..Goals::default() };
-    compare_runtimes(
-        report,
-        "tutorial",
-        [two, current],
-        ("one at a time, a checkout per call", baseline),
         goals,
     );
     Ok(())

@@ -38,8 +38,6 @@ pub(super) enum Contestant {
     Partitions,
     /// Handwritten: 256 records concurrently in any order.
     Concurrent,
-    /// Handwritten: one record at a time, as in tutorials.
-    Tutorial,
     /// Handwritten: two calls to Redis per record; reports the time since each record was produced.
     RoundTrips,
     /// An rdkafka consumer that only polls.

@@ -4,8 +4,8 @@
 use campanile::{BoxError, lock::Clock};
 use deadpool_redis::{Config, Runtime};
 
+use super::tutorial::{acquire, complete, load};
 use crate::handlers::numbered_key;
-use crate::tutorial::{acquire, complete, load};
 
 const MESSAGES: u64 = 10_000;
 

@@ -7,12 +7,12 @@ const COMPLETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     return redis.call('SET', KEYS[1], ARGV[2], 'PX', 600000) end return false";
 
 /// Loads the script of [`complete`] and returns its hash.
-pub(crate) async fn load(connection: &mut impl ConnectionLike) -> Result<String, BoxError> {
+pub(super) async fn load(connection: &mut impl ConnectionLike) -> Result<String, BoxError> {
     Ok(redis::cmd("SCRIPT").arg("LOAD").arg(COMPLETE).query_async(connection).await?)
 }
 
 /// Acquires the key if it is new, and tells whether it was.
-pub(crate) async fn acquire(
+pub(super) async fn acquire(
     connection: &mut impl ConnectionLike,
     key: &str,
 ) -> Result<bool, BoxError> {
@@ -22,7 +22,7 @@ pub(crate) async fn acquire(
     Ok(before.is_none())
 }
 
-pub(crate) async fn complete(
+pub(super) async fn complete(
     connection: &mut impl ConnectionLike,
     sha: &str,
     key: &str,
