@@ -7,6 +7,8 @@ mod baseline;
 mod child;
 mod counters;
 mod latency;
+mod ledger;
+mod loops;
 pub(crate) mod measurement;
 mod no_op;
 mod product;
@@ -24,6 +26,7 @@ use std::time::Duration;
 use campanile::BoxError;
 
 pub(crate) use self::child::{CONTESTANT, run_contestant};
+pub(crate) use self::loops::run as run_loops;
 use self::rows::ROWS;
 use self::runner::Runner;
 use crate::report::Report;

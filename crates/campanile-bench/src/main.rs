@@ -1,5 +1,5 @@
 //! Benchmarks: `cargo xtask bench [core|redis|postgres|driver|admin] [--json FILE]`. `--only` selects
-//! single rows of the driver, or of `redis`.
+//! single rows of the driver, or of `redis`. `cargo xtask bench loops` prints a table instead.
 //!
 //! Every claim is a ratio of two things that are measured in the same run, interleaved, several
 //! times. The output shows the minimum, the median and the maximum. It names the machine, because
@@ -24,10 +24,13 @@ use crate::report::Report;
 const USAGE: &str = "\
 usage: campanile-bench [core|redis|postgres|driver|admin] [--json FILE]
                        [--only ROW[,ROW]] [--rounds N] [--seconds N] [--full]
+       campanile-bench loops [--rounds N]
 
 Of the rows of driver and redis, --only runs these: by-partition-6, or by-partition for all that begin
 so. Each contestant of the driver runs --rounds times (3), for --seconds at most (3). --full fills the
-memory's row with 1 GiB in 500 partitions, and Redis with 10 million entries for admin.";
+memory's row with 1 GiB in 500 partitions, and Redis with 10 million entries for admin.
+
+loops compares loops written by hand with Campanile, kills each of them, and prints a table in Markdown.";
 
 fn main() -> ExitCode {
     match run() {
@@ -65,6 +68,9 @@ fn run() -> Result<(), BoxError> {
     }
     if areas.is_empty() {
         areas = ["core", "redis", "postgres", "driver", "admin"].map(String::from).into();
+    }
+    if areas == ["loops"] {
+        return driver::run_loops(options);
     }
     let mut report = Report::new();
     for area in areas {

@@ -207,7 +207,8 @@ impl fmt::Display for Report {
     }
 }
 
-fn machine() -> String {
+/// Describes the machine.
+pub(crate) fn machine() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo
         .lines()

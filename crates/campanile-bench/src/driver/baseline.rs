@@ -1,19 +1,38 @@
 //! Consumers as a good engineer writes them by hand with rdkafka and redis, each tuned to its best
 //! result.
 //!
-//! Each of them loses its claimed records when it is killed, and has no attempts, no backoff and no
-//! dead letters.
+//! None of them renews a claim while a handler runs, counts attempts, retries with a backoff or
+//! publishes dead letters.
 
 pub(super) mod concurrent;
 pub(super) mod partitions;
 pub(super) mod round_trips;
 mod store;
+pub(super) mod tutorial;
 
 use campanile::BoxError;
 use rdkafka::Message;
 use rdkafka::message::Headers;
 
+use self::store::Store;
+use super::counters::Counters;
 use super::topic::KEY_HEADER;
+
+/// Handles a record, unless its key is known.
+async fn process_once(
+    store: &Store,
+    counters: &Counters,
+    message: &impl Message,
+) -> Result<(), BoxError> {
+    let key = idempotency_key(message)?;
+    if store.claim(key).await? {
+        counters.handle(key, message.partition(), message.offset(), message.payload()).await?;
+        store.complete(key).await
+    } else {
+        counters.record_duplicate();
+        Ok(())
+    }
+}
 
 fn idempotency_key<M: Message>(message: &M) -> Result<&str, BoxError> {
     let header = message

@@ -18,18 +18,19 @@ pub(crate) const CONTESTANT: &str = "contestant";
 /// How long a run may exceed its limit, to join the group and to exit.
 const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
+/// The command that runs a task.
+pub(super) fn command(task: &Task) -> Result<Command, BoxError> {
+    let mut command = Command::new(env::current_exe()?);
+    command.arg(CONTESTANT).arg(serde_json::to_string(task)?).env_remove("RUST_LOG");
+    Ok(command)
+}
+
 /// Runs a task in a child process.
 ///
 /// # Errors
 /// Fails if the child fails or prints no result.
 pub(super) fn run_in_child(task: &Task) -> Result<Measurement, BoxError> {
-    let output = Command::new(env::current_exe()?)
-        .arg(CONTESTANT)
-        .arg(serde_json::to_string(task)?)
-        .env_remove("RUST_LOG")
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()?;
+    let output = command(task)?.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     let printed = String::from_utf8_lossy(&output.stdout);
     // A subscriber may have printed the lines before the last one.
     match printed.lines().last().map(serde_json::from_str) {
@@ -72,8 +73,11 @@ fn run(task: &Task) -> Result<Measurement, BoxError> {
         Contestant::Latency { runtime } => runtime.build()?.block_on(product::latency(task)),
         Contestant::Stalled => RuntimeKind::TwoWorkers.build()?.block_on(no_op::stalled(task)),
         // The faster of the two runtimes for each of these.
-        Contestant::Partitions => {
-            RuntimeKind::CurrentThread.build()?.block_on(baseline::partitions::run(task))
+        Contestant::Tutorial => {
+            RuntimeKind::CurrentThread.build()?.block_on(baseline::tutorial::run(task))
+        }
+        Contestant::Partitions(check) => {
+            RuntimeKind::CurrentThread.build()?.block_on(baseline::partitions::run(task, check))
         }
         Contestant::Concurrent => {
             RuntimeKind::CurrentThread.build()?.block_on(baseline::concurrent::run(task))

@@ -7,12 +7,21 @@ use std::time::Duration;
 use campanile::{BoxError, lock::Clock};
 use tokio::sync::Notify;
 
+use super::latency::Latencies;
+use super::ledger::{Effect, Ledger};
 use super::measurement::Measurement;
 use super::task::Task;
 use super::usage::{Usage, peak, resident};
 
 /// The clock is read once per this number of records.
 const RECORDS_PER_CLOCK_CHECK: u64 = 32;
+
+/// How long the requests of handlers take to their receiver, in turns, so that handlers do not run
+/// in step.
+pub(super) const REQUEST_TIMES: [Duration; 2] =
+    [Duration::from_millis(1), Duration::from_millis(2)];
+/// How long the responses take.
+pub(super) const RESPONSE_TIME: Duration = Duration::from_millis(1);
 
 /// Counts a contestant's work, and ends its run.
 pub(super) struct Counters {
@@ -30,14 +39,19 @@ pub(super) struct Counters {
     first: OnceLock<Usage>,
     result: OnceLock<Measurement>,
     ended: Notify,
+    ledger: Option<Ledger>,
+    latencies: Option<Latencies>,
 }
 
 impl Counters {
     /// Create this last before serving: the memory resident at this point is the baseline of the
     /// peak.
-    pub(super) fn new(task: &Task) -> Self {
+    ///
+    /// # Errors
+    /// Fails if the ledger cannot be opened.
+    pub(super) fn new(task: &Task) -> Result<Self, BoxError> {
         let zeros = |n: u64| (0..n).map(|_| AtomicU8::new(0)).collect();
-        Self {
+        Ok(Self {
             records: task.records,
             limit: task.limit,
             clock: Clock::boot(),
@@ -46,13 +60,15 @@ impl Counters {
             repeated: AtomicU64::new(0),
             duplicates: AtomicU64::new(0),
             reordered: AtomicU64::new(0),
-            calls: zeros(task.records),
+            calls: zeros(if task.ledger.is_none() { task.records } else { 0 }),
             last_of_partition: (0..task.partitions).map(|_| AtomicI64::new(-1)).collect(),
             first: OnceLock::new(),
             result: OnceLock::new(),
             ended: Notify::new(),
+            ledger: task.ledger.as_deref().map(Ledger::open).transpose()?,
+            latencies: task.timed.then(|| Latencies::new(task)),
             idle: resident(),
-        }
+        })
     }
 
     /// Counts a record as received.
@@ -60,15 +76,39 @@ impl Counters {
         self.first.get_or_init(Usage::now);
     }
 
-    /// The handler: counts the call, and checks the order within the partition. A key ends with the
-    /// record's number.
+    /// The handler. A key ends with the record's number.
+    ///
+    /// With a ledger, sends a request to another service: the effect takes place when the request
+    /// arrives, and the handler ends when it has the response. Otherwise, only counts.
     ///
     /// # Errors
-    /// Fails if the key does not end with such a number.
-    pub(super) fn handle(&self, key: &str, partition: i32, offset: i64) -> Result<(), BoxError> {
-        let number: usize = key.rsplit('/').next().unwrap_or_default().parse()?;
+    /// Fails if the key does not end with a number, or if the ledger cannot be written.
+    pub(super) async fn handle(
+        &self,
+        key: &str,
+        partition: i32,
+        offset: i64,
+        payload: Option<&[u8]>,
+    ) -> Result<(), BoxError> {
+        let number: u64 = key.rsplit('/').next().unwrap_or_default().parse()?;
+        match &self.ledger {
+            Some(ledger) => {
+                tokio::time::sleep(REQUEST_TIMES[number as usize % REQUEST_TIMES.len()]).await;
+                ledger.append(Effect { number, partition, offset })?;
+                tokio::time::sleep(RESPONSE_TIME).await;
+            }
+            None => self.count(number, partition, offset)?,
+        }
+        match &self.latencies {
+            Some(latencies) => latencies.add(payload),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a call of the handler, and checks the order within the partition.
+    fn count(&self, number: u64, partition: i32, offset: i64) -> Result<(), BoxError> {
         self.handled.fetch_add(1, Relaxed);
-        if self.calls.get(number).ok_or("an unknown key")?.fetch_add(1, Relaxed) > 0 {
+        if self.calls.get(number as usize).ok_or("an unknown key")?.fetch_add(1, Relaxed) > 0 {
             self.repeated.fetch_add(1, Relaxed);
         }
         let last = &self.last_of_partition[partition as usize];
@@ -120,7 +160,9 @@ impl Counters {
     /// # Errors
     /// Fails if the run has not ended.
     pub(super) fn measurement(&self) -> Result<Measurement, BoxError> {
-        Ok(self.result.get().ok_or("the run stopped before its end")?.clone())
+        let result = self.result.get().ok_or("the run stopped before its end")?.clone();
+        let latency = self.latencies.as_ref().map(Latencies::quantiles).transpose()?;
+        Ok(Measurement { latency, ..result })
     }
 
     fn result(&self) -> Measurement {

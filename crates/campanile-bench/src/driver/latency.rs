@@ -12,17 +12,20 @@ use tokio::sync::Notify;
 
 use super::measurement::{Latency, Measurement};
 use super::task::Task;
-use super::topic::{KEY_HEADER, idempotency_key};
+use super::topic::{KEY_HEADER, Topic, idempotency_key};
 
-pub(super) const TOPIC: &str = "latency";
-pub(super) const PARTITIONS: i32 = 6;
-/// Number of records of a run.
-pub(super) const RECORDS: u64 = 1_200;
+/// The topic of the load. Its records are those of a run.
+pub(super) const TOPIC: Topic = Topic {
+    name: "latency",
+    partitions: 6,
+    records: 1_200,
+    value: size_of::<u64>(),
+    batch: None,
+    keyed: true,
+    timed: true,
+};
 /// Number of warm-up records at the start of a run, which do not count.
 const WARM_UP_RECORDS: usize = 200;
-/// Longer than a record takes.
-const PRODUCE_INTERVAL: Duration = Duration::from_millis(3);
-
 /// The latencies of a run's records.
 pub(super) struct Latencies {
     records: usize,
@@ -62,17 +65,19 @@ impl Latencies {
     /// # Errors
     /// Fails if too few records are complete.
     pub(super) fn measurement(&self) -> Result<Measurement, BoxError> {
+        let records = (self.records - WARM_UP_RECORDS) as u64;
+        Ok(Measurement { records, latency: Some(self.quantiles()?), ..Measurement::default() })
+    }
+
+    /// # Errors
+    /// Fails if too few records are complete.
+    pub(super) fn quantiles(&self) -> Result<Latency, BoxError> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taken =
             taken.get(WARM_UP_RECORDS..self.records).ok_or("not enough records")?.to_vec();
         taken.sort_unstable();
         let at = |part: f64| taken[(taken.len() as f64 * part) as usize].as_secs_f64() * 1e6;
-        let latency = Latency { p50: at(0.5), p99: at(0.99) };
-        Ok(Measurement {
-            records: taken.len() as u64,
-            latency: Some(latency),
-            ..Measurement::default()
-        })
+        Ok(Latency { p50: at(0.5), p99: at(0.99) })
     }
 }
 
@@ -83,24 +88,26 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn start(kafka: &KafkaServer) -> Result<Self, BoxError> {
-        kafka.create_topic(TOPIC, PARTITIONS, &[])?;
+    /// Starts to produce a record each `interval`, which should be longer than a record takes.
+    pub(super) fn start(kafka: &KafkaServer, interval: Duration) -> Result<Self, BoxError> {
+        kafka.create_topic(TOPIC.name, TOPIC.partitions, &[])?;
         let producer = Producer::new(&kafka.bootstrap())?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
             let clock = Clock::boot();
-            for (number, partition) in (0..).zip((0..PARTITIONS).cycle()) {
+            for (number, partition) in (0..).zip((0..TOPIC.partitions).cycle()) {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
                 let produced = clock.now();
-                let message = Message::to(TOPIC)
+                let message = Message::to(TOPIC.name)
                     .partition(partition)
+                    .key(number.to_string())
                     .header(KEY_HEADER, idempotency_key(number))
                     .payload((produced.as_nanos() as u64).to_be_bytes());
                 producer.produce(message)?;
-                thread::sleep(PRODUCE_INTERVAL.saturating_sub(clock.now() - produced));
+                thread::sleep(interval.saturating_sub(clock.now() - produced));
             }
             Ok(())
         });

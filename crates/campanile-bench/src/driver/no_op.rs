@@ -15,7 +15,7 @@ use super::measurement::Measurement;
 use super::task::{OrderKind, Task};
 
 pub(super) async fn driver(task: &Task, order: OrderKind) -> Result<Measurement, BoxError> {
-    let counters = Arc::new(Counters::new(task));
+    let counters = Arc::new(Counters::new(task)?);
     let counted = counters.clone();
     let service = service_fn(move |record: Record| {
         counted.record_received();
@@ -35,7 +35,7 @@ pub(super) async fn driver(task: &Task, order: OrderKind) -> Result<Measurement,
 
 /// Never finishes a record. Measures the memory when the time is up.
 pub(super) async fn stalled(task: &Task) -> Result<Measurement, BoxError> {
-    let counters = Arc::new(Counters::new(task));
+    let counters = Arc::new(Counters::new(task)?);
     let counted = counters.clone();
     let service = service_fn(move |_: Record| {
         counted.record_received();
@@ -56,7 +56,7 @@ pub(super) fn bare(task: &Task) -> Result<Measurement, BoxError> {
         // By default, a full queue pauses fetching of its partition for a second.
         .set("fetch.queue.backoff.ms", "5")
         .create()?;
-    let counters = Counters::new(task);
+    let counters = Counters::new(task)?;
     consumer.subscribe(&[&task.topic])?;
     while !counters.has_ended() {
         let Some(message) = consumer.poll(Duration::from_millis(100)) else { continue };

@@ -21,7 +21,7 @@ const NAMESPACE: &str = "bench";
 
 pub(super) async fn run(task: &Task, order: OrderKind) -> Result<Measurement, BoxError> {
     let store = RedisStore::connect(&*task.redis).await?;
-    let counters = Arc::new(Counters::new(task));
+    let counters = Arc::new(Counters::new(task)?);
     let (on_request, on_response, on_call) = (counters.clone(), counters.clone(), counters.clone());
     let service = ServiceBuilder::new()
         .map_request(move |record: Record| {
@@ -36,7 +36,7 @@ pub(super) async fn run(task: &Task, order: OrderKind) -> Result<Measurement, Bo
         })
         .layer(DecodeLayer::bytes())
         .layer(IdempotencyLayer::new(store, NAMESPACE, key::header(KEY_HEADER))?)
-        .service_fn(move |request: Request<Bytes>| ready(handle(&on_call, request.record())));
+        .service_fn(move |request: Request<Bytes>| handle(on_call.clone(), request));
     let end = counters.clone();
     Consumer::new(task.consumer_config())?
         .subscribe([&*task.topic])
@@ -47,9 +47,10 @@ pub(super) async fn run(task: &Task, order: OrderKind) -> Result<Measurement, Bo
     counters.measurement()
 }
 
-fn handle(counters: &Counters, record: &Record) -> Result<(), BoxError> {
+async fn handle(counters: Arc<Counters>, request: Request<Bytes>) -> Result<(), BoxError> {
+    let record = request.record();
     let key = record.headers().get_str(KEY_HEADER).ok_or("no idempotency key")?;
-    counters.handle(key, record.partition(), record.offset())
+    counters.handle(key, record.partition(), record.offset(), Some(request.body())).await
 }
 
 /// Processes one record at a time. Measures the time since each record was produced.
@@ -70,7 +71,7 @@ pub(super) async fn latency(task: &Task) -> Result<Measurement, BoxError> {
         ended.map(move |outcome| outcome.and_then(|_| latencies.add(produced.as_deref())))
     });
     let end = latencies.clone();
-    Consumer::new(task.consumer_config().set("auto.offset.reset", "latest"))?
+    Consumer::new(task.consumer_config())?
         .subscribe([&*task.topic])
         .serve(service)
         .with_graceful_shutdown(async move { end.wait_until_complete().await })

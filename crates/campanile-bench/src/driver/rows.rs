@@ -7,7 +7,7 @@ use campanile::BoxError;
 use super::latency::{self, Load};
 use super::measurement::{Latency, Measurement};
 use super::runner::Runner;
-use super::task::{Contestant, OrderKind, RuntimeKind, Telemetry};
+use super::task::{Check, Contestant, OrderKind, RuntimeKind, Telemetry};
 use super::topic::Topic;
 use super::{sleeping, slow_partition};
 use crate::report::{Comparison, Goal, Goals, Report, Row};
@@ -40,6 +40,7 @@ const PAYMENTS: Topic = Topic {
     value: 100,
     batch: None,
     keyed: true,
+    timed: false,
 };
 
 const SIXTY_PARTITIONS: Topic = Topic { partitions: 60, records: 500_000, ..PAYMENTS };
@@ -78,7 +79,7 @@ fn by_partition(
         [
             with_layer(OrderKind::ByPartition, RuntimeKind::TwoWorkers),
             with_layer(OrderKind::ByPartition, RuntimeKind::CurrentThread),
-            Contestant::Partitions,
+            Contestant::Partitions(Check::ClaimAndCompletion),
         ],
     )?;
     let reference = ("a task per partition by hand", baseline);
@@ -139,16 +140,10 @@ fn by_key_256(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> 
 
 /// Compares the latency from producing a record to its completion with two round trips to Redis.
 fn latency_1(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
-    let load = Load::start(&runner.kafka)?;
-    let topic = Topic {
-        name: latency::TOPIC,
-        partitions: latency::PARTITIONS,
-        records: latency::RECORDS,
-        ..PAYMENTS
-    };
-    runner.mark_filled(&topic);
+    let load = Load::start(&runner.kafka, Duration::from_millis(3))?;
+    runner.mark_filled(&latency::TOPIC);
     let [two, current, bare] = runner.rounds(
-        &topic,
+        &latency::TOPIC,
         [
             Contestant::Latency { runtime: RuntimeKind::TwoWorkers },
             Contestant::Latency { runtime: RuntimeKind::CurrentThread },
@@ -261,7 +256,7 @@ fn observed(runner: &mut Runner, by: Telemetry) -> Result<[Vec<Measurement>; 2],
 fn memory_500(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let (partitions, records) = if runner.options.full { (500, 1_024) } else { (200, 256) };
     let value = 1024 * 1024;
-    let topic = Topic { name: "memory", partitions, records, value, keyed: false, batch: None };
+    let topic = Topic { name: "memory", partitions, records, value, keyed: false, ..PAYMENTS };
     runner.fill(&topic)?;
     let mut values = Vec::new();
     for _ in 0..runner.options.rounds {

@@ -1,6 +1,7 @@
 //! The servers, and the contestants' turns on them.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use campanile::BoxError;
@@ -17,6 +18,8 @@ pub(super) struct Runner {
     pub(super) kafka: KafkaServer,
     pub(super) redis: RedisServer,
     pub(super) options: Options,
+    /// As in [`Task::ledger`].
+    pub(super) ledger: Option<PathBuf>,
     filled: HashSet<&'static str>,
     groups: u32,
 }
@@ -27,6 +30,7 @@ impl Runner {
             kafka: KafkaServer::start()?,
             redis: RedisServer::start()?,
             options,
+            ledger: None,
             filled: HashSet::new(),
             groups: 0,
         })
@@ -72,8 +76,13 @@ impl Runner {
         contestant: Contestant,
         limit: Duration,
     ) -> Result<Measurement, BoxError> {
+        child::run_in_child(&self.task(topic, contestant, limit))
+    }
+
+    /// Creates the task of a contestant, with a group of its own.
+    pub(super) fn task(&mut self, topic: &Topic, contestant: Contestant, limit: Duration) -> Task {
         self.groups += 1;
-        child::run_in_child(&Task {
+        Task {
             contestant,
             brokers: self.kafka.bootstrap(),
             redis: self.redis.url(),
@@ -82,7 +91,9 @@ impl Runner {
             group: format!("bench-{}", self.groups),
             records: topic.records,
             limit,
-        })
+            timed: topic.timed,
+            ledger: self.ledger.clone(),
+        }
     }
 
     /// Deletes all keys.

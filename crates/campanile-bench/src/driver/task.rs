@@ -1,11 +1,15 @@
 //! The task of a child process.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use campanile::{BoxError, ConsumerConfig, ProcessingOrder};
 use rdkafka::ClientConfig;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
+
+/// The group notices a killed consumer after this time, so that its successor starts soon.
+const SESSION_TIMEOUT_MS: &str = "6000";
 
 /// One run of one contestant over one topic.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +25,10 @@ pub(super) struct Task {
     pub(super) records: u64,
     /// The run ends at the latest this long after its first record.
     pub(super) limit: Duration,
+    /// As in [`Topic::timed`](super::topic::Topic::timed).
+    pub(super) timed: bool,
+    /// The file of the handlers' effects, if they have any.
+    pub(super) ledger: Option<PathBuf>,
 }
 
 /// A program to measure.
@@ -34,8 +42,10 @@ pub(super) enum Contestant {
     Latency { runtime: RuntimeKind },
     /// The driver with handlers that never finish.
     Stalled,
+    /// Handwritten: one record at a time, as in tutorials.
+    Tutorial,
     /// Handwritten: a task per partition.
-    Partitions,
+    Partitions(Check),
     /// Handwritten: 256 records concurrently in any order.
     Concurrent,
     /// Handwritten: two calls to Redis per record; reports the time since each record was produced.
@@ -49,6 +59,17 @@ pub(super) enum Contestant {
 pub(super) enum OrderKind {
     ByPartition,
     ByKey,
+    None,
+}
+
+/// How a handwritten consumer recognizes duplicates in Redis.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Check {
+    /// A claim before the handler, which is kept. A claimed key is skipped.
+    Claim,
+    /// A claim before the handler, which expires unless the key is completed after the handler. A
+    /// claimed key is waited for.
+    ClaimAndCompletion,
 }
 
 /// What observes a contestant.
@@ -72,9 +93,11 @@ pub(super) enum RuntimeKind {
 }
 
 impl Task {
-    /// Settings of Campanile's consumer: the defaults, but starting at the beginning of the topic.
+    /// Settings of Campanile's consumer: the defaults, except for the start and the session.
     pub(super) fn consumer_config(&self) -> ConsumerConfig {
-        ConsumerConfig::new(&self.brokers, &self.group).set("auto.offset.reset", "earliest")
+        ConsumerConfig::new(&self.brokers, &self.group)
+            .set("auto.offset.reset", self.start())
+            .set("session.timeout.ms", SESSION_TIMEOUT_MS)
     }
 
     /// Settings of a handwritten consumer: the program stores offsets, and librdkafka's timer
@@ -84,9 +107,15 @@ impl Task {
         config
             .set("bootstrap.servers", &self.brokers)
             .set("group.id", &self.group)
-            .set("auto.offset.reset", "earliest")
+            .set("auto.offset.reset", self.start())
+            .set("session.timeout.ms", SESSION_TIMEOUT_MS)
             .set("enable.auto.offset.store", "false");
         config
+    }
+
+    /// Where a new group starts.
+    fn start(&self) -> &'static str {
+        if self.timed { "latest" } else { "earliest" }
     }
 }
 
@@ -95,6 +124,7 @@ impl OrderKind {
         match self {
             Self::ByPartition => ProcessingOrder::by_partition(),
             Self::ByKey => ProcessingOrder::by_key(),
+            Self::None => ProcessingOrder::none(),
         }
     }
 }

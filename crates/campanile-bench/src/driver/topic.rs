@@ -29,6 +29,9 @@ pub(super) struct Topic {
     pub(super) batch: Option<usize>,
     /// Whether each record has an idempotency key. If so, 5 % of the records are exact duplicates.
     pub(super) keyed: bool,
+    /// Whether a payload is the time at which its record was produced, in nanoseconds since boot. A
+    /// run then starts at the end of the topic, and measures latencies.
+    pub(super) timed: bool,
 }
 
 impl Topic {
@@ -102,6 +105,11 @@ impl Topic {
             return Err(format!("{} has {found} of {} records", self.name, self.records).into());
         }
         Ok(())
+    }
+
+    /// The numbers in the keys of all records.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        (0..self.records).map(|number| self.original(number))
     }
 
     /// Finds the record that this one duplicates. An original is mapped to itself.

@@ -12,11 +12,11 @@ use rdkafka::consumer::{Consumer, StreamConsumer};
 use rdkafka::message::OwnedMessage;
 use tokio::sync::mpsc;
 
-use super::idempotency_key;
-use super::store::{Claim, Store};
+use super::process_once;
+use super::store::Store;
 use crate::driver::counters::Counters;
 use crate::driver::measurement::Measurement;
-use crate::driver::task::Task;
+use crate::driver::task::{Check, Task};
 
 /// librdkafka delivers long runs of records of one partition. A short queue would fill up and block
 /// the other partitions.
@@ -28,10 +28,10 @@ struct Context {
     consumer: StreamConsumer,
 }
 
-pub(in crate::driver) async fn run(task: &Task) -> Result<Measurement, BoxError> {
-    let store = Store::connect(&task.redis).await?;
+pub(in crate::driver) async fn run(task: &Task, check: Check) -> Result<Measurement, BoxError> {
+    let store = Store::connect(&task.redis, check).await?;
     let consumer: StreamConsumer = task.client_config().create()?;
-    let context = Arc::new(Context { counters: Counters::new(task), store, consumer });
+    let context = Arc::new(Context { counters: Counters::new(task)?, store, consumer });
     context.consumer.subscribe(&[&task.topic])?;
     match select(pin!(consume(&context)), pin!(context.counters.wait_until_ended())).await {
         Either::Left((result, _)) => result?,
@@ -66,14 +66,7 @@ async fn process_partition(
     mut records: mpsc::Receiver<OwnedMessage>,
 ) -> Result<(), BoxError> {
     while let Some(message) = records.recv().await {
-        let key = idempotency_key(&message)?;
-        match context.store.claim(key).await? {
-            Claim::Acquired => {
-                context.counters.handle(key, message.partition(), message.offset())?;
-                context.store.complete(key).await?;
-            }
-            Claim::Busy | Claim::Completed => context.counters.record_duplicate(),
-        }
+        process_once(&context.store, &context.counters, &message).await?;
         context.consumer.store_offset(message.topic(), message.partition(), message.offset())?;
         context.counters.record_finished();
     }

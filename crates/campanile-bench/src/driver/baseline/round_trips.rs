@@ -6,21 +6,20 @@ use rdkafka::Message;
 use rdkafka::consumer::{Consumer, StreamConsumer};
 
 use super::idempotency_key;
-use super::store::{Claim, Store};
+use super::store::Store;
 use crate::driver::latency::Latencies;
 use crate::driver::measurement::Measurement;
-use crate::driver::task::Task;
+use crate::driver::task::{Check, Task};
 
 pub(in crate::driver) async fn run(task: &Task) -> Result<Measurement, BoxError> {
-    let store = Store::connect(&task.redis).await?;
-    let consumer: StreamConsumer =
-        task.client_config().set("auto.offset.reset", "latest").create()?;
+    let store = Store::connect(&task.redis, Check::ClaimAndCompletion).await?;
+    let consumer: StreamConsumer = task.client_config().create()?;
     let latencies = Latencies::new(task);
     consumer.subscribe(&[&task.topic])?;
     while !latencies.is_complete() {
         let message = consumer.recv().await?;
         let key = idempotency_key(&message)?;
-        if store.claim(key).await? == Claim::Acquired {
+        if store.claim(key).await? {
             std::hint::black_box(message.payload());
             store.complete(key).await?;
         }

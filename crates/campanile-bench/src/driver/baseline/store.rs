@@ -1,54 +1,72 @@
 //! Claims with `SET NX PX` and completes with a script, over one multiplexed connection.
 
+use std::time::Duration;
+
 use campanile::BoxError;
 use redis::aio::ConnectionManager;
 use redis::{AsyncCommands, Client, ExistenceCheck, Script, SetExpiry, SetOptions};
 
+use crate::driver::task::Check;
+
 const CLAIM_MS: u64 = 30_000;
 const RETENTION_MS: u64 = 86_400_000;
+/// The pauses before a claimed key is read again.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Store {
     connection: ConnectionManager,
+    check: Check,
     owner: String,
     complete: Script,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Claim {
-    Acquired,
-    /// Claimed by another owner.
-    Busy,
-    Completed,
-}
-
 impl Store {
-    pub(super) async fn connect(url: &str) -> Result<Self, BoxError> {
+    pub(super) async fn connect(url: &str, check: Check) -> Result<Self, BoxError> {
         Ok(Self {
             connection: Client::open(url)?.get_connection_manager().await?,
+            check,
             owner: format!("PROCESSING:worker-{}", std::process::id()),
             complete: Script::new(include_str!("complete.lua")),
         })
     }
 
-    pub(super) async fn claim(&self, key: &str) -> Result<Claim, BoxError> {
+    /// Claims a key. Returns whether its record is to be handled, and otherwise is a duplicate.
+    pub(super) async fn claim(&self, key: &str) -> Result<bool, BoxError> {
         let (mut connection, key) = (self.connection.clone(), format!("idem:{key}"));
+        let expiry = match self.check {
+            Check::Claim => RETENTION_MS,
+            Check::ClaimAndCompletion => CLAIM_MS,
+        };
         let options = SetOptions::default()
             .conditional_set(ExistenceCheck::NX)
-            .with_expiration(SetExpiry::PX(CLAIM_MS));
-        let set: Option<String> = connection.set_options(&key, &self.owner, options).await?;
-        if set.is_some() {
-            return Ok(Claim::Acquired);
+            .with_expiration(SetExpiry::PX(expiry));
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let set: Option<String> =
+                connection.set_options(&key, &self.owner, options.clone()).await?;
+            if set.is_some() {
+                return Ok(true);
+            }
+            if matches!(self.check, Check::Claim) {
+                return Ok(false);
+            }
+            let state: Option<String> = connection.get(&key).await?;
+            if state.as_deref() == Some("COMPLETED") {
+                return Ok(false);
+            }
+            // The key is claimed by another record, or was by a process that was killed.
+            tokio::time::sleep(pause).await;
+            pause = LONGEST_PAUSE.min(2 * pause);
         }
-        let state: Option<String> = connection.get(&key).await?;
-        Ok(match state.as_deref() {
-            Some("COMPLETED") => Claim::Completed,
-            _ => Claim::Busy,
-        })
     }
 
     /// # Errors
     /// Also fails if the claim was lost.
     pub(super) async fn complete(&self, key: &str) -> Result<(), BoxError> {
+        if matches!(self.check, Check::Claim) {
+            return Ok(());
+        }
         let owned: bool = self
             .complete
             .key(format!("idem:{key}"))
