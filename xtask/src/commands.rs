@@ -1,8 +1,20 @@
 use crate::Result;
+use crate::document::Block;
 use crate::install::install;
 use crate::progress::{Progress, cargo};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
+
+/// The comparison with loops written by hand.
+const LOOPS: Block<'_> = Block {
+    name: "bench loops",
+    documents: &["README.md", "docs/choosing.md"],
+    written_by: "bench loops --write",
+};
+
+/// The time limit of building and running the comparison: several times its duration.
+const LOOPS_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Starts Kafka, Redis and Postgres for manual use.
 pub(crate) fn servers(progress: &Progress, args: &[OsString]) -> Result {
@@ -20,6 +32,17 @@ pub(crate) fn servers(progress: &Progress, args: &[OsString]) -> Result {
 pub(crate) fn bench(progress: &Progress, args: &[OsString]) -> Result {
     install(progress)?;
     let mut command = cargo();
-    command.args(["run", "--release", "--package", "campanile-bench", "--"]).args(args);
+    command.args(BENCH).args(args);
     Err(command.exec().into())
 }
+
+/// Compares loops written by hand with Campanile, and writes the table into the documents.
+pub(crate) fn write_loops(progress: &Progress) -> Result {
+    install(progress)?;
+    let mut command = cargo();
+    command.args(BENCH).arg("loops");
+    LOOPS.write(progress, &mut command, LOOPS_TIMEOUT)
+}
+
+/// Cargo's arguments for the benchmarks.
+const BENCH: [&str; 5] = ["run", "--release", "--package", "campanile-bench", "--"];

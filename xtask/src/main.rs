@@ -47,6 +47,10 @@ cargo xtask <command>
             Their data is deleted at the end.
   bench [core|redis|postgres|driver|admin] [--json FILE] [--only ROW[,ROW]] [--rounds N] [--seconds N]
             runs the benchmarks; of the driver's, --only runs these rows, such as by-partition-6.
+  bench loops [--rounds N | --write]
+            compares the loops that are written by hand with Campanile: rate, CPU, memory and latency,
+            then the effects that are lost and repeated when each of them is killed. Prints a table;
+            --write writes it into README.md and docs/choosing.md. Takes about 20 minutes.
   prove [AREA] [--size small|full]
             explores what can be explored completely, and writes what it saw into docs/evidence.md: all
             areas, or this one. The areas are `model`: the protocol's step in every history of a few
@@ -83,6 +87,9 @@ fn main() -> ExitCode {
         (Some("test"), true) => ci::test(&progress).map(success_message),
         (Some("install"), true) => install::install(&progress).map(success_message),
         (Some("servers"), _) => commands::servers(&progress, &rest).map(success_message),
+        (Some("bench"), _) if rest == ["loops", "--write"] => {
+            commands::write_loops(&progress).map(success_message)
+        }
         (Some("bench"), _) => commands::bench(&progress, &rest).map(success_message),
         (Some("prove"), _) => prove::prove(&progress, &rest).map(success_message),
         (Some("soak"), true) => soak::ALL.run(&progress),
