@@ -46,3 +46,15 @@ pub(crate) fn write_loops(progress: &Progress) -> Result {
 
 /// Cargo's arguments for the benchmarks.
 const BENCH: [&str; 5] = ["run", "--release", "--package", "campanile-bench", "--"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_have_the_same_table_of_loops() {
+        let blocks = LOOPS.read().unwrap();
+        assert!(blocks[0].contains("| consumer |"), "{}", blocks[0]);
+        assert_eq!(blocks[0], blocks[1]);
+    }
+}
