@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// The coordinates of the record
     #[arg(value_name = "TOPIC/PARTITION@OFFSET")]
     record: Coordinates,
-    /// The consumer group, whose committed offset says whether the record is finished
+    /// The consumer group; its committed offset says whether the record is finished
     #[arg(long)]
     group: Option<String>,
     /// The maximum attempts of the layer, to tell a record with none left

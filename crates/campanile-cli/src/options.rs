@@ -54,7 +54,7 @@ impl KafkaOptions {
             config.set("bootstrap.servers", brokers);
         }
         for setting in &self.settings {
-            // Not by clap, whose error contains the text.
+            // Not by clap, because its error contains the text.
             let (name, value) = parse_pair(setting)
                 .map_err(|error| ConfigError::new(format!("a value of --kafka: {error}")))?;
             if SECRETS.iter().any(|secret| name.contains(secret)) {

@@ -17,7 +17,7 @@ fn run(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Writes the settings of a deployment whose servers are not up.
+/// Writes the settings of a deployment without running servers.
 fn settings() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let [kafka, redis] = [free_port().unwrap(), free_port().unwrap()];

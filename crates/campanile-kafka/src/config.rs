@@ -99,7 +99,7 @@ impl ConsumerConfig {
         config.into()
     }
 
-    /// Creates a configuration from the environment variables whose names start with this prefix. The
+    /// Creates a configuration from the environment variables with this prefix. The
     /// rest of a name, in lower case and with `.` for each `_`, is the name of the setting: with the
     /// prefix `BILLING_KAFKA_`, the variable `BILLING_KAFKA_BOOTSTRAP_SERVERS` sets
     /// `bootstrap.servers`. The variables are read now, not when the consumer is created.

@@ -25,7 +25,7 @@ pub(crate) struct Budget {
     pub(crate) forward: u8,
     /// Steps of the store's clock back, by half an hour or by a day.
     pub(crate) back: u8,
-    /// Entries whose retention ends.
+    /// Entries that reach the end of their retention.
     pub(crate) expirations: u8,
     /// Entries that the store loses, at any time.
     pub(crate) evictions: u8,

@@ -1,4 +1,4 @@
-//! What the explorer explores: who takes part, and what may go wrong how often.
+//! What the explorer explores: the clients, and how often each fault may occur.
 
 use crate::action::Budget;
 use crate::compact::{Calendar, Slot, TICK};
@@ -36,7 +36,7 @@ pub struct Config {
 enum Start {
     /// Without an entry.
     Empty,
-    /// With entries whose counters are near their limits.
+    /// With entries with counters near their limits.
     Limits,
     /// Without an entry, some ticks before the last token.
     LastTokens,

@@ -96,7 +96,7 @@ struct Search {
     seen: FxHashSet<u64>,
     /// How each state was found: from which state, by which action. A root has none.
     origins: Vec<Option<(u32, Action)>>,
-    /// The states whose actions are still to be performed.
+    /// The states with actions that are still to be performed.
     queue: VecDeque<World>,
 }
 

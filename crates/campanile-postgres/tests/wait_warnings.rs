@@ -91,7 +91,7 @@ async fn handlers_waiting_for_connections_are_logged_with_advice() {
     );
 }
 
-/// The lock is lost while a handler runs, whose transaction is rolled back.
+/// The lock is lost while a handler runs; its transaction is rolled back.
 #[tokio::test]
 async fn lost_lock_of_an_inbox_is_no_possible_double_effect() {
     let log = log();

@@ -32,7 +32,7 @@ fn record(offset: i64, body: &'static str) -> Record {
     Record::builder("jobs", 0, offset).payload(body).build()
 }
 
-/// Creates a stack whose handler does what the body of the record says.
+/// Creates a stack with a handler that does what the body of the record says.
 fn stack(
     history: &HistoryRecorder,
     clock: &TestClock,

@@ -12,7 +12,7 @@ use crate::files::{self, Query};
 use crate::prometheus::{Prometheus, Sample};
 use crate::visible::SHOWN;
 
-/// The alerts whose conditions take longer than the run.
+/// The alerts with conditions that take longer than the run.
 const SLOW: &[&str] = &[
     "CampanileOldestRecordAges",
     "CampanileLagGrows",

@@ -15,7 +15,7 @@ use crate::{KAFKA, PARTITIONS, TIMEOUT, Topics, group, invoices, start_behind_pr
 /// The number of records in each partition.
 const RECORDS: i64 = 4;
 
-/// The partition without a committed offset, whose start the consumer looks up.
+/// The partition without a committed offset. The consumer looks up its start.
 const UNCOMMITTED: i32 = 0;
 
 /// On its own, librdkafka starts at `auto.offset.reset` in this situation.

@@ -165,7 +165,7 @@ impl Server {
                         display(limit),
                         display(handler)
                     ),
-                    "the server ends the transaction of a slow handler, whose attempt then fails",
+                    "the server ends the transaction of a slow handler, and the attempt fails",
                     format!("raise `{name}` for the user, or shorten the handler's timeout"),
                 );
             }

@@ -55,7 +55,7 @@ impl EntryQuery {
         self
     }
 
-    /// Selects only entries whose last error contains this text.
+    /// Selects only entries with this text in their last error.
     pub fn with_error(mut self, text: impl Into<Box<str>>) -> Self {
         self.error = Some(text.into());
         self

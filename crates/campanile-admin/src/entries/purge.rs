@@ -19,7 +19,7 @@ use crate::pacer::Pacer;
 /// Deletes the entries that a query selects, to free memory or to forget a namespace. A later delivery
 /// of a deleted key is processed as that of a new one.
 ///
-/// Never deletes an entry whose lock has not expired, one that was granted within the last
+/// Never deletes a locked entry, one that was granted within the last
 /// [minute](campanile_core::limits::MIN_RETENTION), one that has changed since it was read, and a value
 /// that cannot be read. Keeps no progress: the entries that are left are those of the next run.
 #[derive(Clone, Debug)]

@@ -159,7 +159,7 @@ impl RepairPlan {
     /// Plans to let an entry expire `after` from the time of the change, or to delete it if that is
     /// zero. A delivery of the key after that is processed as that of a new one.
     ///
-    /// Neither an entry whose lock has not expired can expire, nor one within a
+    /// Neither a locked entry can expire, nor one within a
     /// [minute](campanile_core::limits::MIN_RETENTION) after its last grant.
     ///
     /// # Errors

@@ -57,8 +57,8 @@ impl Explain {
         Self { record, namespace, group: None, max_attempts: None, timeout }
     }
 
-    /// Sets the consumer group whose committed offset says whether the record is finished. Without it,
-    /// a record whose key has no entry cannot be explained further.
+    /// Sets the consumer group. Its committed offset says whether the record is finished. Without it,
+    /// a record without an entry cannot be explained further.
     pub fn with_group(mut self, group: impl Into<Box<str>>) -> Self {
         self.group = Some(group.into());
         self

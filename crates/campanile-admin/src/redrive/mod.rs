@@ -143,8 +143,8 @@ impl Redrive {
         self
     }
 
-    /// Sets how often a record is brought back. A letter whose record was brought back so often is
-    /// parked. Default: 3, because a record that fails again after three fixes needs another kind of
+    /// Sets how often a record is brought back. A letter is parked if its record was brought back so
+    /// often. Default: 3, because a record that fails again after three fixes needs another kind of
     /// attention.
     pub fn with_max_redrives(mut self, redrives: u32) -> Self {
         self.max_redrives = redrives;
@@ -167,7 +167,7 @@ impl Redrive {
         self
     }
 
-    /// Also produces the records of letters whose keys have no entry in the store, because the entry
+    /// Also produces the records of letters that have no entry in the store, because the entry
     /// has expired or was lost. Default: they are parked, because a wrong store has no entries
     /// either, and the consumer would then answer the records as already given up.
     pub fn with_letters_without_entry(mut self) -> Self {

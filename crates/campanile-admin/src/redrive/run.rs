@@ -53,7 +53,7 @@ pub(super) struct Run<'a, S, O> {
     /// Whether the topics of the records exist.
     topics: HashMap<Arc<str>, bool>,
     pacer: Pacer,
-    /// Letters whose keys are being processed.
+    /// Letters with a key that is being processed.
     pending: Vec<Letter>,
     /// How much longer to wait for the pending letters.
     patience: Duration,

@@ -15,7 +15,7 @@ impl Sample {
     }
 }
 
-/// Parses the samples whose names begin with `prefix`. Lines that are no samples are left out.
+/// Parses the samples with names that begin with `prefix`. Lines that are no samples are left out.
 pub(super) fn parse<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = Sample> + 'a {
     text.lines().filter(move |line| line.starts_with(prefix)).filter_map(parse_line)
 }

@@ -21,7 +21,7 @@ pub struct Snapshot {
     /// The consumer group.
     pub group: String,
     /// The state of the group, such as `Stable`. `None` if it is unknown: there is no such group, or it
-    /// uses Kafka's newer protocol, whose members librdkafka does not list.
+    /// uses Kafka's newer protocol, for which librdkafka lists no members.
     pub state: Option<String>,
     /// The number of members. `None` if it is unknown.
     pub members: Option<usize>,
@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub records_per_second: Option<f64>,
     /// The partitions, in the order of their topics and numbers.
     pub partitions: Vec<PartitionView>,
-    /// The processes of the application whose metrics are read.
+    /// The processes of the application that metrics are read from.
     pub processes: Vec<ProcessView>,
     /// The entries, if they are counted and the first count has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub struct ProcessView {
     pub paused: BTreeSet<String>,
     /// Whether no records are started because the store does not answer.
     pub store_unavailable: bool,
-    /// Handlers that have succeeded, and whose completion is not recorded yet.
+    /// Handlers that have succeeded without their completion being recorded yet.
     pub completions_unrecorded: f64,
 }
 

@@ -41,7 +41,7 @@ impl Scene {
         Self { topic: topic.to_owned(), dead, partitions, redis, store }
     }
 
-    /// The settings of a run, whose group soon notices that a process was killed.
+    /// The settings of a run. Its group soon notices that a process was killed.
     pub(crate) fn kafka(&self) -> ClientConfig {
         let mut config = KAFKA.consumer_config("unused");
         config.remove("group.id");

@@ -161,7 +161,7 @@ async fn verbs_work_on(store: &str) -> (Campanile, MockKafka) {
     (campanile, kafka)
 }
 
-/// Plants COMPLETED entries whose grants were long ago.
+/// Plants COMPLETED entries with grants of long ago.
 async fn plant_old(store: &str, names: &[&str]) {
     let store = store.parse::<StoreConfig>().unwrap().connect().await.unwrap();
     for name in names {

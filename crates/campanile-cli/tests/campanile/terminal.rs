@@ -8,7 +8,7 @@ use std::process::Command;
 pub(crate) enum Step<'a> {
     /// A command after a prompt, and the text that it is shown to print.
     Command { line: &'a str, output: String },
-    /// A command without a prompt, whose output is not shown.
+    /// A command without a prompt. Its output is not shown.
     Unshown(&'a str),
     /// What happens outside of the terminal: a comment of the document.
     Comment(&'a str),

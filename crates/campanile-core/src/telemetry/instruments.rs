@@ -94,7 +94,7 @@ instruments! {
         [open(NAMESPACE), SettlementKind::ATTRIBUTE],
         "Settlements that the store refused because another owner has taken over the key. If it is `complete`, the effect may have happened twice.";
     COMPLETIONS_UNRECORDED: Gauge, "campanile.completions.unrecorded", "{completion}", [open(NAMESPACE)],
-        "Handlers that have succeeded, and whose completion is being repeated because the store did not answer it.";
+        "Handlers that have succeeded, with a completion that is repeated until the store answers it.";
     STORE_CALLS: Histogram(STORE_SECONDS), "campanile.store.call.duration", "s",
         [StoreOperation::ATTRIBUTE],
         "Calls of the store, once for each kind of operation in the call. Calls that never wait, as those of `MemoryStore`, are not measured.";

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::{BatchLimits, BatchService};
 
 /// Turns a service that processes many requests at a time into a service for single requests. The
-/// inner service is a `Service<Vec<R>>` whose response is a `Vec` with one result per request, in
+/// inner service is a `Service<Vec<R>>` with a `Vec` as response, one result per request in
 /// the same order.
 ///
 /// Inside the [`IdempotencyLayer`](crate::IdempotencyLayer), each record of a batch has its own

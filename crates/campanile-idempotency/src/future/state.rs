@@ -16,7 +16,7 @@ use crate::error::IdempotencyError;
 use crate::keeper::{Acquisition, HeldLock, Settlement, Settling};
 use crate::telemetry::LayerMetrics;
 
-/// A wait whose output is its duration.
+/// A wait; the output is its duration.
 pub(super) type Wait = Pin<Box<dyn Future<Output = Duration> + Send>>;
 
 pin_project! {
@@ -66,7 +66,7 @@ pin_project! {
     }
 }
 
-/// A request whose record was started ahead of its turn.
+/// A request for a record that was started ahead of its turn.
 pub(super) enum AheadOfTurn<S, R> {
     /// The keeper's answer is handled.
     Acquired(Acquisition, Pending<S, R>),

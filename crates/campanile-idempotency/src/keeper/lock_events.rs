@@ -32,8 +32,8 @@ macro_rules! event {
 }
 
 impl LockEvents {
-    /// Logs that the lock is lost: perhaps before its handler has started, or with a handler whose
-    /// effect is rolled back.
+    /// Logs that the lock is lost: perhaps before its handler has started, or with a handler that
+    /// is rolled back.
     pub(super) fn log_lost(&self, cause: LostCause, is_effect_possible: bool) {
         event!(self, WARN, is_effect_possible.then_some("lock_lost"), ?cause, "lock lost");
     }

@@ -110,8 +110,8 @@ impl DriverStatus {
         self.store_down.load(Ordering::Relaxed)
     }
 
-    /// Adds partitions that the group has assigned, or the new assignment of a partition whose old one
-    /// is revoked.
+    /// Adds partitions that the group has assigned, or the new assignment of a partition after
+    /// the old one was revoked.
     pub(crate) fn assign(&self, assignments: &[Arc<Assignment>]) {
         let mut all = self.assignments();
         all.retain(|assignment| !assignment.is_revoked());

@@ -113,8 +113,8 @@ impl Context {
         });
     }
 
-    /// Seeks to the next offset of each of these partitions, whose position was reset to an earlier
-    /// offset. Partitions for which the seek fails stay in the list.
+    /// Seeks to the next offset of each of these partitions, because the position was reset to an
+    /// earlier offset. Partitions for which the seek fails stay in the list.
     ///
     /// When a paused partition is resumed, librdkafka (2.12) continues after the highest offset that it
     /// has delivered in batches, even after a reset. Only a seek makes it forget that offset.

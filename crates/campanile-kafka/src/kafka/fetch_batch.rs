@@ -13,7 +13,7 @@ pub(super) struct FetchBatch {
     pub(super) records: Vec<Received>,
     pub(super) amount: Amount,
     pub(super) largest: u64,
-    /// The partitions whose position was reset to an earlier offset.
+    /// The partitions with a position that was reset to an earlier offset.
     pub(super) resets: Vec<Arc<Assignment>>,
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct KafkaSource {
     commits: CommitStrategy,
     /// The start positions of partitions that librdkafka has not started yet.
     positions: Vec<Position>,
-    /// Partitions whose position was reset, and that librdkafka has to seek.
+    /// Partitions with a position that was reset, which librdkafka has to seek.
     resets: Vec<Arc<Assignment>>,
     /// The positions that drained partitions are moved to.
     seeks: Vec<Position>,

@@ -47,8 +47,8 @@ impl Batch {
         self.parts.is_empty()
     }
 
-    /// Drops the partitions that were revoked since the batch was taken, whose next owner sends the
-    /// outputs, and the records from a reset position on, which are delivered again.
+    /// Drops the partitions that were revoked since the batch was taken (their next owner sends the
+    /// outputs), and the records from a reset position on, which are delivered again.
     pub(super) fn retain_current(mut self) -> Self {
         self.parts.retain(|part| !part.assignment.pending_outputs.is_closed());
         for part in &mut self.parts {

@@ -49,7 +49,7 @@ impl Traces {
         self.spans(name).try_into().unwrap_or_else(|spans| panic!("{spans:?}"))
     }
 
-    /// Returns the span of this name whose parent is this span.
+    /// Finds the span of this name with this parent.
     pub(crate) fn child(&self, name: &str, parent: &SpanData) -> SpanData {
         let is_child = |span: &SpanData| span.parent_span_id == parent.span_context.span_id();
         self.spans(name).into_iter().find(is_child).unwrap()

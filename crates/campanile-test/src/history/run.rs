@@ -41,7 +41,7 @@ impl RunRecorder {
 
     fn record_end(&self, how: How) {
         let loss = self.lock.as_ref().and_then(|lock| lock.check().err());
-        // A lock whose attempt has ended was held until then.
+        // After the end of its attempt, the lock was held until then.
         let lost = loss.filter(|loss| loss.cause != LostCause::Ended).map(|loss| loss.to_string());
         let (at, run) = (self.recorder.now(), self.run);
         self.recorder.record(&Event::End(End { at, run, how, lost }));

@@ -19,7 +19,7 @@ pub(super) fn kill_children(parent: Pid) {
         eventually(EXIT_TIMEOUT, || children(parent).all(|(_, state)| state == "Z").then_some(()));
 }
 
-/// The children of a process, with their states. A process whose state is `Z` has closed its files.
+/// The children of a process, with their states. A process in state `Z` has closed its files.
 fn children(parent: Pid) -> impl Iterator<Item = (Pid, String)> {
     let parent = parent.as_raw_nonzero().to_string();
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {

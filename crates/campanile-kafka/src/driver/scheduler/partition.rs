@@ -226,7 +226,7 @@ mod tests {
         Partition::new(assignment, Arc::default(), metrics, true)
     }
 
-    /// Takes the watermark, and the offsets of the records whose outputs are sent with it.
+    /// Takes the watermark, and the offsets of the records with outputs that are sent with it.
     fn take(partition: &Partition) -> (i64, Vec<i64>) {
         let assignment = &partition.assignment;
         let taken = assignment.pending_outputs.take(|| assignment.uncommitted());
