@@ -76,7 +76,8 @@ pub enum Cause {
     ReopenedAfterCommit,
     /// An operator has taken the lock from its owner.
     Unlocked,
-    /// The last attempt failed permanently.
+    /// The last attempt failed permanently, and giving the record up was interrupted. A consumer that
+    /// stops at a permanent error does not record it as one.
     PermanentFailure,
     /// No attempts are left.
     Exhausted,
@@ -161,7 +162,8 @@ impl Cause {
             ),
             Self::NoConsumer => (
                 "The record waits for a consumer: the group has no members.",
-                "Start the consumer, or check the name of the group.",
+                "Start the consumer, or check the name of the group. If the consumer has stopped at this \
+                 record, as its log says, fix the error first.",
             ),
             Self::Behind => (
                 "The record was not reached: earlier records of its partition are not finished.",
@@ -265,10 +267,11 @@ impl Cause {
                 "Check that the former owner has stopped: its handler may still run.",
             ),
             Self::PermanentFailure => (
-                "The last attempt failed permanently. The next delivery gives the record up, at which a \
-                 consumer stops by default.",
-                "If the record must be processed, fix the cause and reopen the key with force. \
-                 Otherwise skip it, or set a dead-letter topic (`on_give_up`). Then start the consumer, \
+                "The last attempt failed permanently, and the record was not given up to the end. The next \
+                 delivery does that without running the handler, or stops the consumer, as it does by \
+                 default.",
+                "If the record must be processed, fix the cause and reopen the key with force: neither \
+                 a fixed handler nor more attempts change what is recorded. Otherwise skip it, or set a dead-letter topic (`on_give_up`). Then start the consumer, \
                  if it has stopped.",
             ),
             Self::Exhausted => (

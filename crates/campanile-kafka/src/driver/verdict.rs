@@ -76,8 +76,8 @@ fn layer_verdict(error: &IdempotencyError) -> Verdict {
             }),
             reason: exhausted.to_string(),
             help: give_up_help!(
-                "no attempts are left: fix the handler, raise `IdempotencyConfig::with_max_attempts`, \
-                 then restart"
+                "no attempts are left: fix the handler, raise `IdempotencyConfig::with_max_attempts` or \
+                 reopen the key with `campanile reopen --force`, then restart"
             ),
         },
         IdempotencyError::MissingKey

@@ -132,6 +132,18 @@ async fn default_policy_stops_until_more_attempts_are_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop_at_a_permanent_error_leaves_the_other_attempts() {
+    let kafka = kafka(&[PERMANENT]);
+    let (keeper, outcomes) = (keeper(), Outcomes::default());
+    for attempt in ["attempt 1 failed", "attempt 2 failed"] {
+        let consumer = consumer(kafka.consumer_config("g"), "orders");
+        let error = serve(consumer, service(&keeper, 3, &outcomes)).ended().await.unwrap_err();
+        let text = text(&error);
+        assert!(text.contains(attempt) && text.contains("card expired"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn skipped_records_become_failed_and_are_committed() {
     let payloads =
         [GOOD, FAILS, "no json", r#"{"id":""}"#, PERMANENT, GOOD, FAILS, PERMANENT, LAST];

@@ -398,7 +398,11 @@ fn add_retrying(add: Add<'_>) {
     add("no attempts left, maximum unknown", Cause::RetryDue, |s| {
         s.without_max_attempts().plant(|entry, this, _| entry.exhaust(this))
     });
-    add("consumer stopped at a permanent failure", Cause::PermanentFailure, |s| {
+    add("consumer stopped at a permanent error", Cause::NoConsumer, |s| {
+        // Attempts are left for a fixed handler.
+        s.group(Some(IDLE)).plant(|entry, this, _| entry.fail(entry.acquire(this), NOW, false))
+    });
+    add("give-up of a permanent failure released", Cause::PermanentFailure, |s| {
         s.group(Some(IDLE)).plant(|entry, this, _| {
             entry.fail(entry.acquire(this), NOW, true);
             release(entry, this);
