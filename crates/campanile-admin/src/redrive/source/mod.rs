@@ -1,22 +1,28 @@
 //! The letters of the dead-letter topic, from the group's offsets to the ends at the start.
+//!
+//! `calls` asks the brokers, `offsets` reads and commits those of the group, and `context` receives
+//! the callbacks of librdkafka.
+
+mod calls;
+mod context;
+mod offsets;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use campanile_core::{BoxError, ConfigError, Record};
+use campanile_core::Record;
 use campanile_kafka::ToRecord;
-use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
-use rdkafka::consumer::{
-    BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance, StreamConsumer,
-};
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::consumer::{Consumer, StreamConsumer};
+use rdkafka::error::KafkaError;
 use rdkafka::{Message, Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
+use self::calls::{RETRY_DELAY, is_permanent};
+use self::context::{Assignment, Context};
 use crate::AdminError;
 use crate::kafka::config_error;
 
@@ -36,9 +42,6 @@ const SETTINGS: &[(&str, &str)] = &[
 /// brokers allow by default, because no offset is at risk: each round of letters is committed
 /// before the next.
 const SESSION_TIMEOUT: (&str, &str) = ("session.timeout.ms", "6000");
-
-/// The time between two attempts of a call.
-const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// How long to wait until the group is left, which takes the brokers milliseconds.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -158,38 +161,6 @@ impl Source {
         Ok(source)
     }
 
-    async fn fetch_bounds(&self) -> Result<HashMap<i32, (i64, i64)>, AdminError> {
-        let Some(partitions) = self.partitions_of(&self.topic).await? else {
-            let topic = &self.topic;
-            return Err(ConfigError::new(format!("there is no topic `{topic}`")).into());
-        };
-        let (topic, timeout) = (self.topic.clone(), self.timeout);
-        self.call("cannot read the ends of the topic", move |consumer| {
-            let bounds =
-                |partition| Ok((partition, consumer.fetch_watermarks(&topic, partition, timeout)?));
-            (0..partitions).map(bounds).collect()
-        })
-        .await
-    }
-
-    /// Counts the partitions of a topic. `None` if the topic does not exist.
-    pub(super) async fn partitions_of(&self, topic: &str) -> Result<Option<i32>, AdminError> {
-        let (name, timeout) = (topic.to_owned(), self.timeout);
-        self.call(&format!("cannot look up `{topic}`"), move |consumer| {
-            let metadata = consumer.fetch_metadata(Some(&name), timeout)?;
-            let topic = metadata.topics().iter().find(|topic| topic.name() == name);
-            let error = topic.and_then(|topic| topic.error()).map(Code::from);
-            match (error, topic.map_or(0, |topic| topic.partitions().len())) {
-                (Some(Code::UnknownTopicOrPartition | Code::UnknownTopic), _) | (None, 0) => {
-                    Ok(None)
-                }
-                (Some(error), _) => Err(KafkaError::MetadataFetch(error)),
-                (None, partitions) => Ok(Some(i32::try_from(partitions).unwrap_or(i32::MAX))),
-            }
-        })
-        .await
-    }
-
     /// Reads the next letter. Waits for at most this time.
     ///
     /// # Cancellation
@@ -282,39 +253,6 @@ impl Source {
         Ok(())
     }
 
-    /// Fetches the offsets at which the group continues to read these partitions.
-    async fn committed(&self, list: TopicPartitionList) -> Result<Vec<(i32, i64)>, AdminError> {
-        let timeout = self.timeout;
-        let committed = self.call("cannot read the group's offsets", move |consumer| {
-            consumer.committed_offsets(list.clone(), timeout)
-        });
-        let next = |partition, offset| {
-            let &(first, _) = self.bounds.get(&partition).unwrap_or(&(0, 0));
-            match offset {
-                Offset::Offset(offset) => offset.max(first),
-                _ => first,
-            }
-        };
-        let committed = committed.await?;
-        let elements = committed.elements();
-        Ok(elements.iter().map(|it| (it.partition(), next(it.partition(), it.offset()))).collect())
-    }
-
-    /// Checks whether the group has handled all letters of the partitions that are not assigned to this
-    /// process. If not, another process is handling them, or it was killed, and the partitions are
-    /// assigned to this one once the group has removed it.
-    pub(super) async fn others_are_done(&self) -> Result<bool, AdminError> {
-        let mut list = TopicPartitionList::new();
-        for partition in self.bounds.keys().filter(|it| !self.partitions.contains_key(it)) {
-            list.add_partition(&self.topic, *partition);
-        }
-        if list.count() == 0 {
-            return Ok(true);
-        }
-        let is_done = |&(partition, next): &(i32, i64)| next >= self.bounds[&partition].1;
-        Ok(self.committed(list).await?.iter().all(is_done))
-    }
-
     /// Takes part in the group for this time, or until an event arrives, which [`next`](Self::next)
     /// then handles.
     pub(super) async fn wait(&mut self, time: Duration) -> Result<(), AdminError> {
@@ -346,62 +284,6 @@ impl Source {
         self.partitions.values().map(left).sum()
     }
 
-    /// Notes that this letter, and all before it in its partition, need not be read again, except
-    /// for those that were deferred.
-    pub(super) fn set_handled(&mut self, letter: &Record) {
-        if let Some(state) = self.partitions.get_mut(&letter.partition()) {
-            state.handled = state.handled.max(letter.offset() + 1);
-        }
-    }
-
-    /// Notes that the next run has to read this letter again.
-    pub(super) fn set_deferred(&mut self, letter: &Record) {
-        if let Some(state) = self.partitions.get_mut(&letter.partition()) {
-            state.deferred = state.deferred.min(letter.offset());
-        }
-    }
-
-    /// Commits the offsets of the letters that were handled, but none of these pending letters.
-    pub(super) async fn commit(
-        &mut self,
-        pending: impl Iterator<Item = &Record>,
-    ) -> Result<(), AdminError> {
-        let mut first_pending = HashMap::new();
-        for letter in pending {
-            let first = first_pending.entry(letter.partition()).or_insert(i64::MAX);
-            *first = letter.offset().min(*first);
-        }
-        let mut list = TopicPartitionList::new();
-        let mut offsets = Vec::new();
-        for (&partition, state) in &self.partitions {
-            let pending = first_pending.get(&partition).copied().unwrap_or(i64::MAX);
-            let offset = state.handled.min(state.deferred).min(pending);
-            if offset > state.committed {
-                let added =
-                    list.add_partition_offset(&self.topic, partition, Offset::Offset(offset));
-                added.map_err(|error| self.error("cannot commit offsets", error))?;
-                offsets.push((partition, offset));
-            }
-        }
-        if offsets.is_empty() {
-            return Ok(());
-        }
-        let commit = self.call("cannot commit offsets", move |consumer| {
-            match consumer.commit(&list, CommitMode::Sync) {
-                // The new owner of the partitions handles these letters once more.
-                Err(error) if is_reassigned(&error) => Ok(()),
-                result => result,
-            }
-        });
-        commit.await?;
-        for (partition, offset) in offsets {
-            if let Some(state) = self.partitions.get_mut(&partition) {
-                state.committed = offset;
-            }
-        }
-        Ok(())
-    }
-
     /// Leaves the group. Waits for at most [`LEAVE_TIMEOUT`], because librdkafka may never close a
     /// consumer in the middle of a rebalance. The group then removes it by its session timeout.
     pub(super) async fn close(self) {
@@ -414,98 +296,5 @@ impl Source {
         if thread::Builder::new().spawn(drop_consumer).is_ok() {
             let _ = timeout(LEAVE_TIMEOUT, closed).await;
         }
-    }
-
-    /// Makes a call that blocks, and repeats it until it succeeds or the timeout is over. A broker
-    /// that has just started, or a coordinator that has just moved, refuses some requests.
-    async fn call<T: Send + 'static>(
-        &self,
-        action: &str,
-        call: impl Fn(&StreamConsumer<Context>) -> KafkaResult<T> + Send + Sync + 'static,
-    ) -> Result<T, AdminError> {
-        let (start, call) = (Instant::now(), Arc::new(call));
-        loop {
-            let (consumer, call) = (self.consumer.clone(), call.clone());
-            let result = tokio::task::spawn_blocking(move || call(&consumer)).await;
-            match result.unwrap_or(Err(KafkaError::Canceled)) {
-                Ok(result) => return Ok(result),
-                Err(error) if is_permanent(&error) || start.elapsed() >= self.timeout => {
-                    return Err(self.error(action, error));
-                }
-                Err(_) => tokio::time::sleep(RETRY_DELAY).await,
-            }
-        }
-    }
-
-    fn context(&self) -> &Context {
-        self.consumer.client().context()
-    }
-
-    /// Creates an error that also says what happened last to the connections.
-    fn error(&self, action: &str, error: impl Into<BoxError>) -> AdminError {
-        let error = error.into();
-        let source = match self.context().last_error() {
-            Some(last) if !error.to_string().contains(&last) => format!("{error}: {last}").into(),
-            _ => error,
-        };
-        AdminError::unavailable(format!("{action} on Kafka at {}", self.brokers), source)
-    }
-}
-
-/// Whether a retry cannot succeed without a change by an operator.
-fn is_permanent(error: &KafkaError) -> bool {
-    let code = error.rdkafka_error_code();
-    matches!(error, KafkaError::MessageConsumptionFatal(_))
-        || matches!(code, Some(Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed))
-}
-
-/// Whether the partitions were assigned to another process.
-fn is_reassigned(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(Code::RebalanceInProgress | Code::IllegalGeneration | Code::UnknownMemberId)
-    )
-}
-
-/// The callbacks of the consumer.
-#[derive(Default)]
-struct Context {
-    assignment: Mutex<Assignment>,
-    last_error: Mutex<Option<String>>,
-}
-
-/// The state of the group's assignment.
-#[derive(Clone, Copy, Default)]
-struct Assignment {
-    /// The number of changes.
-    generation: u64,
-    is_assigned: bool,
-}
-
-impl Context {
-    fn assignment(&self) -> MutexGuard<'_, Assignment> {
-        self.assignment.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn last_error(&self) -> Option<String> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_last_error(&self, error: String) {
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-    }
-}
-
-impl ClientContext for Context {
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.set_last_error(if reason.is_empty() { error.to_string() } else { reason.to_owned() });
-    }
-}
-
-impl ConsumerContext for Context {
-    fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let mut assignment = self.assignment();
-        assignment.generation += 1;
-        assignment.is_assigned = matches!(rebalance, Rebalance::Assign(_));
     }
 }

@@ -1,0 +1,96 @@
+//! Requests to the brokers that are repeated, and their errors.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::{BoxError, ConfigError};
+use rdkafka::consumer::{Consumer, StreamConsumer};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use tokio::time::Instant;
+
+use super::Source;
+use super::context::Context;
+use crate::AdminError;
+
+/// The time between two attempts of a call.
+pub(super) const RETRY_DELAY: Duration = Duration::from_millis(200);
+
+impl Source {
+    pub(super) async fn fetch_bounds(&self) -> Result<HashMap<i32, (i64, i64)>, AdminError> {
+        let Some(partitions) = self.partitions_of(&self.topic).await? else {
+            let topic = &self.topic;
+            return Err(ConfigError::new(format!("there is no topic `{topic}`")).into());
+        };
+        let (topic, timeout) = (self.topic.clone(), self.timeout);
+        self.call("cannot read the ends of the topic", move |consumer| {
+            let bounds =
+                |partition| Ok((partition, consumer.fetch_watermarks(&topic, partition, timeout)?));
+            (0..partitions).map(bounds).collect()
+        })
+        .await
+    }
+
+    /// Counts the partitions of a topic. `None` if the topic does not exist.
+    pub(in crate::redrive) async fn partitions_of(
+        &self,
+        topic: &str,
+    ) -> Result<Option<i32>, AdminError> {
+        let (name, timeout) = (topic.to_owned(), self.timeout);
+        self.call(&format!("cannot look up `{topic}`"), move |consumer| {
+            let metadata = consumer.fetch_metadata(Some(&name), timeout)?;
+            let topic = metadata.topics().iter().find(|topic| topic.name() == name);
+            let error = topic.and_then(|topic| topic.error()).map(Code::from);
+            match (error, topic.map_or(0, |topic| topic.partitions().len())) {
+                (Some(Code::UnknownTopicOrPartition | Code::UnknownTopic), _) | (None, 0) => {
+                    Ok(None)
+                }
+                (Some(error), _) => Err(KafkaError::MetadataFetch(error)),
+                (None, partitions) => Ok(Some(i32::try_from(partitions).unwrap_or(i32::MAX))),
+            }
+        })
+        .await
+    }
+
+    /// Makes a call that blocks, and repeats it until it succeeds or the timeout is over. A broker
+    /// that has just started, or a coordinator that has just moved, refuses some requests.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        action: &str,
+        call: impl Fn(&StreamConsumer<Context>) -> KafkaResult<T> + Send + Sync + 'static,
+    ) -> Result<T, AdminError> {
+        let (start, call) = (Instant::now(), Arc::new(call));
+        loop {
+            let (consumer, call) = (self.consumer.clone(), call.clone());
+            let result = tokio::task::spawn_blocking(move || call(&consumer)).await;
+            match result.unwrap_or(Err(KafkaError::Canceled)) {
+                Ok(result) => return Ok(result),
+                Err(error) if is_permanent(&error) || start.elapsed() >= self.timeout => {
+                    return Err(self.error(action, error));
+                }
+                Err(_) => tokio::time::sleep(RETRY_DELAY).await,
+            }
+        }
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        self.consumer.client().context()
+    }
+
+    /// Creates an error that also says what happened last to the connections.
+    pub(super) fn error(&self, action: &str, error: impl Into<BoxError>) -> AdminError {
+        let error = error.into();
+        let source = match self.context().last_error() {
+            Some(last) if !error.to_string().contains(&last) => format!("{error}: {last}").into(),
+            _ => error,
+        };
+        AdminError::unavailable(format!("{action} on Kafka at {}", self.brokers), source)
+    }
+}
+
+/// Whether a retry cannot succeed without a change by an operator.
+pub(super) fn is_permanent(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(error, KafkaError::MessageConsumptionFatal(_))
+        || matches!(code, Some(Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed))
+}

@@ -1,0 +1,113 @@
+//! The offsets of the group: where to continue, and what is handled.
+
+use std::collections::HashMap;
+
+use campanile_core::Record;
+use rdkafka::consumer::{CommitMode, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::Source;
+use crate::AdminError;
+
+impl Source {
+    /// Fetches the offsets at which the group continues to read these partitions.
+    pub(super) async fn committed(
+        &self,
+        list: TopicPartitionList,
+    ) -> Result<Vec<(i32, i64)>, AdminError> {
+        let timeout = self.timeout;
+        let committed = self.call("cannot read the group's offsets", move |consumer| {
+            consumer.committed_offsets(list.clone(), timeout)
+        });
+        let next = |partition, offset| {
+            let &(first, _) = self.bounds.get(&partition).unwrap_or(&(0, 0));
+            match offset {
+                Offset::Offset(offset) => offset.max(first),
+                _ => first,
+            }
+        };
+        let committed = committed.await?;
+        let elements = committed.elements();
+        Ok(elements.iter().map(|it| (it.partition(), next(it.partition(), it.offset()))).collect())
+    }
+
+    /// Checks whether the group has handled all letters of the partitions that are not assigned to this
+    /// process. If not, another process is handling them, or it was killed, and the partitions are
+    /// assigned to this one once the group has removed it.
+    pub(in crate::redrive) async fn others_are_done(&self) -> Result<bool, AdminError> {
+        let mut list = TopicPartitionList::new();
+        for partition in self.bounds.keys().filter(|it| !self.partitions.contains_key(it)) {
+            list.add_partition(&self.topic, *partition);
+        }
+        if list.count() == 0 {
+            return Ok(true);
+        }
+        let is_done = |&(partition, next): &(i32, i64)| next >= self.bounds[&partition].1;
+        Ok(self.committed(list).await?.iter().all(is_done))
+    }
+
+    /// Notes that this letter, and all before it in its partition, need not be read again, except
+    /// for those that were deferred.
+    pub(in crate::redrive) fn set_handled(&mut self, letter: &Record) {
+        if let Some(state) = self.partitions.get_mut(&letter.partition()) {
+            state.handled = state.handled.max(letter.offset() + 1);
+        }
+    }
+
+    /// Notes that the next run has to read this letter again.
+    pub(in crate::redrive) fn set_deferred(&mut self, letter: &Record) {
+        if let Some(state) = self.partitions.get_mut(&letter.partition()) {
+            state.deferred = state.deferred.min(letter.offset());
+        }
+    }
+
+    /// Commits the offsets of the letters that were handled, but none of these pending letters.
+    pub(in crate::redrive) async fn commit(
+        &mut self,
+        pending: impl Iterator<Item = &Record>,
+    ) -> Result<(), AdminError> {
+        let mut first_pending = HashMap::new();
+        for letter in pending {
+            let first = first_pending.entry(letter.partition()).or_insert(i64::MAX);
+            *first = letter.offset().min(*first);
+        }
+        let mut list = TopicPartitionList::new();
+        let mut offsets = Vec::new();
+        for (&partition, state) in &self.partitions {
+            let pending = first_pending.get(&partition).copied().unwrap_or(i64::MAX);
+            let offset = state.handled.min(state.deferred).min(pending);
+            if offset > state.committed {
+                let added =
+                    list.add_partition_offset(&self.topic, partition, Offset::Offset(offset));
+                added.map_err(|error| self.error("cannot commit offsets", error))?;
+                offsets.push((partition, offset));
+            }
+        }
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let commit = self.call("cannot commit offsets", move |consumer| {
+            match consumer.commit(&list, CommitMode::Sync) {
+                // The new owner of the partitions handles these letters once more.
+                Err(error) if is_reassigned(&error) => Ok(()),
+                result => result,
+            }
+        });
+        commit.await?;
+        for (partition, offset) in offsets {
+            if let Some(state) = self.partitions.get_mut(&partition) {
+                state.committed = offset;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the partitions were assigned to another process.
+fn is_reassigned(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(Code::RebalanceInProgress | Code::IllegalGeneration | Code::UnknownMemberId)
+    )
+}
