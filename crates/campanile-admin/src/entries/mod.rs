@@ -33,5 +33,5 @@ pub use self::purge::{EntryCount, Purge, PurgeReport};
 pub(crate) use self::repair::UNLOCKED;
 pub use self::repair::{RepairOutcome, RepairPlan};
 pub use self::report::{EntryReport, inspect, parse_digest};
-pub(crate) use self::report::{key_text, printable};
+pub(crate) use self::report::{is_reopened, key_text, printable};
 pub use self::stats::{EntryStats, Histogram, StateStats};

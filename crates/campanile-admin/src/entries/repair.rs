@@ -12,7 +12,7 @@ use campanile_idempotency::{ExpireStore, Found, InspectStore};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::report::{EntryReport, inspect};
+use super::report::{EntryReport, inspect, is_reopened};
 use crate::AdminError;
 use crate::time::Period;
 
@@ -90,7 +90,7 @@ impl RepairPlan {
                 State::Processing => {
                     return Err("It is being processed: wait for the end, or unlock it.");
                 }
-                State::Retrying if entry.owner().is_none() && entry.attempt() == 0 => {
+                State::Retrying if is_reopened(entry) => {
                     return Err(
                         "It is reopened already: produce its record again, if that is done.",
                     );

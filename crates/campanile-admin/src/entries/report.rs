@@ -175,7 +175,7 @@ impl EntryReport {
             State::Processing => {
                 format!("PROCESSING: attempt {attempt} has the lock until {at}, unless renewed")
             }
-            State::Retrying if entry.owner().is_none() && attempt == 0 => {
+            State::Retrying if is_reopened(entry) => {
                 format!("RETRYING: reopened by an operator at {at}")
             }
             State::Retrying if entry.has_permanent_failure() => {
@@ -325,6 +325,11 @@ impl Serialize for EntryReport {
         }
         map.end()
     }
+}
+
+/// Checks whether the key is RETRYING because it was reopened, and was not granted since.
+pub(crate) fn is_reopened(entry: &Entry) -> bool {
+    entry.state() == State::Retrying && entry.attempt() == 0 && entry.owner().is_none()
 }
 
 /// The text of a key, with escapes if it is not UTF-8.

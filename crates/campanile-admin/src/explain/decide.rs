@@ -6,7 +6,7 @@ use campanile_core::{Details, Entry, Record, State, Timestamp};
 use campanile_idempotency::Found;
 
 use super::{Cause, GroupReport};
-use crate::entries::{EntryReport, UNLOCKED};
+use crate::entries::{EntryReport, UNLOCKED, is_reopened};
 
 /// After this number of interrupted give-ups, the consumer releases the next one, publishes nothing,
 /// and the partition waits.
@@ -93,7 +93,7 @@ impl Facts<'_> {
     }
 
     fn retrying(&self, entry: &Entry) -> Cause {
-        let is_reopened = entry.owner().is_none() && entry.attempt() == 0;
+        let is_reopened = is_reopened(entry);
         if self.is_committed() {
             return if is_reopened { Cause::ReopenedAfterCommit } else { Cause::RetryAfterCommit };
         }

@@ -13,7 +13,7 @@
 //!     .with_max(100)
 //!     .run(&kafka, &store, &mut (), std::future::pending::<()>())
 //!     .await?;
-//! println!("{} records are back in their topics", summary.reopened);
+//! println!("{} records are back in their topics", summary.reopened + summary.produced);
 //! # Ok(())
 //! # }
 //! ```
@@ -22,8 +22,10 @@
 //!
 //! * [`Redrive`] has the settings, and starts a run or a preview.
 //! * `source` reads the letters and commits their offsets, `letter` decides what a letter alone can
-//!   decide, `reopen` asks the store, `sink` produces, and `run` puts them in order.
+//!   decide, `decide` asks for its topic and the store, `reopen` reads and reopens keys, `sink`
+//!   produces, and `run` puts them in order.
 
+mod decide;
 mod filter;
 mod letter;
 mod preview;
@@ -40,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{ConfigError, FingerprintHasher};
-use campanile_idempotency::Store;
+use campanile_idempotency::InspectStore;
 use campanile_kafka::PublisherConfig;
 use rdkafka::ClientConfig;
 
@@ -60,6 +62,8 @@ use crate::AdminError;
 ///   with its key, payload, timestamp and headers, without those of the dead letter, and with the
 ///   header `campanile-redrives`, which counts how often it was brought back. The partition follows
 ///   from the key;
+/// * produced, if its key had been reopened before, by another run or by an operator, and was not
+///   locked since: its record is produced as above, perhaps for a second time;
 /// * skipped, if its key is COMPLETED, was locked again since, or is not given up;
 /// * deferred, if its key is being processed, until that ends or the [patience](Self::with_patience)
 ///   is used up;
@@ -222,7 +226,7 @@ impl Redrive {
     pub async fn run(
         &self,
         kafka: &ClientConfig,
-        store: &impl Store,
+        store: &impl InspectStore,
         observer: &mut impl RedriveObserver,
         stop: impl Future,
     ) -> Result<RedriveSummary, AdminError> {
@@ -233,14 +237,18 @@ impl Redrive {
         Run::new(self, source, store, sink, observer).finish(pin!(stop)).await
     }
 
-    /// Counts what a run would do now, without doing it: nothing is written to Kafka, the store is
-    /// not asked, and no offset is committed.
+    /// Counts what a run would do now, without doing it: nothing is written to Kafka or the store,
+    /// and no offset is committed.
     ///
     /// # Errors
-    /// Fails if a setting is wrong, or if Kafka is away for longer than the timeout.
-    pub async fn preview(&self, kafka: &ClientConfig) -> Result<RedrivePreview, AdminError> {
+    /// Fails if a setting is wrong, or if Kafka or the store is away for longer than the timeout.
+    pub async fn preview(
+        &self,
+        kafka: &ClientConfig,
+        store: &impl InspectStore,
+    ) -> Result<RedrivePreview, AdminError> {
         let mut source = Source::attach(kafka, &self.topic, &self.group(), self.timeout).await?;
-        let preview = RedrivePreview::read(self, &mut source).await;
+        let preview = RedrivePreview::read(self, &mut source, store).await;
         source.close().await;
         preview
     }

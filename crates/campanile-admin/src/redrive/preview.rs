@@ -1,12 +1,18 @@
-//! What a run would do, as far as the letters themselves say.
+//! What a run would do.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
+use campanile_core::Coordinates;
+use campanile_idempotency::InspectStore;
 use serde::Serialize;
 
 use super::Redrive;
+use super::decide::Decider;
 use super::letter::{Letter, Plan};
+use super::report::{LetterOutcome, as_text};
+use super::run::{MAX_ROUND, MAX_ROUND_BYTES, WAITS};
+use super::sink::Verb;
 use super::source::{Next, Source};
 use crate::AdminError;
 
@@ -17,9 +23,15 @@ const MAX_REASONS: usize = 1000;
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct RedrivePreview {
-    /// Letters whose records would be produced, unless their keys prevent it.
-    pub candidates: u64,
-    /// Letters that would be parked, by the reason for that.
+    /// Letters with [`LetterOutcome::Reopened`]. Copies of a letter count each.
+    pub reopened: u64,
+    /// Letters with [`LetterOutcome::Produced`], by the reason for that.
+    pub produced: Vec<ReasonCount>,
+    /// Letters with [`LetterOutcome::Skipped`], by the reason for that.
+    pub skipped: Vec<ReasonCount>,
+    /// Letters with [`LetterOutcome::Deferred`], unless their keys are settled in time.
+    pub deferred: Vec<ReasonCount>,
+    /// Letters with [`LetterOutcome::Parked`], by the reason for that.
     pub parked: Vec<ReasonCount>,
     /// Letters that the filter does not select.
     pub filtered: u64,
@@ -35,49 +47,105 @@ pub struct ReasonCount {
     pub reason: String,
     /// The number of letters.
     pub letters: u64,
+    /// The coordinates of one of these letters, such as `payments.dead/3@42`.
+    #[serde(serialize_with = "as_text")]
+    pub example: Coordinates,
 }
 
 impl RedrivePreview {
-    pub(super) async fn read(settings: &Redrive, source: &mut Source) -> Result<Self, AdminError> {
+    pub(super) async fn read(
+        settings: &Redrive,
+        source: &mut Source,
+        store: &impl InspectStore,
+    ) -> Result<Self, AdminError> {
         const WAIT: Duration = Duration::from_millis(500);
-        let (mut preview, mut left) = (Self::default(), settings.max.unwrap_or(u64::MAX));
-        let (mut parked, mut reasons) = (Reasons::default(), Reasons::default());
-        while left > 0 {
-            let letter = match source.next(WAIT).await? {
-                Next::Letter(record) => Letter::new(record),
-                Next::Idle | Next::Reassigned => continue,
-                Next::End => break,
-            };
-            match letter.plan(settings) {
-                Plan::Filter => {
-                    preview.filtered += 1;
-                    continue;
+        let mut counts = Counts::default();
+        let mut decider = Decider::new(settings, store);
+        let mut left = settings.max.unwrap_or(u64::MAX);
+        let (mut letters, mut plans, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut is_end = left == 0;
+        while !is_end {
+            match source.next(WAIT).await? {
+                Next::Letter(record) => {
+                    let letter = Letter::new(record);
+                    match letter.plan(settings) {
+                        Plan::Filter => counts.filtered += 1,
+                        plan => {
+                            bytes += letter.record.size();
+                            left -= 1;
+                            letters.push(letter);
+                            plans.push(plan);
+                        }
+                    }
                 }
-                Plan::Reopen { .. } | Plan::Produce => preview.candidates += 1,
-                Plan::Park(why) => parked.add(without_numbers(&why)),
+                Next::Idle | Next::Reassigned => {}
+                Next::End => is_end = true,
             }
-            reasons.add(reason(&letter));
-            left -= 1;
+            is_end |= left == 0;
+            if is_end || letters.len() >= MAX_ROUND || bytes >= MAX_ROUND_BYTES {
+                let verbs = decider.preview(source, &letters, std::mem::take(&mut plans)).await?;
+                letters.iter().zip(verbs).for_each(|(letter, verb)| counts.add(letter, verb));
+                letters.clear();
+                bytes = 0;
+            }
         }
-        (preview.parked, preview.reasons) = (parked.sorted(), reasons.sorted());
-        Ok(preview)
+        Ok(counts.finish())
     }
 }
 
 #[derive(Default)]
-struct Reasons(HashMap<String, u64>);
+struct Counts {
+    reopened: u64,
+    produced: Reasons,
+    skipped: Reasons,
+    deferred: Reasons,
+    parked: Reasons,
+    filtered: u64,
+    reasons: Reasons,
+}
+
+impl Counts {
+    fn add(&mut self, letter: &Letter, verb: Verb) {
+        let at = letter.record.coordinates();
+        match verb {
+            Verb::Produce(LetterOutcome::Reopened, _) => self.reopened += 1,
+            Verb::Produce(_, why) => self.produced.add(why.to_owned(), at),
+            Verb::Skip(why) => self.skipped.add(why.to_owned(), at),
+            Verb::Wait => self.deferred.add(WAITS.to_owned(), at),
+            Verb::Park(why) => self.parked.add(without_numbers(&why), at),
+            Verb::Filter => {}
+        }
+        self.reasons.add(reason(letter), at);
+    }
+
+    fn finish(self) -> RedrivePreview {
+        RedrivePreview {
+            reopened: self.reopened,
+            produced: self.produced.sorted(),
+            skipped: self.skipped.sorted(),
+            deferred: self.deferred.sorted(),
+            parked: self.parked.sorted(),
+            filtered: self.filtered,
+            reasons: self.reasons.sorted(),
+        }
+    }
+}
+
+/// The number of letters for each reason, and one of them.
+#[derive(Default)]
+struct Reasons(HashMap<String, (u64, Coordinates)>);
 
 impl Reasons {
-    fn add(&mut self, reason: String) {
+    fn add(&mut self, reason: String, at: &Coordinates) {
         let is_new = !self.0.contains_key(&reason);
         let reason =
             if is_new && self.0.len() >= MAX_REASONS { "other reasons".to_owned() } else { reason };
-        *self.0.entry(reason).or_default() += 1;
+        self.0.entry(reason).or_insert_with(|| (0, at.clone())).0 += 1;
     }
 
     fn sorted(self) -> Vec<ReasonCount> {
-        let counts = self.0.into_iter().map(|(reason, letters)| ReasonCount { reason, letters });
-        let mut counts: Vec<_> = counts.collect();
+        let count = |(reason, (letters, example))| ReasonCount { reason, letters, example };
+        let mut counts: Vec<_> = self.0.into_iter().map(count).collect();
         counts.sort_by(|a, b| b.letters.cmp(&a.letters).then_with(|| a.reason.cmp(&b.reason)));
         counts
     }
@@ -110,23 +178,29 @@ fn without_numbers(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn at(offset: i64) -> Coordinates {
+        Coordinates { topic: "dead".into(), partition: 0, offset }
+    }
+
     #[test]
     fn reasons_that_differ_in_numbers_are_counted_together() {
         let mut reasons = Reasons::default();
-        for text in ["payment 17 failed", "payment 4 failed", "timeout"] {
-            reasons.add(without_numbers(text));
+        for (offset, text) in (0..).zip(["payment 17 failed", "payment 4 failed", "timeout"]) {
+            reasons.add(without_numbers(text), &at(offset));
         }
-        let count = |reason: &str, letters| ReasonCount { reason: reason.to_owned(), letters };
-        assert_eq!(reasons.sorted(), [count("payment # failed", 2), count("timeout", 1)]);
+        let count = |reason: &str, letters, offset| ReasonCount {
+            reason: reason.to_owned(),
+            letters,
+            example: at(offset),
+        };
+        assert_eq!(reasons.sorted(), [count("payment # failed", 2, 0), count("timeout", 1, 2)]);
     }
 
     #[test]
     fn number_of_reasons_is_bounded() {
         let mut reasons = Reasons::default();
-        (0..MAX_REASONS + 10).for_each(|n| reasons.add(format!("reason {n}")));
-        assert_eq!(
-            reasons.sorted()[0],
-            ReasonCount { reason: "other reasons".into(), letters: 10 }
-        );
+        (0..MAX_REASONS + 10).for_each(|n| reasons.add(format!("reason {n}"), &at(0)));
+        let first = &reasons.sorted()[0];
+        assert_eq!((&*first.reason, first.letters), ("other reasons", 10));
     }
 }

@@ -1,27 +1,36 @@
-//! Reopens the keys of several letters.
+//! Looks up the keys of several letters, and reopens them.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use campanile_core::{
-    Answer, Command, FencingToken, Operation, Owner, Reply, Retention, State, StoreKey,
-};
-use campanile_idempotency::{Store, StoreErrorKind};
+use campanile_core::{Answer, Command, FencingToken, Operation, Reply, Retention, State, StoreKey};
+use campanile_idempotency::{Found, InspectStore, Store, StoreErrorKind};
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::AdminError;
+use crate::entries::is_reopened;
 
 /// What is attempted, for errors.
 const ACTION: &str = "cannot reopen keys in the store";
+const LOOK_UP: &str = "cannot read entries in the store";
 
 /// The time between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// What the store answered for a key.
+/// The number of entries that are read at a time.
+const LOOK_UPS: usize = 32;
+
+/// A key, and the token of its letter.
+pub(super) type LetterKey = (StoreKey, FencingToken);
+
+/// What the store has for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The key is reopened: by this call, or by an earlier one after which nothing happened.
+    /// The key is FAILED under the lock of the letter, and [`reopen`] has reopened it.
     Reopened,
+    /// The key had been reopened before, and nothing has happened since.
+    ReopenedBefore,
     /// There is no entry.
     Absent,
     /// The entry belongs to a later lock than that of the letter.
@@ -32,62 +41,123 @@ pub(super) enum Verdict {
     Unreadable,
 }
 
-/// Reopens keys, each with the token of its letter.
+/// Reopens keys. Of several letters with the same key and token, the first one reopens it.
 ///
 /// # Errors
 /// Fails if the store is not available within the timeout. Some of the keys may be reopened.
 pub(super) async fn reopen(
-    store: &impl Store,
-    keys: Vec<(StoreKey, FencingToken)>,
+    store: &impl InspectStore,
+    keys: &[LetterKey],
     timeout: Duration,
 ) -> Result<Vec<Verdict>, AdminError> {
-    let redrives = keys
-        .iter()
-        .map(|(key, token)| (key.clone(), Operation::Redrive { token: *token, force: false }));
-    let replies = apply(store, redrives.collect(), timeout).await?;
-    let is_lost = |reply: &Option<Reply>| *reply == Some(Reply::Lost);
-    // `Lost` has two meanings. To cancel an acquisition that never was changes nothing, and
-    // is answered differently if there is no entry.
-    let nobody = Owner::new(fastrand::u64(1..)).expect("the range excludes zero");
-    let probes = keys.into_iter().zip(&replies).filter(|(_, reply)| is_lost(reply));
-    let probes = probes.map(|((key, _), _)| (key, Operation::Cancel { owner: nobody })).collect();
-    let mut probed = apply(store, probes, timeout).await?.into_iter();
-    let verdicts = replies.into_iter().map(|reply| match reply {
-        Some(Reply::Reopened) => Verdict::Reopened,
-        Some(Reply::Settled(state)) => Verdict::Settled(state),
-        Some(Reply::Lost) => match probed.next().flatten() {
-            Some(Reply::Released) => Verdict::Absent,
-            Some(_) => Verdict::Superseded,
-            None => Verdict::Unreadable,
-        },
-        _ => Verdict::Unreadable,
-    });
-    Ok(verdicts.collect())
+    let mut verdicts = vec![Verdict::Unreadable; keys.len()];
+    let mut todo: Vec<usize> = (0..keys.len()).collect();
+    while !todo.is_empty() {
+        let mut distinct = HashSet::new();
+        let (now, later): (Vec<usize>, Vec<usize>) =
+            todo.into_iter().partition(|&index| distinct.insert(&keys[index].0));
+        let batch = now.iter().map(|&index| keys[index].clone()).collect();
+        for (index, verdict) in now.into_iter().zip(reopen_distinct(store, batch, timeout).await?) {
+            verdicts[index] = verdict;
+        }
+        todo = later;
+    }
+    Ok(verdicts)
 }
 
-/// Applies operations, those on one key one after the other, and repeats those that fail. `None` for an entry that cannot
-/// be read.
-async fn apply(
+async fn reopen_distinct(
+    store: &impl InspectStore,
+    keys: Vec<LetterKey>,
+    timeout: Duration,
+) -> Result<Vec<Verdict>, AdminError> {
+    // A redrive answers the same for a key that it reopens and for one that is reopened already.
+    let mut verdicts = look_up(store, &keys, timeout).await?;
+    let failed = |index: &usize| verdicts[*index] == Verdict::Reopened;
+    let failed: Vec<usize> = (0..keys.len()).filter(failed).collect();
+    let replies = redrive(store, failed.iter().map(|&index| &keys[index]), timeout).await?;
+    for (index, reply) in failed.into_iter().zip(replies) {
+        verdicts[index] = match reply {
+            Some(Reply::Reopened) => Verdict::Reopened,
+            Some(Reply::Settled(state)) => Verdict::Settled(state),
+            // Locked again or expired since it was looked up. A later token is never followed by
+            // that of the letter.
+            Some(Reply::Lost) => look_up(store, &keys[index..=index], timeout).await?[0],
+            _ => Verdict::Unreadable,
+        };
+    }
+    Ok(verdicts)
+}
+
+/// Reads the entries of keys, and changes nothing. [`Verdict::Reopened`] is that of a key that can be
+/// reopened.
+///
+/// # Errors
+/// Fails if the store is not available within the timeout.
+pub(super) async fn look_up(
+    store: &impl InspectStore,
+    keys: &[LetterKey],
+    timeout: Duration,
+) -> Result<Vec<Verdict>, AdminError> {
+    let look_ups = keys.iter().map(|key| look_up_one(store, key, timeout));
+    stream::iter(look_ups).buffered(LOOK_UPS).try_collect().await
+}
+
+async fn look_up_one(
+    store: &impl InspectStore,
+    (key, token): &LetterKey,
+    timeout: Duration,
+) -> Result<Verdict, AdminError> {
+    let mut waited = Duration::ZERO;
+    let found = loop {
+        match store.inspect(key).await {
+            Ok(inspection) => break inspection.found,
+            Err(error) if error.kind() == StoreErrorKind::Unreadable => {
+                return Ok(Verdict::Unreadable);
+            }
+            Err(error) if error.kind() == StoreErrorKind::Misconfigured || waited >= timeout => {
+                return Err(AdminError::store(LOOK_UP, error));
+            }
+            Err(_) => {
+                tokio::time::sleep(RETRY_DELAY).await;
+                waited += RETRY_DELAY;
+            }
+        }
+    };
+    Ok(match found {
+        Found::Entry { entry, .. } if entry.token() != *token => Verdict::Superseded,
+        Found::Entry { entry, .. } if is_reopened(&entry) => Verdict::ReopenedBefore,
+        Found::Entry { entry, .. } => match entry.state() {
+            State::Failed => Verdict::Reopened,
+            state => Verdict::Settled(state),
+        },
+        Found::Unreadable { .. } => Verdict::Unreadable,
+        _ => Verdict::Absent,
+    })
+}
+
+/// Reopens FAILED keys, which are distinct, and repeats the calls that fail. `None` for an entry that
+/// cannot be read.
+async fn redrive(
     store: &impl Store,
-    operations: Vec<(StoreKey, Operation)>,
+    keys: impl Iterator<Item = &LetterKey>,
     timeout: Duration,
 ) -> Result<Vec<Option<Reply>>, AdminError> {
-    let command = |(key, operation)| Command { key, operation, retention: Retention::default() };
-    let commands: Vec<Command> = operations.into_iter().map(command).collect();
+    let command = |(key, token): &LetterKey| Command {
+        key: key.clone(),
+        operation: Operation::Redrive { token: *token, force: false },
+        retention: Retention::default(),
+    };
+    let commands: Vec<Command> = keys.map(command).collect();
     let mut replies: Vec<Option<Reply>> = vec![None; commands.len()];
     let mut todo: Vec<usize> = (0..commands.len()).collect();
     let mut waited = Duration::ZERO;
     while !todo.is_empty() {
-        // The keys of one batch are distinct.
-        let mut keys = HashSet::new();
-        let (now, mut later): (Vec<usize>, Vec<usize>) =
-            todo.into_iter().partition(|&index| keys.insert(&commands[index].key));
-        let batches = now.chunks(store.max_batch().get()).map(|batch| {
+        let batches = todo.chunks(store.max_batch().get()).map(|batch| {
             store.apply_batch(batch.iter().map(|&index| commands[index].clone()).collect())
         });
         let answers = join_all(batches).await.into_iter().flatten();
-        let mut failure = None;
-        for (index, answer) in now.iter().copied().zip(answers) {
+        let (mut later, mut failure) = (Vec::new(), None);
+        for (index, answer) in todo.iter().copied().zip(answers) {
             match answer {
                 Ok(Answer { reply: Reply::Corrupt, .. }) => {}
                 Ok(Answer { reply, .. }) => replies[index] = Some(reply),

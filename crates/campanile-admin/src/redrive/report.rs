@@ -14,8 +14,11 @@ use crate::entries::key_text;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum LetterOutcome {
-    /// Its key was reopened, if it held a lock, and its record produced back.
+    /// Its key was reopened by this run, and its record produced back.
     Reopened,
+    /// Only its record was produced back: its key had been reopened before, by another run or by an
+    /// operator, or, if you allow these, its key has no entry or it held no lock.
+    Produced,
     /// Nothing is left to do for its record.
     Skipped,
     /// Its key is still being processed. The letter is handled again by the next run.
@@ -31,6 +34,7 @@ impl fmt::Display for LetterOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Reopened => "reopened",
+            Self::Produced => "produced",
             Self::Skipped => "skipped",
             Self::Deferred => "deferred",
             Self::Parked => "parked",
@@ -86,7 +90,10 @@ impl LetterReport {
     }
 }
 
-fn as_text<S: Serializer>(text: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_text<S: Serializer>(
+    text: &impl fmt::Display,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(text)
 }
 
@@ -129,6 +136,8 @@ impl RedriveObserver for () {
 pub struct RedriveSummary {
     /// Letters with [`LetterOutcome::Reopened`].
     pub reopened: u64,
+    /// Letters with [`LetterOutcome::Produced`].
+    pub produced: u64,
     /// Letters with [`LetterOutcome::Skipped`].
     pub skipped: u64,
     /// Letters with [`LetterOutcome::Deferred`].
@@ -145,6 +154,7 @@ impl RedriveSummary {
     pub(super) fn add(&mut self, report: &LetterReport) {
         *match report.outcome {
             LetterOutcome::Reopened => &mut self.reopened,
+            LetterOutcome::Produced => &mut self.produced,
             LetterOutcome::Skipped => &mut self.skipped,
             LetterOutcome::Deferred => &mut self.deferred,
             LetterOutcome::Parked => &mut self.parked,

@@ -1,29 +1,26 @@
 //! Handles letters in rounds: reopen the keys, produce the records, report, commit the offsets.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::State;
-use campanile_idempotency::Store;
+use campanile_idempotency::InspectStore;
 use futures_util::future::{Either, join_all, select};
 
 use super::Redrive;
+use super::decide::Decider;
 use super::letter::{Letter, Plan};
-use super::reopen::{Verdict, reopen};
 use super::report::{LetterOutcome, LetterReport, RedriveObserver, RedriveSummary};
-use super::sink::{Sink, Verb};
+use super::sink::Sink;
 use super::source::{Next, Source};
 use crate::AdminError;
 use crate::pacer::Pacer;
 
 /// The number of letters in a round, unless a rate asks for fewer.
-const MAX_ROUND: usize = 1024;
+pub(super) const MAX_ROUND: usize = 1024;
 
 /// The size of the letters in a round, in bytes, after which no more are added.
-const MAX_ROUND_BYTES: usize = 16 << 20;
+pub(super) const MAX_ROUND_BYTES: usize = 16 << 20;
 
 /// The number of letters in a round that the filter does not select.
 const MAX_FILTERED: usize = 4 * MAX_ROUND;
@@ -41,17 +38,18 @@ const MAX_PENDING: usize = 1000;
 /// The time between two looks at the pending letters.
 const PENDING_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Why a letter is deferred.
+pub(super) const WAITS: &str = "its key is being processed";
+
 /// The time between two looks at the partitions of other processes.
 const OTHERS_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) struct Run<'a, S, O> {
     settings: &'a Redrive,
     source: Source,
-    store: &'a S,
+    decider: Decider<'a, S>,
     sink: Sink,
     observer: &'a mut O,
-    /// Whether the topics of the records exist.
-    topics: HashMap<Arc<str>, bool>,
     pacer: Pacer,
     /// Letters with a key that is being processed.
     pending: Vec<Letter>,
@@ -69,7 +67,7 @@ enum Round {
     End,
 }
 
-impl<'a, S: Store, O: RedriveObserver> Run<'a, S, O> {
+impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
     pub(super) fn new(
         settings: &'a Redrive,
         source: Source,
@@ -80,10 +78,9 @@ impl<'a, S: Store, O: RedriveObserver> Run<'a, S, O> {
         Self {
             settings,
             source,
-            store,
+            decider: Decider::new(settings, store),
             sink,
             observer,
-            topics: HashMap::new(),
             pacer: Pacer::new(settings.rate),
             pending: Vec::new(),
             patience: settings.patience,
@@ -179,7 +176,7 @@ impl<'a, S: Store, O: RedriveObserver> Run<'a, S, O> {
 
     async fn handle_paced(&mut self, letters: Vec<(Letter, Plan)>) -> Result<(), AdminError> {
         let (letters, plans): (Vec<Letter>, Vec<Plan>) = letters.into_iter().unzip();
-        let verbs = self.decide(&letters, plans).await?;
+        let verbs = self.decider.decide(&self.source, &letters, plans).await?;
         let acts = letters.iter().zip(verbs).map(|(letter, verb)| self.sink.act(letter, verb));
         let results = join_all(acts).await;
         let mut reports = Vec::with_capacity(letters.len());
@@ -197,61 +194,6 @@ impl<'a, S: Store, O: RedriveObserver> Run<'a, S, O> {
         }
         letters.iter().for_each(|letter| self.source.set_handled(&letter.record));
         self.commit().await
-    }
-
-    /// Decides what is to be done with each letter. Reopens keys.
-    async fn decide(
-        &mut self,
-        letters: &[Letter],
-        mut plans: Vec<Plan>,
-    ) -> Result<Vec<Verb>, AdminError> {
-        for (letter, plan) in letters.iter().zip(&mut plans) {
-            if let (Plan::Reopen { .. } | Plan::Produce, Ok(headers)) = (&*plan, &letter.headers)
-                && !self.topic_exists(&headers.origin.topic).await?
-            {
-                let topic = &headers.origin.topic;
-                *plan = Plan::Park(format!("its topic `{topic}` does not exist").into());
-            }
-        }
-        let keys = plans.iter().filter_map(|plan| match plan {
-            Plan::Reopen { key, token } => Some((key.clone(), *token)),
-            _ => None,
-        });
-        let verdicts = reopen(self.store, keys.collect(), self.settings.timeout).await?;
-        let mut verdicts = verdicts.into_iter();
-        let verbs = plans.into_iter().map(|plan| match plan {
-            Plan::Filter => Verb::Filter,
-            Plan::Park(why) => Verb::Park(why),
-            Plan::Produce => Verb::Produce("held no lock"),
-            Plan::Reopen { .. } => self.verb(verdicts.next().unwrap_or(Verdict::Unreadable)),
-        });
-        Ok(verbs.collect())
-    }
-
-    fn verb(&self, verdict: Verdict) -> Verb {
-        match verdict {
-            Verdict::Reopened => Verb::Produce("reopened"),
-            Verdict::Absent if self.settings.without_entry => Verb::Produce("had no entry"),
-            Verdict::Absent => Verb::Park("its key has no entry in the store".into()),
-            Verdict::Superseded => Verb::Skip("its key was locked again later"),
-            Verdict::Settled(State::Completed) => Verb::Skip("completed"),
-            Verdict::Settled(State::Processing) => Verb::Wait,
-            Verdict::Settled(State::Retrying) => {
-                Verb::Skip("not given up; its consumer retries it")
-            }
-            Verdict::Settled(State::Failed) | Verdict::Unreadable => {
-                Verb::Park("the entry of its key cannot be read".into())
-            }
-        }
-    }
-
-    async fn topic_exists(&mut self, topic: &Arc<str>) -> Result<bool, AdminError> {
-        if let Some(&exists) = self.topics.get(topic) {
-            return Ok(exists);
-        }
-        let exists = self.source.partitions_of(topic).await?.is_some();
-        self.topics.insert(topic.clone(), exists);
-        Ok(exists)
     }
 
     fn report(&mut self, reports: &[LetterReport]) -> Result<(), AdminError> {
@@ -292,9 +234,7 @@ impl<'a, S: Store, O: RedriveObserver> Run<'a, S, O> {
             return Ok(());
         }
         pending.iter().for_each(|letter| self.source.set_deferred(&letter.record));
-        let report = |letter| {
-            LetterReport::new(letter, LetterOutcome::Deferred, "its key is being processed")
-        };
+        let report = |letter| LetterReport::new(letter, LetterOutcome::Deferred, WAITS);
         self.report(&pending.iter().map(report).collect::<Vec<_>>())?;
         self.commit().await
     }

@@ -13,7 +13,8 @@ use crate::AdminError;
 
 /// What is to be done with a letter once the store has answered.
 pub(super) enum Verb {
-    Produce(&'static str),
+    /// Produce the record. The outcome is this one, for this reason.
+    Produce(LetterOutcome, &'static str),
     Skip(&'static str),
     Park(Cow<'static, str>),
     Wait,
@@ -61,15 +62,17 @@ impl Sink {
             Verb::Skip(why) => report(LetterOutcome::Skipped, why.into()),
             Verb::Wait => Ok(None),
             Verb::Park(why) => self.park(letter, why).await,
-            Verb::Produce(detail) => match letter.restore() {
+            Verb::Produce(outcome, detail) => match letter.restore() {
                 None => self.park(letter, "its record is not in the letter".into()).await,
                 Some(record) => match self.publish(record).await {
-                    Ok(()) => report(LetterOutcome::Reopened, detail.into()),
+                    Ok(()) => report(outcome, detail.into()),
                     Err(PublishError::TooLarge) => {
                         self.park(letter, "its record is too large for its topic".into()).await
                     }
                     Err(error) => {
-                        Err(AdminError::unavailable("cannot produce records back to Kafka", error))
+                        let at = letter.record.coordinates();
+                        let action = format!("cannot produce the record of {at} back to Kafka");
+                        Err(AdminError::unavailable(action, error))
                     }
                 },
             },
@@ -90,7 +93,8 @@ impl Sink {
                     .to_mut()
                     .push_str("; the letter is too large for the parking topic"),
                 Err(error) => {
-                    let action = "cannot produce letters to the parking topic on Kafka";
+                    let at = letter.record.coordinates();
+                    let action = format!("cannot copy {at} to the parking topic on Kafka");
                     return Err(AdminError::unavailable(action, error));
                 }
             }

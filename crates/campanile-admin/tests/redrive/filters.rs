@@ -3,13 +3,14 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
 
-use campanile_admin::redrive::{LetterFilter, Redrive};
+use campanile_admin::redrive::{LetterFilter, ReasonCount, Redrive};
+use campanile_idempotency::Store;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::Instant;
 
 use crate::run;
-use crate::support::{KAFKA, Scene};
+use crate::support::{KAFKA, Scene, store_key};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn filters_select_letters_by_each_criterion() {
@@ -40,8 +41,9 @@ async fn filters_select_letters_by_each_criterion() {
         let redrive = Redrive::new(scene.dead.as_str())
             .with_letters_without_key()
             .with_filter(filter.clone());
-        let preview = redrive.preview(&scene.kafka()).await.unwrap();
-        assert_eq!((preview.candidates, preview.filtered), (expected, 2 - expected), "{filter:?}");
+        let preview = redrive.preview(&scene.kafka(), &scene.store).await.unwrap();
+        let selected: u64 = preview.reasons.iter().map(|count| count.letters).sum();
+        assert_eq!((selected, preview.filtered), (expected, 2 - expected), "{filter:?}");
     }
     let by_key = LetterFilter { key: Some(b"p-1".to_vec()), ..all() };
     let redrive = Redrive::new(scene.dead.as_str()).with_filter(by_key);
@@ -51,29 +53,45 @@ async fn filters_select_letters_by_each_criterion() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn preview_counts_reasons_and_changes_nothing() {
+async fn preview_counts_what_the_run_does_and_changes_nothing() {
     let scene = Scene::new("preview", 1).await;
     let mut letters = scene.failed_letters(3).await;
     letters.push(scene.keyless_letter("k", "undecodable"));
+    let reopened = scene.fail("reopened").await;
+    scene.store.redrive(store_key("reopened"), reopened, false).await.unwrap();
+    letters.push(scene.letter("reopened", reopened));
+    let completed = scene.fail("completed").await;
+    scene.complete_later("completed", completed).await;
+    letters.push(scene.letter("completed", completed));
+    let locked = scene.lock("locked").await.token;
+    letters.push(scene.letter("locked", locked));
     KAFKA.producer().produce_all(letters).unwrap();
-    let redrive = Redrive::new(scene.dead.as_str());
-    let preview = redrive.preview(&scene.kafka()).await.unwrap();
-    let counts = |counts: &[campanile_admin::redrive::ReasonCount]| {
-        let pair =
-            |count: &campanile_admin::redrive::ReasonCount| (count.reason.clone(), count.letters);
-        counts.iter().map(pair).collect::<Vec<_>>()
+    let redrive = Redrive::new(scene.dead.as_str()).with_patience(Duration::ZERO);
+    let preview = redrive.preview(&scene.kafka(), &scene.store).await.unwrap();
+    let counts = |counts: &[ReasonCount]| -> Vec<String> {
+        let text = |it: &ReasonCount| format!("{}x {} {}", it.letters, it.reason, it.example);
+        counts.iter().map(text).collect()
     };
-    let pair = |(reason, letters): (&str, u64)| (reason.to_owned(), letters);
-    assert_eq!(preview.candidates, 3);
-    assert_eq!(counts(&preview.parked), [("held no lock (undecodable)", 1)].map(pair));
-    assert_eq!(
-        counts(&preview.reasons),
-        [("exhausted: card of p-# declined", 3), ("undecodable: card of k declined", 1)].map(pair)
-    );
+    assert_eq!(preview.reopened, 3);
+    assert_eq!(counts(&preview.parked), ["1x held no lock (undecodable) preview.dead/0@3"]);
+    assert_eq!(counts(&preview.produced), ["1x its key had been reopened before preview.dead/0@4"]);
+    assert_eq!(counts(&preview.skipped), ["1x its key was locked again later preview.dead/0@5"]);
+    assert_eq!(counts(&preview.deferred), ["1x its key is being processed preview.dead/0@6"]);
+    assert_eq!(counts(&preview.reasons)[0], "3x exhausted: card of p-# declined preview.dead/0@0");
     assert!(scene.produced().is_empty());
     assert_eq!(committed(&scene, &redrive.group()), Offset::Invalid);
     let (summary, _) = run(&scene, &redrive).await.unwrap();
-    assert_eq!(summary.reopened, 3, "the keys are still FAILED");
+    let of = |counts: &[ReasonCount]| counts.iter().map(|count| count.letters).sum::<u64>();
+    assert_eq!(
+        [summary.reopened, summary.produced, summary.skipped, summary.deferred, summary.parked],
+        [
+            preview.reopened,
+            of(&preview.produced),
+            of(&preview.skipped),
+            of(&preview.deferred),
+            of(&preview.parked)
+        ],
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

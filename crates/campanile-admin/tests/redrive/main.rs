@@ -43,7 +43,8 @@ impl Audit {
 async fn run(scene: &Scene, redrive: &Redrive) -> Result<(RedriveSummary, Audit), AdminError> {
     let mut audit = Audit::default();
     let summary = redrive.run(&scene.kafka(), &scene.store, &mut audit, pending::<()>()).await?;
-    let reopened = audit.0.iter().filter(|r| r.outcome == LetterOutcome::Reopened).count();
-    assert_eq!(summary.reopened, reopened as u64);
+    let count = |outcome| audit.0.iter().filter(|report| report.outcome == outcome).count() as u64;
+    assert_eq!(summary.reopened, count(LetterOutcome::Reopened));
+    assert_eq!(summary.produced, count(LetterOutcome::Produced));
     Ok((summary, audit))
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use campanile_admin::redrive::{LetterOutcome, Redrive};
+use campanile_idempotency::Store;
 use campanile_test::Message;
 use rdkafka::Message as _;
 
 use crate::run;
-use crate::support::{KAFKA, NAMESPACE, Scene, headers};
+use crate::support::{KAFKA, NAMESPACE, Scene, headers, store_key};
 
 /// What a letter is like, with the outcome and a part of the detail that are expected.
 type Kind = (&'static str, LetterOutcome, &'static str);
@@ -141,10 +142,12 @@ async fn letters_without_key_or_entry_are_produced_on_request() {
     let redrive = Redrive::new(scene.dead.as_str());
     let (summary, _) = run(&scene, &redrive).await.unwrap();
     assert_eq!((summary.reopened, summary.parked), (0, 2));
-    let (summary, _) = run(&scene, &redrive.clone().with_letters_without_key()).await.unwrap();
-    assert_eq!((summary.reopened, summary.parked), (1, 1));
-    let (summary, _) = run(&scene, &redrive.with_letters_without_entry()).await.unwrap();
-    assert_eq!((summary.reopened, summary.parked), (1, 1));
+    for redrive in
+        [redrive.clone().with_letters_without_key(), redrive.with_letters_without_entry()]
+    {
+        let (summary, _) = run(&scene, &redrive).await.unwrap();
+        assert_eq!((summary.reopened, summary.produced, summary.parked), (0, 1, 1));
+    }
     assert_eq!(scene.produced(), ["a-1", "k-1"]);
 }
 
@@ -223,9 +226,25 @@ async fn copies_of_a_letter_reopen_their_key_once() {
     let first = scene.lock("p-1").await;
     scene.retry("p-1", first).await;
     let second = scene.fail("p-1").await;
-    let letters = [first.token, second, first.token].map(|token| scene.letter("p-1", token));
+    let tokens = [first.token, second, first.token, second];
+    let letters = tokens.map(|token| scene.letter("p-1", token));
     KAFKA.producer().produce_all(letters).unwrap();
     let (summary, _) = run(&scene, &Redrive::new(scene.dead.as_str())).await.unwrap();
-    assert_eq!((summary.reopened, summary.skipped), (1, 2));
-    assert_eq!(scene.produced(), ["p-1"]);
+    assert_eq!((summary.reopened, summary.produced, summary.skipped), (1, 1, 2));
+    assert_eq!(scene.produced(), ["p-1", "p-1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_that_was_reopened_before_is_not_counted_as_reopened() {
+    let scene = Scene::new("before", 1).await;
+    KAFKA.producer().produce_all(scene.failed_letters(2).await).unwrap();
+    let token = scene.fail("by-hand").await;
+    scene.store.redrive(store_key("by-hand"), token, false).await.unwrap();
+    KAFKA.producer().produce(scene.letter("by-hand", token)).unwrap();
+    let redrive = Redrive::new(scene.dead.as_str());
+    let (first, audit) = run(&scene, &redrive).await.unwrap();
+    assert_eq!((first.reopened, first.produced), (2, 1));
+    assert_eq!(audit.keys(LetterOutcome::Produced), ["by-hand"]);
+    let (second, _) = run(&scene, &redrive.with_group("another")).await.unwrap();
+    assert_eq!((second.reopened, second.produced), (0, 3));
 }

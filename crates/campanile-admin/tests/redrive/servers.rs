@@ -70,7 +70,7 @@ async fn store_that_goes_away_is_an_error_and_the_rest_stays() {
     let killed = &mut KillStore(&mut redis);
     let failed = redrive.run(&kafka, &store, killed, pending::<()>()).await.err().unwrap();
     assert!(matches!(failed, AdminError::Unavailable { .. }), "{failed:?}");
-    assert!(text(&failed).contains("cannot reopen keys in the store"), "{}", text(&failed));
+    assert!(text(&failed).contains("cannot read entries in the store"), "{}", text(&failed));
     let other = Scene::new("away-reader", 1).await;
     assert_eq!(other.records(&topic).len(), 10, "the first round");
 }

@@ -6,17 +6,17 @@ use std::path::Path;
 
 use campanile_admin::redrive::{LetterOutcome, LetterReport, RedriveObserver};
 use campanile_core::{BoxError, ConfigError};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
-/// Writes the audit, and shows the progress on a terminal.
+/// Writes the audit, and moves the progress.
 pub(super) struct Audit {
     target: Target,
     progress: ProgressBar,
 }
 
 enum Target {
-    /// A file; letters that need attention are also printed.
-    File(File),
+    /// A file. Letters that need attention are also printed, unless the summary is JSON.
+    File { file: File, prints: bool },
     /// Standard output, as JSON.
     Json,
     /// Only letters that need attention are printed.
@@ -24,26 +24,22 @@ enum Target {
 }
 
 impl Audit {
-    pub(super) fn open(path: Option<&Path>, json: bool) -> Result<Self, ConfigError> {
+    pub(super) fn open(
+        path: Option<&Path>,
+        json: bool,
+        progress: ProgressBar,
+    ) -> Result<Self, ConfigError> {
         let target = match path {
-            Some(path) => Target::File(open(path).map_err(|error| {
-                ConfigError::new(format!("cannot write to {}: {error}", path.display()))
-            })?),
+            Some(path) => {
+                let file = open(path).map_err(|error| {
+                    ConfigError::new(format!("cannot write to {}: {error}", path.display()))
+                })?;
+                Target::File { file, prints: !json }
+            }
             None if json => Target::Json,
             None => Target::Text,
         };
-        // Draws nothing if standard error is not a terminal.
-        let progress = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        let style =
-            ProgressStyle::with_template("{bar:40} {pos}/{len} letters, {per_sec}, {eta} left");
-        Ok(Self {
-            target,
-            progress: progress.with_style(style.unwrap_or(ProgressStyle::default_bar())),
-        })
-    }
-
-    pub(super) fn finish(&self) {
-        self.progress.finish_and_clear();
+        Ok(Self { target, progress })
     }
 }
 
@@ -57,18 +53,19 @@ impl RedriveObserver for Audit {
         if reports.is_empty() {
             return Ok(());
         }
-        let lines = match &self.target {
-            Target::Text => attention(reports),
-            Target::File(_) | Target::Json => json_lines(reports)?,
-        };
-        self.progress.suspend(|| match &mut self.target {
-            // One write, so that a kill leaves whole lines.
-            Target::File(file) => file.write_all(lines.as_bytes()),
-            Target::Json | Target::Text => {
-                let mut stdout = io::stdout().lock();
-                stdout.write_all(lines.as_bytes())?;
-                stdout.flush()
+        let printed = match &mut self.target {
+            Target::File { file, prints } => {
+                // One write, so that a kill leaves whole lines.
+                file.write_all(json_lines(reports)?.as_bytes())?;
+                if *prints { attention(reports) } else { String::new() }
             }
+            Target::Json => json_lines(reports)?,
+            Target::Text => attention(reports),
+        };
+        self.progress.suspend(|| {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(printed.as_bytes())?;
+            stdout.flush()
         })?;
         Ok(())
     }

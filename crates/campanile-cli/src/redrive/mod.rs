@@ -2,6 +2,7 @@
 
 mod audit;
 mod output;
+mod progress;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use clap::Args;
 
 use self::audit::Audit;
 use self::output::{print_preview, print_summary};
+use self::progress::Progress;
 use crate::exit::Exit;
 use crate::options::{KafkaOptions, StoreOptions, parse_pair};
 use crate::signals::stop_requested;
@@ -20,15 +22,17 @@ use crate::signals::stop_requested;
 /// Bring dead letters back: reopen their keys, and produce their records to their topics again
 ///
 /// For each letter up to the current end of the topic, the store is asked first, so that no event is
-/// processed twice. A letter is reopened (its record is back in its topic), skipped (nothing is left
-/// to do, such as for a completed key), deferred (its key is being processed; run again later) or
+/// processed twice. A letter is reopened (its key gets all its attempts again, and its record is back
+/// in its topic), only produced (its key had been reopened before, so only its record is produced
+/// back), skipped (nothing is left to do, such as for a completed key), deferred (its key is being processed; run again later) or
 /// parked (its record cannot be produced back; the reason is printed).
 ///
 /// The command can be stopped or killed at any time. The next run with the same topic and the same
 /// filter resumes; progress is kept as the offsets of a consumer group. Letters stay in their topic.
-/// Several runs at a time share the topic's partitions.
+/// Several runs at a time share the topic's partitions. The name of the group is printed to standard
+/// error, and so is the progress: as a bar on a terminal, and otherwise as a line every 10 seconds.
 ///
-/// The exit code is 0 if every letter was reopened, skipped or filtered out, and 1 if letters were
+/// The exit code is 0 if every letter was reopened, produced, skipped or filtered out, and 1 if letters were
 /// parked or deferred.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -36,7 +40,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "DEAD-LETTER-TOPIC")]
     topic: String,
     /// Print what would be done, and why the letters were given up, and change nothing. The store is
-    /// not asked
+    /// only read
     #[arg(long)]
     dry_run: bool,
     /// Print JSON: a line for each letter, unless --audit is given, and a line with the summary
@@ -144,16 +148,21 @@ impl Arguments {
 pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     let kafka = arguments.kafka.config()?;
     let redrive = arguments.redrive();
+    let store = arguments.store.config()?.with_connect_timeout(arguments.timeout);
     if arguments.dry_run {
-        let preview = redrive.preview(&kafka).await?;
+        let preview = redrive.preview(&kafka, &store.connect_to_inspect().await?).await?;
         print_preview(&preview, arguments.json)?;
         return Ok(Exit::Done);
     }
-    let store = arguments.store.config()?;
-    let mut audit = Audit::open(arguments.audit.as_deref(), arguments.json)?;
-    let store = store.with_connect_timeout(arguments.timeout).connect().await?;
-    let result = redrive.run(&kafka, &store, &mut audit, stop_requested()).await;
-    audit.finish();
+    let progress = Progress::new(&arguments.topic, &redrive.group());
+    let (audit, bar) = (arguments.audit.as_deref(), progress.bar().clone());
+    let mut audit = Audit::open(audit, arguments.json, bar)?;
+    let store = store.connect_to_inspect().await?;
+    let result = tokio::select! {
+        result = redrive.run(&kafka, &store, &mut audit, stop_requested()) => result,
+        never = progress.print_lines() => match never {},
+    };
+    progress.bar().finish_and_clear();
     let summary = result?;
     print_summary(&arguments, &summary)?;
     Ok(exit(&summary))

@@ -14,16 +14,21 @@ pub(super) fn print_preview(preview: &RedrivePreview, json: bool) -> Result<(), 
     if json {
         return print_json(preview);
     }
-    let parked: u64 = preview.parked.iter().map(|count| count.letters).sum();
-    print(&format!(
-        "{:>9}  would be produced back, unless their keys prevent it",
-        preview.candidates
-    ))?;
-    print(&format!("{parked:>9}  would be parked"))?;
-    if preview.filtered > 0 {
-        print(&format!("{:>9}  not selected", preview.filtered))?;
+    let sum = |counts: &[ReasonCount]| counts.iter().map(|count| count.letters).sum::<u64>();
+    for (letters, what) in [
+        (preview.reopened, "would be reopened and produced back"),
+        (sum(&preview.produced), "would only be produced back"),
+        (sum(&preview.skipped), "would be skipped"),
+        (sum(&preview.deferred), "would be deferred"),
+        (sum(&preview.parked), "would be parked"),
+        (preview.filtered, "not selected"),
+    ] {
+        print(&format!("{letters:>9}  {what}"))?;
     }
     print_reasons("Why letters were given up:", &preview.reasons)?;
+    print_reasons("Why letters would only be produced back:", &preview.produced)?;
+    print_reasons("Why letters would be skipped:", &preview.skipped)?;
+    print_reasons("Why letters would be deferred:", &preview.deferred)?;
     print_reasons("Why letters would be parked:", &preview.parked)
 }
 
@@ -32,8 +37,8 @@ fn print_reasons(title: &str, reasons: &[ReasonCount]) -> Result<(), AdminError>
         return Ok(());
     }
     print(&format!("\n{title}"))?;
-    for ReasonCount { reason, letters, .. } in reasons.iter().take(SHOWN_REASONS) {
-        print(&format!("{letters:>9}  {}", reason.escape_debug()))?;
+    for ReasonCount { reason, letters, example, .. } in reasons.iter().take(SHOWN_REASONS) {
+        print(&format!("{letters:>9}  {}  ({example})", reason.escape_debug()))?;
     }
     if let Some(more) = reasons.get(SHOWN_REASONS..).filter(|more| !more.is_empty()) {
         let letters: u64 = more.iter().map(|count| count.letters).sum();
@@ -53,9 +58,10 @@ pub(super) fn print_summary(
         }
         return print_change_json(&Line { summary });
     }
-    let RedriveSummary { reopened, skipped, deferred, parked, filtered, .. } = summary;
+    let RedriveSummary { reopened, produced, skipped, deferred, parked, filtered, .. } = summary;
     let mut text = format!(
-        "{reopened} reopened, {skipped} skipped, {deferred} deferred, {parked} parked, {filtered} filtered"
+        "{reopened} reopened, {produced} only produced, {skipped} skipped, {deferred} deferred, \
+         {parked} parked, {filtered} filtered"
     );
     if *deferred > 0 {
         text.push_str("\nrun again later for the deferred letters");

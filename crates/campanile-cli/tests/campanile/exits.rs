@@ -75,12 +75,15 @@ async fn exit_code_says_whether_letters_need_attention() {
     KAFKA.producer().produce_all(scene.failed_letters(3).await).unwrap();
     let (code, stdout, stderr) = finish(redrive(&scene, &["--dry-run"]));
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(stdout.contains("3  would be produced back"), "{stdout}");
-    assert!(stdout.contains("3  exhausted: card of p-# declined"), "{stdout}");
+    assert!(stdout.contains("3  would be reopened and produced back"), "{stdout}");
+    let reason = "3  exhausted: card of p-# declined  (cli-codes.dead/0@0)";
+    assert!(stdout.contains(reason), "{stdout}");
     assert!(scene.produced().is_empty());
 
     let (code, stdout, stderr) = finish(redrive(&scene, &["--json"]));
     assert_eq!(code, Some(0), "{stderr}");
+    let group = "redrive of cli-codes.dead, consumer group campanile-redrive.cli-codes.dead\n";
+    assert_eq!(stderr, group);
     let lines: Vec<serde_json::Value> =
         stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (summary, letters) = lines.split_last().unwrap();
@@ -90,9 +93,16 @@ async fn exit_code_says_whether_letters_need_attention() {
     assert_eq!((&letters[0]["outcome"], &letters[0]["key"]), (&"reopened".into(), &"p-0".into()));
 
     KAFKA.producer().produce(scene.keyless_letter("k-1", "undecodable")).unwrap();
-    let (code, stdout, stderr) = finish(redrive(&scene, &[]));
+    let folder = tempfile::tempdir().unwrap();
+    let audit = folder.path().join("audit");
+    let (code, stdout, stderr) = finish(redrive(&scene, &["--audit", audit.to_str().unwrap()]));
     assert_eq!(code, Some(1), "{stderr}");
+    let audited = std::fs::read_to_string(audit).unwrap();
+    assert!(audited.contains(r#""letter":"cli-codes.dead/0@3""#), "{audited}");
     let parked = "parked: cli-codes.dead/0@3 (from cli-codes/0@7): held no lock (undecodable)";
     assert!(stdout.contains(parked), "{stdout}");
-    assert!(stdout.contains("0 reopened, 0 skipped, 0 deferred, 1 parked"), "{stdout}");
+    assert!(
+        stdout.contains("0 reopened, 0 only produced, 0 skipped, 0 deferred, 1 parked"),
+        "{stdout}"
+    );
 }

@@ -1,0 +1,125 @@
+//! Decides what is to be done with letters: by the letters, their topics, and the store.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use campanile_core::State;
+use campanile_idempotency::InspectStore;
+
+use super::Redrive;
+use super::letter::{Letter, Plan};
+use super::reopen::{LetterKey, Verdict, look_up, reopen};
+use super::report::LetterOutcome;
+use super::sink::Verb;
+use super::source::Source;
+use crate::AdminError;
+
+pub(super) struct Decider<'a, S> {
+    settings: &'a Redrive,
+    store: &'a S,
+    /// Whether the topics of the records exist.
+    topics: HashMap<Arc<str>, bool>,
+}
+
+impl<'a, S: InspectStore> Decider<'a, S> {
+    pub(super) fn new(settings: &'a Redrive, store: &'a S) -> Self {
+        Self { settings, store, topics: HashMap::new() }
+    }
+
+    /// Decides what is to be done with each letter. Reopens keys.
+    pub(super) async fn decide(
+        &mut self,
+        source: &Source,
+        letters: &[Letter],
+        plans: Vec<Plan>,
+    ) -> Result<Vec<Verb>, AdminError> {
+        let plans = self.check_topics(source, letters, plans).await?;
+        let verdicts = reopen(self.store, &keys(&plans), self.settings.timeout).await?;
+        Ok(self.verbs(plans, verdicts))
+    }
+
+    /// Finds out what [`decide`](Self::decide) would decide now, and changes nothing.
+    pub(super) async fn preview(
+        &mut self,
+        source: &Source,
+        letters: &[Letter],
+        plans: Vec<Plan>,
+    ) -> Result<Vec<Verb>, AdminError> {
+        let plans = self.check_topics(source, letters, plans).await?;
+        let verdicts = look_up(self.store, &keys(&plans), self.settings.timeout).await?;
+        Ok(self.verbs(plans, verdicts))
+    }
+
+    /// Parks letters whose topics do not exist.
+    async fn check_topics(
+        &mut self,
+        source: &Source,
+        letters: &[Letter],
+        mut plans: Vec<Plan>,
+    ) -> Result<Vec<Plan>, AdminError> {
+        for (letter, plan) in letters.iter().zip(&mut plans) {
+            if let (Plan::Reopen { .. } | Plan::Produce, Ok(headers)) = (&*plan, &letter.headers)
+                && !self.topic_exists(source, &headers.origin.topic).await?
+            {
+                let topic = &headers.origin.topic;
+                *plan = Plan::Park(format!("its topic `{topic}` does not exist").into());
+            }
+        }
+        Ok(plans)
+    }
+
+    async fn topic_exists(
+        &mut self,
+        source: &Source,
+        topic: &Arc<str>,
+    ) -> Result<bool, AdminError> {
+        if let Some(&exists) = self.topics.get(topic) {
+            return Ok(exists);
+        }
+        let exists = source.partitions_of(topic).await?.is_some();
+        self.topics.insert(topic.clone(), exists);
+        Ok(exists)
+    }
+
+    fn verbs(&self, plans: Vec<Plan>, verdicts: Vec<Verdict>) -> Vec<Verb> {
+        let mut verdicts = verdicts.into_iter();
+        let verbs = plans.into_iter().map(|plan| match plan {
+            Plan::Filter => Verb::Filter,
+            Plan::Park(why) => Verb::Park(why),
+            Plan::Produce => Verb::Produce(LetterOutcome::Produced, "held no lock"),
+            Plan::Reopen { .. } => self.verb(verdicts.next().unwrap_or(Verdict::Unreadable)),
+        });
+        verbs.collect()
+    }
+
+    fn verb(&self, verdict: Verdict) -> Verb {
+        match verdict {
+            Verdict::Reopened => Verb::Produce(LetterOutcome::Reopened, "reopened"),
+            Verdict::ReopenedBefore => {
+                Verb::Produce(LetterOutcome::Produced, "its key had been reopened before")
+            }
+            Verdict::Absent if self.settings.without_entry => {
+                Verb::Produce(LetterOutcome::Produced, "had no entry")
+            }
+            Verdict::Absent => Verb::Park("its key has no entry in the store".into()),
+            Verdict::Superseded => Verb::Skip("its key was locked again later"),
+            Verdict::Settled(State::Completed) => Verb::Skip("completed"),
+            Verdict::Settled(State::Processing) => Verb::Wait,
+            Verdict::Settled(State::Retrying) => {
+                Verb::Skip("not given up; its consumer retries it")
+            }
+            Verdict::Settled(State::Failed) | Verdict::Unreadable => {
+                Verb::Park("the entry of its key cannot be read".into())
+            }
+        }
+    }
+}
+
+/// The keys to reopen, in the order of their letters.
+fn keys(plans: &[Plan]) -> Vec<LetterKey> {
+    let keys = plans.iter().filter_map(|plan| match plan {
+        Plan::Reopen { key, token } => Some((key.clone(), *token)),
+        _ => None,
+    });
+    keys.collect()
+}
