@@ -6,11 +6,18 @@ use std::time::Duration;
 use campanile_core::{BoxError, Clock, ConfigError};
 use rdkafka::TopicPartitionList;
 use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::metadata::Metadata;
 
 use crate::AdminError;
+
+const OBSERVER_SETTINGS: &[(&str, &str)] = &[
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    ("allow.auto.create.topics", "false"),
+];
 
 /// The time limit of each attempt to reach a broker.
 pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(250);
@@ -18,6 +25,22 @@ pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(250);
 /// The time limit of the request for a group's members. All brokers are asked, and the answer need not
 /// wait for one that is down.
 pub(crate) const MEMBERS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Creates a consumer that reads the offsets of this group. It has these settings in addition, and
+/// must not subscribe, so that it never joins the group.
+pub(crate) fn observer(
+    kafka: &ClientConfig,
+    group: &str,
+    settings: &[(&str, &str)],
+) -> Result<BaseConsumer<Context>, ConfigError> {
+    let mut config = kafka.clone();
+    config.remove("group.instance.id").set("group.id", group);
+    for (name, value) in OBSERVER_SETTINGS.iter().chain(settings) {
+        config.set(*name, *value);
+    }
+    BaseConsumer::from_config_and_context(&config, Context::default())
+        .map_err(|error| config_error(&error))
+}
 
 /// Waits until a broker answers, for at most this time. Fails early if that is hopeless.
 pub(crate) fn fetch_metadata(

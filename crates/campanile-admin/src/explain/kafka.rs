@@ -15,16 +15,13 @@ use tokio::runtime::Handle;
 use super::{Cause, GroupReport};
 use crate::AdminError;
 use crate::kafka::{
-    ATTEMPT_TIMEOUT, Context, MEMBERS_TIMEOUT, committed_offsets, config_error, fetch_metadata,
+    ATTEMPT_TIMEOUT, Context, MEMBERS_TIMEOUT, committed_offsets, fetch_metadata, observer,
 };
 
 const SETTINGS: &[(&str, &str)] = &[
-    ("enable.auto.commit", "false"),
-    ("enable.auto.offset.store", "false"),
     ("enable.partition.eof", "true"),
     // A record that is deleted meanwhile is an error, and not the next one.
     ("auto.offset.reset", "error"),
-    ("allow.auto.create.topics", "false"),
     ("fetch.wait.max.ms", "10"),
     // One record is read.
     ("queued.min.messages", "1"),
@@ -98,7 +95,7 @@ pub(super) fn observe(
 
 struct Reader<'a> {
     consumer: BaseConsumer<Context>,
-    config: ClientConfig,
+    kafka: ClientConfig,
     at: &'a Coordinates,
     timeout: Duration,
     clock: Clock,
@@ -112,14 +109,8 @@ impl<'a> Reader<'a> {
         group: &str,
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let mut config = kafka.clone();
-        config.remove("group.instance.id").set("group.id", group);
-        for (name, value) in SETTINGS {
-            config.set(*name, *value);
-        }
-        let consumer = BaseConsumer::from_config_and_context(&config, Context::default());
-        let consumer = consumer.map_err(|error| config_error(&error))?;
-        let reader = Self { consumer, config, at, timeout, clock: Clock::boot() };
+        let consumer = observer(kafka, group, SETTINGS)?;
+        let reader = Self { consumer, kafka: kafka.clone(), at, timeout, clock: Clock::boot() };
         reader.look_up()?;
         Ok(reader)
     }
@@ -225,12 +216,9 @@ impl<'a> Reader<'a> {
 
     /// Whether the topic is compacted. If the brokers do not say, it may be.
     fn is_compacted(&self) -> bool {
-        let mut config = self.config.clone();
-        // Settings of consumers only; librdkafka would log a warning for each.
-        for (name, _) in SETTINGS {
-            config.remove(name);
-        }
-        config.remove("group.id").remove(ISOLATION);
+        let mut config = self.kafka.clone();
+        // A setting of consumers only; librdkafka would log a warning.
+        config.remove(ISOLATION);
         let describe = || -> KafkaResult<Option<bool>> {
             let admin = AdminClient::from_config_and_context(&config, Context::default())?;
             let options = AdminOptions::new().request_timeout(Some(self.timeout));

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use campanile_core::ConfigError;
-use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::assignment;
 use crate::AdminError;
-use crate::kafka::{Context, MEMBERS_TIMEOUT, committed_offsets, config_error, fetch_metadata};
+use crate::kafka::{Context, MEMBERS_TIMEOUT, committed_offsets, fetch_metadata, observer};
 
 /// A topic and a partition of it.
 pub(super) type Partition = (String, i32);
@@ -46,17 +46,7 @@ impl Reader {
         topics: &[String],
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let mut config = kafka.clone();
-        config.remove("group.instance.id").set("group.id", group);
-        for (name, value) in [
-            ("enable.auto.commit", "false"),
-            ("enable.auto.offset.store", "false"),
-            ("allow.auto.create.topics", "false"),
-        ] {
-            config.set(name, value);
-        }
-        let consumer = BaseConsumer::from_config_and_context(&config, Context::default());
-        let consumer = consumer.map_err(|error| config_error(&error))?;
+        let consumer = observer(kafka, group, &[])?;
         Ok(Self { consumer, group: group.to_owned(), topics: topics.to_vec(), timeout })
     }
 
