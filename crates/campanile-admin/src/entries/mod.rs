@@ -30,7 +30,7 @@ mod stats;
 
 pub use self::list::{EntryPages, EntryQuery};
 pub use self::purge::{EntryCount, Purge, PurgeReport};
-pub(crate) use self::repair::UNLOCKED;
+pub(crate) use self::repair::is_unlocked;
 pub use self::repair::{RepairOutcome, RepairPlan};
 pub use self::report::{EntryReport, inspect, parse_digest};
 pub(crate) use self::report::{is_reopened, key_text, printable};

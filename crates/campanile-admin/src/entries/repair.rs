@@ -16,8 +16,22 @@ use super::report::{EntryReport, inspect, is_reopened};
 use crate::AdminError;
 use crate::time::Period;
 
-/// The error of an entry that was unlocked.
-pub(crate) const UNLOCKED: &str = "unlocked by an operator";
+/// The beginning of the error of an entry that was unlocked.
+const UNLOCKED: &str = "unlocked by an operator";
+
+/// The error of an entry that is unlocked. It keeps the last error of the handler, which says more.
+fn unlocked(entry: &Entry) -> Cow<'_, str> {
+    match entry.error() {
+        None => UNLOCKED.into(),
+        Some(error) if is_unlocked(entry) => error,
+        Some(error) => format!("{UNLOCKED}; the last error before: {error}").into(),
+    }
+}
+
+/// Checks whether the last attempt was ended by an operator.
+pub(crate) fn is_unlocked(entry: &Entry) -> bool {
+    entry.error().is_some_and(|error| error.starts_with(UNLOCKED))
+}
 
 /// What a repair found and what it will do. `Display` shows both in words.
 ///
@@ -147,10 +161,10 @@ impl RepairPlan {
                  perhaps at the same time. The attempt counts."
             };
             // The error of a give-up lock is the handler's, which the next dead letter needs.
-            let error = if entry.is_give_up() { "" } else { UNLOCKED };
+            let error = if entry.is_give_up() { "".into() } else { unlocked(entry) };
             let grant = Grant { token: entry.token(), owner };
             let (delay, last) = (Duration::ZERO, false);
-            let fail = Operation::Fail { grant, delay, last, error: error.into() };
+            let fail = Operation::Fail { grant, delay, last, error: (*error).into() };
             Ok(Step { change: Change::Apply(fail), effect: effect.into() })
         })
         .await

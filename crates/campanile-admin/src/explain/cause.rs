@@ -45,9 +45,11 @@ pub enum Cause {
     /// There is no entry, and the committed offset is beyond the end of the partition.
     CommittedBeyondEnd,
 
-    /// The handler runs for this record.
+    /// The key is locked for this record: the handler runs, or its process has died recently.
     Running,
-    /// The handler runs for another record with the same key.
+    /// The key is locked, and the group has no members.
+    LockedWithoutConsumer,
+    /// The key is locked for another record with the same key.
     RunningForOther,
     /// The offset is committed, and the key is processed now.
     RunningAfterCommit,
@@ -190,12 +192,21 @@ impl Cause {
                  group's offset to the first record that must be processed.",
             ),
             Self::Running => (
-                "The handler is running for the record.",
-                "Wait for the end. If it hangs, stop its process, or unlock the key.",
+                "The handler is running for the record, or its process has died and its lock has not \
+                 expired yet.",
+                "Wait for the end. A live process renews the lock before it expires, so its time is \
+                 later when you ask again; otherwise the next delivery after that time takes the key \
+                 over. If the handler hangs, stop its process, or unlock the key.",
+            ),
+            Self::LockedWithoutConsumer => (
+                "The key is locked, and the group has no members: the process that ran the handler was \
+                 killed or has left, or it belongs to another group.",
+                "Start the consumer, or check the name of the group. Its next delivery waits until the \
+                 lock expires, and then takes the key over.",
             ),
             Self::RunningForOther => (
-                "The handler is running for another record with the same key, and this record waits \
-                 for the outcome.",
+                "The handler is running for another record with the same key, or its process has died \
+                 and its lock has not expired yet. This record waits for the outcome.",
                 "Wait for the end. If the other one succeeds, this record is a duplicate.",
             ),
             Self::RunningAfterCommit => (

@@ -6,7 +6,7 @@ use campanile_core::{Details, Entry, Record, State, Timestamp};
 use campanile_idempotency::Found;
 
 use super::{Cause, GroupReport};
-use crate::entries::{EntryReport, UNLOCKED, is_reopened};
+use crate::entries::{EntryReport, is_reopened, is_unlocked};
 
 /// After this number of interrupted give-ups, the consumer releases the next one, publishes nothing,
 /// and the partition waits.
@@ -69,6 +69,7 @@ impl Facts<'_> {
 
     fn locked(&self, entry: &Entry) -> Cause {
         match self.granted_for(entry) {
+            _ if self.has_no_consumer() && !self.is_committed() => Cause::LockedWithoutConsumer,
             _ if entry.is_give_up() => Cause::GivingUp,
             _ if self.is_committed() => Cause::RunningAfterCommit,
             GrantedFor::Other => Cause::RunningForOther,
@@ -114,7 +115,7 @@ impl Facts<'_> {
             Cause::Reopened
         } else if entry.is_released() {
             Cause::Released
-        } else if entry.error().as_deref() == Some(UNLOCKED) {
+        } else if is_unlocked(entry) {
             Cause::Unlocked
         } else {
             Cause::RetryDue

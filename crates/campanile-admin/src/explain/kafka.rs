@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use super::{Cause, GroupReport};
 use crate::AdminError;
 use crate::kafka::{
-    ATTEMPT_TIMEOUT, Context, MEMBERS_TIMEOUT, committed_offsets, fetch_metadata, observer,
+    ATTEMPT_TIMEOUT, Context, Members, committed_offsets, fetch_metadata, observer,
 };
 
 const SETTINGS: &[(&str, &str)] = &[
@@ -205,13 +205,16 @@ impl<'a> Reader<'a> {
             Offset::Offset(offset) => Some(offset),
             _ => None,
         });
-        // Groups of the newer protocol are described otherwise, and never have this state.
-        let timeout = self.timeout.min(MEMBERS_TIMEOUT);
-        let groups = self.consumer.fetch_group_list(Some(name), timeout);
-        let is_empty = groups.is_ok_and(|groups| {
-            groups.groups().iter().any(|group| group.name() == name && group.state() == "Empty")
-        });
-        Ok(GroupReport { name: name.into(), committed, is_next: false, is_empty })
+        let Members { state, count, owners } = Members::fetch(&self.consumer, name, self.timeout);
+        let partition = (self.at.topic.to_string(), self.at.partition);
+        Ok(GroupReport {
+            name: name.into(),
+            committed,
+            is_next: false,
+            is_empty: state.as_deref() == Some("Empty"),
+            members: count,
+            member: owners.get(&partition).map(|member| member.as_str().into()),
+        })
     }
 
     /// Whether the topic is compacted. If the brokers do not say, it may be.

@@ -37,7 +37,7 @@ pub use self::cause::Cause;
 use self::decide::Facts;
 pub use self::key_source::KeySource;
 use crate::AdminError;
-use crate::entries::{EntryReport, inspect};
+use crate::entries::{EntryReport, inspect, printable};
 
 /// The question why a record ran, waits, or did not run.
 #[derive(Clone, Debug)]
@@ -146,7 +146,7 @@ impl Explain {
 ///
 /// `Display` shows it in words. It serializes as an object with the fields `record`, `cause`, `text`,
 /// `hint`, `start` and `end` (the offsets of the partition), and what there is of `detail`, `group`
-/// (with `name`, `committed`, `is_next` and `is_empty`) and `entry` (see [`EntryReport`]).
+/// (see [`GroupReport`]) and `entry` (see [`EntryReport`]).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -176,6 +176,12 @@ pub struct GroupReport {
     pub is_next: bool,
     /// Whether the group is known to have no members.
     pub is_empty: bool,
+    /// The number of members. `None` if it is unknown, as that of groups of Kafka's newer protocol. A
+    /// process that was killed is a member until its session timeout.
+    pub members: Option<usize>,
+    /// The member that the record's partition is assigned to, as `client.id@host`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member: Option<Box<str>>,
 }
 
 impl GroupReport {
@@ -203,8 +209,13 @@ impl fmt::Display for Explanation {
                     write!(f, "committed offset {committed}, so the record is {state}")?;
                 }
             }
-            if group.is_empty {
-                f.write_str("; no members")?;
+            match (group.is_committed(record.offset), group.members, &group.member) {
+                (_, Some(0), _) => f.write_str("; no members")?,
+                (true, ..) | (_, None, _) => {}
+                (_, _, None) => f.write_str("; the partition is assigned to no member")?,
+                (_, _, Some(member)) => {
+                    write!(f, "; the partition is assigned to {}", printable(member))?;
+                }
             }
         }
         match entry {

@@ -9,12 +9,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::assignment;
 use crate::AdminError;
-use crate::kafka::{Context, MEMBERS_TIMEOUT, committed_offsets, fetch_metadata, observer};
-
-/// A topic and a partition of it.
-pub(super) type Partition = (String, i32);
+use crate::kafka::{Context, Members, Partition, committed_offsets, fetch_metadata, observer};
 
 /// What the brokers know of a group.
 pub(super) struct GroupLook {
@@ -54,7 +50,8 @@ impl Reader {
     pub(super) fn look(&self) -> Result<GroupLook, AdminError> {
         self.consumer.context().clear();
         let known = self.partitions()?;
-        let (state, members, owners) = self.members();
+        let Members { state, count, owners } =
+            Members::fetch(&self.consumer, &self.group, self.timeout);
         let action = format!("cannot read the offsets of the group `{}`", self.group);
         let committed = self.committed(&known).map_err(|error| self.error(&action, error))?;
         let mut partitions = BTreeMap::new();
@@ -75,7 +72,7 @@ impl Reader {
                 look.end = Some(end);
             }
         }
-        Ok(GroupLook { state, members, partitions })
+        Ok(GroupLook { state, members: count, partitions })
     }
 
     /// The partitions of the given topics, or of all topics but those of Kafka itself.
@@ -97,27 +94,6 @@ impl Reader {
             }
         }
         Ok(partitions)
-    }
-
-    /// The group's state, its members, and the partitions of each. Not of groups of the newer protocol,
-    /// which the request describes as dead.
-    fn members(&self) -> (Option<String>, Option<usize>, BTreeMap<Partition, String>) {
-        let mut owners = BTreeMap::new();
-        let timeout = self.timeout.min(MEMBERS_TIMEOUT);
-        let Ok(groups) = self.consumer.fetch_group_list(Some(&self.group), timeout) else {
-            return (None, None, owners);
-        };
-        let group = groups.groups().iter().find(|group| group.name() == self.group);
-        let Some(group) = group.filter(|group| !matches!(group.state(), "" | "Dead")) else {
-            return (None, None, owners);
-        };
-        for member in group.members() {
-            let host = member.client_host().trim_start_matches('/');
-            let name = format!("{}@{host}", member.client_id());
-            let assigned = assignment::decode(member.assignment().unwrap_or_default());
-            owners.extend(assigned.into_iter().map(|partition| (partition, name.clone())));
-        }
-        (Some(group.state().to_owned()), Some(group.members().len()), owners)
     }
 
     fn committed(&self, partitions: &BTreeSet<Partition>) -> KafkaResult<BTreeMap<Partition, i64>> {

@@ -3,7 +3,6 @@
 //! A [`Watch`] is started on Kafka, and a [`Watcher`] then takes a [`Snapshot`] whenever it is asked.
 //! Joins no group, commits nothing and writes nothing.
 
-mod assignment;
 mod entries;
 mod exposition;
 mod kafka;

@@ -250,6 +250,21 @@ async fn planted_situations_are_explained() {
         }
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), situations.len(), wrong.join("\n"));
+
+    // The member of the group has the other topic.
+    let text = explanations[running(&situations)].to_string();
+    assert!(text.contains("is not finished; the partition is assigned to no member"), "{text}");
+    let elsewhere = Situation {
+        at: "elsewhere/0@0".parse().unwrap(),
+        ..situations.into_iter().next().unwrap()
+    };
+    let text = elsewhere.explained(&store).await.to_string();
+    assert!(text.contains("no committed offset; the partition is assigned to rdkafka@"), "{text}");
+}
+
+fn running(situations: &[Situation]) -> usize {
+    let is_running = |situation: &Situation| situation.name == "running";
+    situations.iter().position(is_running).unwrap()
 }
 
 /// Reads the offset of the first record of the only partition.

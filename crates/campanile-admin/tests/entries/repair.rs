@@ -111,6 +111,20 @@ async fn unlocked_owner_is_refused_and_next_token_is_higher() {
     assert_eq!(state(&planter), State::Processing);
 }
 
+#[tokio::test]
+async fn unlocked_key_keeps_the_error_of_its_handler() {
+    let planter = Planter::new("p-1");
+    planter.fail(planter.acquire(RECORD), Duration::ZERO, false);
+    // The second unlock does not add to the text.
+    for _ in 0..2 {
+        planter.acquire(RECORD);
+        unlock(&planter).await.apply(&planter.store).await.unwrap();
+        let report = inspect(&planter.store, &planter.key()).await.unwrap();
+        let error = report.entry().unwrap().error().unwrap();
+        assert_eq!(error, "unlocked by an operator; the last error before: card declined");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn handler_of_an_unlocked_key_ends_at_its_next_renewal() {
     let clock = TestClock::new();

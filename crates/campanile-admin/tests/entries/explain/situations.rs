@@ -174,8 +174,14 @@ fn add_without_entry(add: Add<'_>) {
 
 fn add_processing(add: Add<'_>) {
     add("running", Cause::Running, |s| s.plant(|entry, this, _| entry.start(this)));
-    add("running, no members known", Cause::Running, |s| {
+    add("lock of a killed process, no members", Cause::LockedWithoutConsumer, |s| {
         s.group(Some(IDLE)).plant(|entry, this, _| entry.start(this))
+    });
+    add("give-up lock of a killed process, no members", Cause::LockedWithoutConsumer, |s| {
+        s.group(Some(IDLE)).plant(|entry, this, _| {
+            entry.exhaust(this);
+            entry.acquire(this);
+        })
     });
     add("running by a process without details", Cause::Running, |s| {
         s.plant(|entry, _, _| entry.start(""))
@@ -443,6 +449,13 @@ fn add_retrying(add: Add<'_>) {
         s.finished().plant(|entry, this, _| {
             entry.give_up(entry.acquire(this));
             repair(entry, false);
+        })
+    });
+    add("unlocked after a failure", Cause::Unlocked, |s| {
+        s.plant(|entry, this, _| {
+            entry.fail(entry.acquire(this), NOW, false);
+            entry.acquire(this);
+            repair(entry, true);
         })
     });
     add("unlocked", Cause::Unlocked, |s| {

@@ -2,7 +2,7 @@
 
 use bytes::Buf;
 
-use super::kafka::Partition;
+use super::members::Partition;
 
 /// Decodes a `ConsumerProtocolAssignment`. What cannot be decoded is left out.
 pub(super) fn decode(bytes: &[u8]) -> Vec<Partition> {

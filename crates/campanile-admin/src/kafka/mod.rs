@@ -1,5 +1,8 @@
 //! Questions to the brokers that join no group and change nothing.
 
+mod assignment;
+mod members;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::metadata::Metadata;
 
+pub(crate) use self::members::{Members, Partition};
 use crate::AdminError;
 
 const OBSERVER_SETTINGS: &[(&str, &str)] = &[
@@ -21,10 +25,6 @@ const OBSERVER_SETTINGS: &[(&str, &str)] = &[
 
 /// The time limit of each attempt to reach a broker.
 pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// The time limit of the request for a group's members. All brokers are asked, and the answer need not
-/// wait for one that is down.
-pub(crate) const MEMBERS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Creates a consumer that reads the offsets of this group. It has these settings in addition, and
 /// must not subscribe, so that it never joins the group.
