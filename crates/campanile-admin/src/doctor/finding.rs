@@ -102,6 +102,8 @@ kinds! {
     AutoOffsetReset = "auto-offset-reset",
     /// The group has members of another protocol or with another assignor.
     GroupProtocol = "group-protocol",
+    /// The brokers do not know the group, so its name may be wrong.
+    GroupUnknown = "group-unknown",
     /// A committed offset is outside of its partition.
     OffsetOutOfRange = "offset-out-of-range",
     /// A partition has unprocessed records and no consumer, or one without progress.
@@ -144,6 +146,8 @@ kinds! {
     PostgresTimeout = "postgres-timeout",
     /// Expired entries are not deleted, or their space is not reused.
     PostgresSweeping = "postgres-sweeping",
+    /// The namespace has no entries, so its name may be wrong.
+    NamespaceEmpty = "namespace-empty",
     /// The clocks of the store and of this machine differ.
     Clock = "clock",
     /// The lock keeper does not wait for as long as the store's timeout.

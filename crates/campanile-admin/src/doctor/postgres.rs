@@ -2,12 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use campanile_core::error;
+use campanile_core::{Namespace, error};
 use campanile_idempotency::Store;
 use campanile_postgres::tokio_postgres::{self, Row};
 use campanile_postgres::{ConnectError, PgConfig, PgStore};
 
 use super::finding::{FindingKind, Severity};
+use super::store::check_namespace;
 use super::{Deployment, Report, display};
 use crate::error::chain;
 
@@ -31,6 +32,7 @@ const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
 
 pub(super) async fn examine(
     config: &PgConfig,
+    namespace: Namespace,
     deployment: &Deployment,
     report: &mut Report,
 ) -> Option<Duration> {
@@ -57,6 +59,7 @@ pub(super) async fn examine(
             "remove `without_sweeping`, or run `PgStore::sweep` regularly",
         );
     }
+    check_namespace(&store, &namespace, report).await;
     store.max_call_duration()
 }
 

@@ -8,6 +8,7 @@ use campanile_redis::{ConnectError, RedisConfig, RedisStore, Safety};
 
 use super::Report;
 use super::finding::{FindingKind, Severity};
+use super::store::check_namespace;
 use crate::error::chain;
 
 pub(super) async fn examine(
@@ -16,10 +17,11 @@ pub(super) async fn examine(
     report: &mut Report,
 ) -> Option<Duration> {
     // All findings are wanted, including those for which the store would refuse the server.
-    let config = config.clone().with_safety(Safety::Warn).with_namespaces([namespace]);
+    let config = config.clone().with_safety(Safety::Warn).with_namespaces([namespace.clone()]);
     match RedisStore::connect(config).await {
         Ok(store) => {
             store.findings().iter().for_each(|finding| add(finding, report));
+            check_namespace(&store, &namespace, report).await;
             store.max_call_duration()
         }
         Err(error) => {

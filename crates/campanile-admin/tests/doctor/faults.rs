@@ -234,7 +234,7 @@ async fn in_the_group() -> Vec<Fault> {
     ]
 }
 
-fn commit(group: &str, topic: &str, offset: i64) {
+pub(crate) fn commit(group: &str, topic: &str, offset: i64) {
     let consumer: BaseConsumer = CLUSTER.first.consumer_config(group).create().unwrap();
     let mut offsets = TopicPartitionList::new();
     offsets.add_partition_offset(topic, 0, Offset::Offset(offset)).unwrap();

@@ -9,13 +9,20 @@ use std::time::Duration;
 
 use campanile_admin::StoreConfig;
 use campanile_admin::doctor::{Deployment, Finding, FindingKind, Severity, examine};
-use campanile_redis::RedisConfig;
+use campanile_core::{
+    Command, FencingToken, IdempotencyKey, Operation, Owner, Retention, StoreKey,
+};
+use campanile_idempotency::{IdempotencyConfig, Store};
+use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::RedisSentinel;
 use futures_util::stream::{self, StreamExt as _};
 use tokio::sync::OnceCell;
 
-use crate::faults::Fault;
-use crate::servers::{CLUSTER, TIMEOUT, migrated_database, millis, on_store, pg_config, sound};
+use crate::faults::{Fault, commit};
+use crate::servers::{
+    CLUSTER, REDIS, TIMEOUT, consumer, migrated_database, millis, on_store, pg_config,
+    redis_config, safe_store, sound, with,
+};
 
 /// Creates the topics of a sound deployment once, with records that are not processed yet.
 async fn create_sound_topics() {
@@ -52,10 +59,42 @@ async fn sound_deployments_have_no_findings() {
         ("Redis behind sentinels", on_store(StoreConfig::Redis(behind_sentinels))),
         ("Postgres", on_store(StoreConfig::Postgres(pg_config(database))).with_inbox()),
     ] {
-        let report = examine(&deployment).await;
+        let report = examine(&before_first_start(deployment)).await;
         assert_eq!(report.findings, [], "{name}");
         assert!(report.is_sound());
     }
+}
+
+/// Nothing has run: the group is not known, and the namespace is empty.
+fn before_first_start(deployment: Deployment) -> Deployment {
+    deployment.accept(FindingKind::GroupUnknown).accept(FindingKind::NamespaceEmpty)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_group_and_empty_namespace_are_named() {
+    create_sound_topics().await;
+    let kinds = async || {
+        let layer = IdempotencyConfig::new("mistyped");
+        let deployment = with(consumer("mistyped"), layer, safe_store());
+        let report = examine(&deployment).await;
+        report.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds().await, [FindingKind::GroupUnknown, FindingKind::NamespaceEmpty]);
+
+    commit("mistyped", "payments", 0);
+    let store = RedisStore::connect(redis_config(REDIS.primary.url())).await.unwrap();
+    let key = IdempotencyKey::new("p-1").unwrap();
+    let operation = Operation::Acquire {
+        owner: Owner::new(7).unwrap(),
+        ttl: TIMEOUT,
+        max_attempts: 5,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+        details: None,
+    };
+    let key = StoreKey::new("mistyped".try_into().unwrap(), &key);
+    store.apply(Command { key, operation, retention: Retention::default() }).await.unwrap();
+    assert_eq!(kinds().await, []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -64,7 +103,7 @@ async fn each_planted_fault_is_found_by_its_name() {
     let faults = faults::plant().await;
     assert!(faults.len() >= 20);
     let mut examined = stream::iter(&faults)
-        .map(async |fault| (fault, examine(&fault.deployment).await))
+        .map(async |fault| (fault, examine(&before_first_start(fault.deployment.clone())).await))
         .buffered(8);
     let mut wrong = Vec::new();
     while let Some((Fault { what, kind, severity, .. }, report)) = examined.next().await {
@@ -80,12 +119,13 @@ async fn each_planted_fault_is_found_by_its_name() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn accepted_finding_is_reported_and_sound() {
     create_sound_topics().await;
-    let deployment = |grace| sound().with_grace_period(grace);
+    let deployment = |grace| before_first_start(sound()).with_grace_period(grace);
     let short = Duration::from_secs(5);
     assert!(!examine(&deployment(short)).await.is_sound());
     let report = examine(&deployment(short).accept(FindingKind::GracePeriod)).await;
     assert!(report.is_sound());
-    assert!(matches!(&*report.accepted, [Finding { kind: FindingKind::GracePeriod, .. }]));
+    let is_accepted = |finding: &Finding| finding.kind == FindingKind::GracePeriod;
+    assert!(report.accepted.iter().any(is_accepted), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -34,9 +34,19 @@ pub(super) fn check(
     let subject = format!("group `{group}`");
     let consumed: Vec<_> = topics.iter().filter(|topic| topic.role != Role::DeadLetter).collect();
     check_reset(config, &subject, report);
-    check_members(client, config, group, report);
+    let has_group = check_members(client, config, group, report);
     check_offsets_topic(client, config, &subject, report);
-    offsets::check(client, &consumed, &subject, observation, report);
+    let has_offsets = offsets::check(client, &consumed, &subject, observation, report);
+    if (has_group, has_offsets) == (Some(false), Some(false)) {
+        report.add(
+            (FindingKind::GroupUnknown, Severity::Advice),
+            &*subject,
+            "the brokers know no such group: it has no members and no committed offsets",
+            "if the consumer has run before, the name is wrong, and what is said of the group here \
+             is not about its consumer",
+            "compare the name with group.id of the consumer; before its first start, nothing to do",
+        );
+    }
     for topic in &consumed {
         check_read_permission(client, topic, report);
     }
@@ -65,31 +75,43 @@ fn check_reset(config: &ClientConfig, subject: &str, report: &mut Report) {
     }
 }
 
-fn check_members(client: &Client<'_>, config: &ClientConfig, group: &str, report: &mut Report) {
+/// Checks what the members use. Returns whether the group exists, as far as it is known.
+fn check_members(
+    client: &Client<'_>,
+    config: &ClientConfig,
+    group: &str,
+    report: &mut Report,
+) -> Option<bool> {
     let subject = format!("group `{group}`");
     if !is_classic(config) {
-        return report.add_unchecked(
+        report.add_unchecked(
             format!("the members of {subject}"),
             "librdkafka does not list those of the newer protocol; use kafka-consumer-groups",
         );
+        return None;
     }
     let groups = match client.consumer.fetch_group_list(Some(group), REQUEST_TIMEOUT) {
         Ok(groups) => groups,
         Err(error) => {
-            return add_group_error(&error, &subject, "the members of", report);
+            add_group_error(&error, &subject, "the members of", report);
+            return None;
         }
     };
-    let Some(info) = groups.groups().iter().find(|info| info.name() == group) else { return };
-    // A group that does not exist has no protocol.
+    let info = groups.groups().iter().find(|info| info.name() == group);
+    let Some(info) = info.filter(|info| !matches!(info.state(), "" | "Dead")) else {
+        return Some(false);
+    };
+    // A group without members may have no protocol.
     let protocol_type = info.protocol_type();
     if !matches!(protocol_type, "" | "consumer") {
-        return report.add(
+        report.add(
             (FindingKind::GroupProtocol, Severity::Failure),
             subject,
             format!("it is a group of the type `{protocol_type}`, not of consumers"),
             "the consumer cannot join it",
             "use another group.id",
         );
+        return Some(true);
     }
     let assignors = config.get("partition.assignment.strategy").unwrap_or_default();
     let assignor = info.protocol();
@@ -103,6 +125,7 @@ fn check_members(client: &Client<'_>, config: &ClientConfig, group: &str, report
             "stop the other members first, or set partition.assignment.strategy to theirs",
         );
     }
+    Some(true)
 }
 
 pub(super) fn add_group_error(error: &KafkaError, subject: &str, what: &str, report: &mut Report) {

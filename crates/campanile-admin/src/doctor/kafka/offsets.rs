@@ -17,17 +17,20 @@ use crate::doctor::{Report, display};
 type Offsets = HashMap<(String, i32), i64>;
 
 /// Checks whether the committed offsets are in their partitions and, if `observation` is set, whether
-/// they advance.
+/// they advance. Returns whether there are any, as far as it is known.
 pub(super) fn check(
     client: &Client<'_>,
     topics: &[&Topic],
     subject: &str,
     observation: Option<Duration>,
     report: &mut Report,
-) {
+) -> Option<bool> {
     let committed = match committed_offsets(client, topics) {
         Ok(committed) => committed,
-        Err(error) => return add_group_error(&error, subject, "the offsets of", report),
+        Err(error) => {
+            add_group_error(&error, subject, "the offsets of", report);
+            return None;
+        }
     };
     let mut behind = Vec::new();
     for topic in topics {
@@ -55,6 +58,7 @@ pub(super) fn check(
         add_out_of_range(topic, &out_of_range, report);
     }
     check_progress(client, topics, &committed, behind, observation, report);
+    Some(!committed.is_empty())
 }
 
 fn add_out_of_range(topic: &Topic, out_of_range: &[String], report: &mut Report) {
