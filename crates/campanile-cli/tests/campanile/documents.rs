@@ -71,7 +71,8 @@ async fn wait_until_committed(records: i64) {
         let consumer: BaseConsumer = KAFKA.consumer_config(GROUP).create().unwrap();
         let mut list = TopicPartitionList::new();
         list.add_partition("payments", 0);
-        let committed = consumer.committed_offsets(list, TIMEOUT).unwrap();
+        // The group's coordinator may still be starting.
+        let committed = consumer.committed_offsets(list, TIMEOUT).ok()?;
         let offset = committed.find_partition("payments", 0).unwrap().offset();
         (offset == Offset::Offset(records)).then_some(())
     };
