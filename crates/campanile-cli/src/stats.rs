@@ -10,8 +10,9 @@ use crate::print::{print, print_json};
 
 /// Count the entries of a namespace by state, by age, and by when they expire
 ///
-/// All entries are read, in slices, so that the store is never blocked for long. Bytes are those of
-/// the entries, without what the store needs beside them.
+/// All entries are read, in slices, so that the store is never blocked for long. Bytes are an estimate
+/// of the memory that the entries take: their encoded values, without their keys and what the store
+/// adds to each.
 ///
 /// The exit code is 1 if there are values that are no entries of this version.
 #[derive(Debug, Args)]

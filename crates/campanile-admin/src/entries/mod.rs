@@ -35,3 +35,7 @@ pub use self::repair::{RepairOutcome, RepairPlan};
 pub use self::report::{EntryReport, inspect, parse_digest};
 pub(crate) use self::report::{is_reopened, key_text, printable};
 pub use self::stats::{EntryStats, Histogram, StateStats};
+
+/// How bytes are counted, for tables.
+const BYTES: &str = "bytes are an estimate: the encoded values, without their keys and what the store \
+    adds to each";

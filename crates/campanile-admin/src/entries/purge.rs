@@ -12,7 +12,7 @@ use futures_util::future::{Either, select};
 use serde::Serialize;
 
 use super::list::DEFAULT_MAX_SHARE;
-use super::{EntryPages, EntryQuery, EntryReport};
+use super::{BYTES, EntryPages, EntryQuery, EntryReport};
 use crate::AdminError;
 use crate::pacer::Pacer;
 
@@ -58,7 +58,8 @@ pub struct PurgeReport {
 pub struct EntryCount {
     /// The number of entries.
     pub entries: u64,
-    /// Their bytes, without what the store needs beside them.
+    /// Their bytes, as an estimate: the encoded values, without their keys and what the store adds to
+    /// each.
     pub bytes: u64,
 }
 
@@ -216,7 +217,7 @@ impl fmt::Display for PurgeReport {
         write!(
             f,
             "kept: {kept} locked or granted within the last minute, {changed} changed meanwhile, \
-             {unreadable} unreadable"
+             {unreadable} unreadable\n{BYTES}"
         )
     }
 }

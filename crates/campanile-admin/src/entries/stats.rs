@@ -8,13 +8,14 @@ use campanile_idempotency::{Found, InspectStore};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{EntryPages, EntryReport};
+use super::{BYTES, EntryPages, EntryReport};
 use crate::AdminError;
 
 /// The number of entries by state, by age, and by the time until they expire.
 ///
 /// An entry that changes during the count may be counted twice or with its former state. Bytes are
-/// those of the entries, without what the store needs beside them.
+/// an estimate of what the store needs: those of the values as they are encoded, without their keys and
+/// what the store adds to each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct EntryStats {
@@ -38,7 +39,7 @@ pub struct EntryStats {
 pub struct StateStats {
     /// The number of entries.
     pub entries: u64,
-    /// Their bytes.
+    /// Their bytes, as an estimate.
     pub bytes: u64,
     /// The number of entries by the time since they were created.
     pub age: Histogram,
@@ -148,7 +149,7 @@ impl fmt::Display for EntryStats {
         }
         writeln!(
             f,
-            "{} of PROCESSING are stuck; {} values are unreadable",
+            "{} of PROCESSING are stuck; {} values are unreadable\n{BYTES}",
             self.stuck, self.unreadable
         )?;
         let histogram = |stats: &StateStats, by_age| if by_age { stats.age } else { stats.expiry };

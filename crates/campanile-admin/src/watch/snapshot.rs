@@ -1,7 +1,7 @@
 //! What is shown of a group.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -131,35 +131,52 @@ impl Snapshot {
         }
     }
 
-    /// Describes the group in one line, for logs.
+    /// Describes the group in one line of names and values, for logs. A value that is unknown is `-`.
+    /// The values of the processes are sums, `oldest` is that of the oldest record, and `paused` and
+    /// `unreachable` are numbers of processes.
     pub fn to_line(&self) -> String {
-        let mut line = format!("{} {}", self.time, self.headline());
+        let mut line = format!("{} group={}", self.time, self.group);
+        let mut add = |name: &str, value: &dyn fmt::Display| {
+            let _ = write!(line, " {name}={value}");
+        };
+        add("state", &self.state.as_deref().unwrap_or("-"));
+        add("members", &number(self.members));
+        add("partitions", &self.partitions.len());
+        add("lag", &self.lag);
+        add("records/s", &rate(self.records_per_second));
         let seen: Vec<_> = self.processes.iter().filter(|it| it.error.is_none()).collect();
-        if !seen.is_empty() {
-            let in_flight: f64 = seen.iter().map(|process| process.in_flight).sum();
+        if !self.processes.is_empty() {
+            let sum = |value: fn(&ProcessView) -> f64| seen.iter().map(|it| value(it)).sum::<f64>();
             let oldest = seen.iter().map(|process| process.oldest_seconds).fold(0.0, f64::max);
-            let paused = seen.iter().filter(|process| !process.paused.is_empty()).count();
-            let _ = write!(
-                line,
-                "; {in_flight} in flight, oldest {}, {paused} paused",
-                Period(seconds(oldest))
-            );
-            let mut outcomes = BTreeMap::<&str, f64>::new();
-            for (outcome, rate) in
-                seen.iter().filter_map(|it| it.outcomes_per_second.as_ref()).flatten()
-            {
-                *outcomes.entry(outcome.as_str()).or_default() += rate;
-            }
-            for (outcome, rate) in outcomes {
-                let _ = write!(line, ", {outcome} {rate:.1}/s");
+            add("in_flight", &sum(|process| process.in_flight));
+            add("buffered", &sum(|process| process.buffered));
+            add("oldest", &format_args!("{:.0}s", seconds(oldest).as_secs_f64()));
+            add("paused", &seen.iter().filter(|process| !process.paused.is_empty()).count());
+            add("unreachable", &(self.processes.len() - seen.len()));
+        }
+        let mut outcomes = BTreeMap::<&str, f64>::new();
+        for (outcome, rate) in
+            seen.iter().filter_map(|it| it.outcomes_per_second.as_ref()).flatten()
+        {
+            *outcomes.entry(outcome.as_str()).or_default() += rate;
+        }
+        for (outcome, per_second) in outcomes {
+            add(&format!("{outcome}/s"), &rate(Some(per_second)));
+        }
+        match &self.entries {
+            None => {}
+            Some(EntriesView::Failed { error }) => add("entries_error", &format_args!("{error:?}")),
+            Some(EntriesView::Counted(counts)) => {
+                add("PROCESSING", &counts.processing);
+                add("stuck", &counts.stuck);
+                add("RETRYING", &counts.retrying);
+                add("FAILED", &counts.failed);
+                add("COMPLETED", &counts.completed);
+                add("unreadable", &counts.unreadable);
             }
         }
-        let failed = self.processes.len() - seen.len();
-        if failed > 0 {
-            let _ = write!(line, "; {failed} processes do not answer");
-        }
-        if let Some(entries) = &self.entries {
-            let _ = write!(line, "; {}", entries.describe());
+        if self.has_nothing() {
+            let _ = write!(line, " note={NOTHING:?}");
         }
         printable(&line)
     }
@@ -190,10 +207,14 @@ impl Snapshot {
         lines.into_iter().map(|line| printable(&line)).collect()
     }
 
+    fn has_nothing(&self) -> bool {
+        self.members.is_none() && self.partitions.is_empty()
+    }
+
     fn headline(&self) -> String {
         let group = match (&self.state, self.members, self.partitions.is_empty()) {
             (Some(state), Some(members), _) => format!("{state}, {}", count(members, "member")),
-            (_, _, true) => "has no members and no committed offsets".to_owned(),
+            (_, _, true) => format!("has {NOTHING}"),
             _ => "members unknown".to_owned(),
         };
         let rate = self.records_per_second.map(|rate| format!(", {rate:.1} records/s"));
@@ -205,14 +226,13 @@ impl Snapshot {
 
 impl PartitionView {
     fn to_line(&self) -> String {
-        let number = |number: Option<i64>| number.map_or("-".to_owned(), |it| it.to_string());
-        let rate = self.records_per_second.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
         format!(
-            "{:<26}{:>12}{:>12}{:>9}{rate:>10}  {}",
+            "{:<26}{:>12}{:>12}{:>9}{:>10}  {}",
             format!("{}/{}", self.topic, self.partition),
             number(self.committed),
             number(self.end),
             number(self.lag),
+            rate(self.records_per_second),
             self.member.as_deref().unwrap_or("-"),
         )
     }
@@ -294,6 +314,17 @@ impl EntriesView {
             Period(seconds(*took)),
         )
     }
+}
+
+/// What is known of a group that the brokers do not know.
+const NOTHING: &str = "no members and no committed offsets";
+
+fn number(number: Option<impl fmt::Display>) -> String {
+    number.map_or("-".to_owned(), |number| number.to_string())
+}
+
+fn rate(rate: Option<f64>) -> String {
+    rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"))
 }
 
 fn count(number: usize, of: &str) -> String {

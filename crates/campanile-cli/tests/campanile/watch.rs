@@ -109,10 +109,14 @@ async fn watch_prints_a_line_with_rates_each_interval() {
     let (first, second) = (lines.next().unwrap(), lines.next().unwrap());
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(first.contains("cli-watch-lines: Stable, 1 member; 1 partition, lag 0;"), "{first}");
-    assert!(first.contains("12 in flight, oldest 1 min 30 s, 1 paused"), "{first}");
-    assert!(!first.contains("/s") && second.contains("lag 0, 0.0 records/s"), "{second}");
-    assert!(second.contains(", processed ") && !second.contains("processed 0.0/s"), "{second}");
+    let (_, values) = first.split_once(' ').unwrap();
+    assert_eq!(
+        values,
+        "group=cli-watch-lines state=Stable members=1 partitions=1 lag=0 records/s=- in_flight=12 \
+         buffered=0 oldest=90s paused=1 unreachable=0"
+    );
+    assert!(second.contains(" lag=0 records/s=0.0 in_flight=12"), "{second}");
+    assert!(second.contains(" processed/s=") && !second.contains("processed/s=0.0"), "{second}");
 }
 
 /// `script` (of util-linux) runs it in a terminal of its own.
@@ -149,7 +153,7 @@ async fn watch_repaints_a_terminal_in_place() {
 fn watch_of_unknown_group_topic_or_broker_fails() {
     let (code, stdout, stderr) = finish(watch("cli-no-such-group", &["--once"]));
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stdout.contains("has no members and no committed offsets"), "{stdout}");
+    assert!(stdout.contains("no members and no committed offsets"), "{stdout}");
     let (code, _, stderr) = finish(watch("g", &["--once", "--topic", "cli-nowhere"]));
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("there is no topic `cli-nowhere`"), "{stderr}");
