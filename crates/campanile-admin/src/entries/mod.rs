@@ -33,7 +33,7 @@ pub use self::purge::{EntryCount, Purge, PurgeReport};
 pub(crate) use self::repair::is_unlocked;
 pub use self::repair::{RepairOutcome, RepairPlan};
 pub use self::report::{EntryReport, inspect, parse_digest};
-pub(crate) use self::report::{is_reopened, key_text, printable};
+pub(crate) use self::report::{is_reopened, printable};
 pub use self::stats::{EntryStats, Histogram, StateStats};
 
 /// How bytes are counted, for tables.

@@ -66,7 +66,7 @@ impl EntryReport {
         let name = bytes.and_then(|bytes| IdempotencyKey::new(bytes.to_vec()));
         // Entries keep the beginning of a long key only.
         report.name =
-            name.map(|name| Name { is_whole: report.is_key(&name), text: key_text(&name).into() });
+            name.map(|name| Name { is_whole: report.is_key(&name), text: name.to_text().into() });
         report
     }
 
@@ -74,7 +74,7 @@ impl EntryReport {
     #[must_use]
     pub fn with_key(mut self, key: &IdempotencyKey) -> Self {
         if self.is_key(key) {
-            let text = key_text(key).into();
+            let text = key.to_text().into();
             self.name = Some(Name { text, is_whole: true });
         }
         self
@@ -330,12 +330,6 @@ impl Serialize for EntryReport {
 /// Checks whether the key is RETRYING because it was reopened, and was not granted since.
 pub(crate) fn is_reopened(entry: &Entry) -> bool {
     entry.state() == State::Retrying && entry.attempt() == 0 && entry.owner().is_none()
-}
-
-/// The text of a key, with escapes if it is not UTF-8.
-pub(crate) fn key_text(key: &IdempotencyKey) -> String {
-    let bytes = key.as_bytes();
-    str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned)
 }
 
 /// The details of an entry may contain anything, such as commands to the terminal, or marks that reverse

@@ -7,7 +7,6 @@ use campanile_core::{BoxError, Coordinates};
 use serde::{Serialize, Serializer};
 
 use super::letter::Letter;
-use crate::entries::key_text;
 
 /// What was done with a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -81,7 +80,7 @@ impl LetterReport {
         Self {
             letter: letter.record.coordinates().clone(),
             origin: headers.map(|headers| headers.origin.clone()),
-            key: key.map(key_text),
+            key: key.map(|key| key.to_text().into_owned()),
             cause: headers.map(|headers| headers.cause.clone()),
             outcome,
             detail: detail.into(),

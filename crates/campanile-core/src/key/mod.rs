@@ -21,6 +21,7 @@ mod extract;
 mod extractors;
 mod into_key;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
@@ -49,6 +50,22 @@ impl IdempotencyKey {
     /// Returns the bytes of the key.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Returns the whole key as text. If it is not UTF-8, bytes that are not printable are escaped.
+    ///
+    /// ```
+    /// use campanile_core::IdempotencyKey;
+    ///
+    /// let text = |bytes: &'static [u8]| IdempotencyKey::new(bytes).unwrap().to_text().into_owned();
+    /// assert_eq!(text("zahlung-ä".as_bytes()), "zahlung-ä");
+    /// assert_eq!(text(b"p-\xff"), "p-\\xff");
+    /// ```
+    pub fn to_text(&self) -> Cow<'_, str> {
+        match str::from_utf8(&self.0) {
+            Ok(text) => text.into(),
+            Err(_) => self.0.escape_ascii().to_string().into(),
+        }
     }
 }
 

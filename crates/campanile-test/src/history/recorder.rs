@@ -83,7 +83,7 @@ impl HistoryRecorder {
             at: self.now(),
             run,
             record: coordinates(record),
-            key: lock.map(|lock| text(lock.key().as_bytes())),
+            key: lock.map(|lock| lock.key().to_text().into_owned()),
             token: lock.map(|lock| lock.token().get()),
             attempt: lock.map(LockHandle::attempt),
         }));
@@ -163,12 +163,4 @@ pub(super) fn coordinates(
 ) -> campanile_history::Coordinates {
     let campanile_core::Coordinates { topic, partition, offset } = coordinates;
     campanile_history::Coordinates::new(&**topic, *partition, *offset)
-}
-
-/// Converts a key to text. Bytes that are no text are escaped.
-fn text(key: &[u8]) -> String {
-    match std::str::from_utf8(key) {
-        Ok(text) => text.to_owned(),
-        Err(_) => key.escape_ascii().to_string(),
-    }
 }
