@@ -25,6 +25,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("fetch.wait.max.ms", "10"),
     // One record is read.
     ("queued.min.messages", "1"),
+    // Another event in the queue counts as a record. By default, the fetch then waits for a second.
+    ("fetch.queue.backoff.ms", "10"),
     ("queued.max.messages.kbytes", "1024"),
 ];
 
