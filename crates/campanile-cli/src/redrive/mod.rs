@@ -24,16 +24,16 @@ use crate::signals::stop_requested;
 /// For each letter up to the current end of the topic, the store is asked first, so that no event is
 /// processed twice. A letter is reopened (its key gets all its attempts again, and its record is back
 /// in its topic), only produced (its key had been reopened before, so only its record is produced
-/// back), skipped (nothing is left to do, such as for a completed key), deferred (its key is being processed; run again later) or
-/// parked (its record cannot be produced back; the reason is printed).
+/// back), skipped (nothing is left to do, such as for a completed key), deferred (its key is being
+/// processed; run again later) or parked (its record cannot be produced back; the reason is printed).
 ///
 /// The command can be stopped or killed at any time. The next run with the same topic and the same
 /// filter resumes; progress is kept as the offsets of a consumer group. Letters stay in their topic.
 /// Several runs at a time share the topic's partitions. The name of the group is printed to standard
 /// error, and so is the progress: as a bar on a terminal, and otherwise as a line every 10 seconds.
 ///
-/// The exit code is 0 if every letter was reopened, produced, skipped or filtered out, and 1 if letters were
-/// parked or deferred.
+/// The exit code is 0 if every letter was reopened, produced, skipped or filtered out, and 1 if
+/// letters were parked or deferred.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The dead-letter topic
