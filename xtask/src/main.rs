@@ -1,5 +1,7 @@
 //! The project's commands: `cargo xtask`.
 
+#[path = "../../crates/campanile-test/src/cache.rs"]
+mod cache;
 mod ci;
 mod commands;
 mod dependencies;

@@ -61,6 +61,8 @@
 //! with `setpriv` (part of util-linux), each child process dies with its parent, even if the parent
 //! is killed. Elsewhere, a server in a `static` keeps running.
 
+#[cfg(feature = "servers")]
+mod cache;
 mod clock;
 pub mod contract;
 #[cfg(feature = "servers")]
