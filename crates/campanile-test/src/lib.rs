@@ -32,7 +32,7 @@
 //!   lost or a key ran twice.
 //! * [`TestClock`]: a clock shared by the keeper and the store, which follows tokio's paused time.
 //! * [`RedisServer`], [`KafkaServer`]: real servers, which a test can kill, pause and restart with
-//!   their data.
+//!   their data. A [`RedisServer`] can also be Valkey.
 //! * [`RedisCluster`], [`RedisSentinel`]: several Redis servers, for failovers and slot migrations.
 //! * [`PgServer`]: a real Postgres, with a database for each test.
 //! * [`MockKafka`]: librdkafka's mock cluster, in this process and available at once. It does not

@@ -1,10 +1,14 @@
 use super::server::RedisServer;
+use super::valkey;
 use crate::{ServerError, port, program};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-pub(super) const INSTALL: &str = "install it with `apt-get install redis-server`, or `cargo xtask install` \
+const INSTALL_REDIS: &str = "install it with `apt-get install redis-server`, or `cargo xtask install` \
     in Campanile's checkout";
+
+const INSTALL_VALKEY: &str = "fetch it with `cargo xtask install` in Campanile's checkout, or set \
+    CAMPANILE_VALKEY_SERVER to a `valkey-server`";
 
 /// Builder for a [`RedisServer`]; see [`RedisServer::builder`].
 #[derive(Clone, Debug, Default)]
@@ -12,11 +16,20 @@ pub(super) const INSTALL: &str = "install it with `apt-get install redis-server`
 pub struct RedisServerBuilder {
     pub(super) port: Option<u16>,
     pub(super) password: Option<String>,
+    is_valkey: bool,
     append_only: bool,
     lines: String,
 }
 
 impl RedisServerBuilder {
+    /// Starts Valkey instead of Redis: the `valkey-server` that `cargo xtask install` fetches in
+    /// Campanile's checkout, or the one named by the environment variable
+    /// `CAMPANILE_VALKEY_SERVER`.
+    pub fn valkey(mut self) -> Self {
+        self.is_valkey = true;
+        self
+    }
+
     /// Sets whether writes go to an append-only file, synced every second, so that they survive
     /// [`RedisServer::restart`]. Default: no, because most tests prefer an empty server and its
     /// speed.
@@ -62,11 +75,24 @@ impl RedisServerBuilder {
     /// Fails with [`ServerError::Missing`] if `redis-server` is not installed, and otherwise with
     /// the reason why the server did not start and the end of its log.
     pub fn start(self) -> Result<RedisServer, ServerError> {
-        let program = program::require("redis-server", INSTALL)?;
+        let program = self.program()?;
         match self.port {
             Some(port) => RedisServer::launch(&self, &program, port),
             None => port::with_free_port(|port| RedisServer::launch(&self, &program, port)),
         }
+    }
+
+    /// Finds the program of the server.
+    pub(super) fn program(&self) -> Result<PathBuf, ServerError> {
+        if !self.is_valkey {
+            return program::require("redis-server", INSTALL_REDIS);
+        }
+        let server = valkey::server();
+        if !server.is_file() {
+            let what = format!("the program {}", server.display());
+            return Err(ServerError::Missing { what, install: INSTALL_VALKEY });
+        }
+        Ok(server)
     }
 
     /// Formats `redis.conf`.

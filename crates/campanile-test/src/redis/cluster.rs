@@ -78,6 +78,12 @@ impl RedisClusterBuilder {
         self
     }
 
+    /// Starts nodes of Valkey instead of Redis, as [`RedisServerBuilder::valkey`] does.
+    pub fn valkey(mut self) -> Self {
+        self.node = self.node.valkey();
+        self
+    }
+
     /// Sets a password for the default user of each node. Default: none.
     ///
     /// # Panics

@@ -1,4 +1,4 @@
-//! A real Redis.
+//! A real Redis, or Valkey.
 
 mod builder;
 mod cluster;
@@ -7,6 +7,7 @@ mod node;
 mod resp;
 mod sentinel;
 mod server;
+mod valkey;
 
 pub use builder::RedisServerBuilder;
 pub use cluster::{RedisCluster, RedisClusterBuilder};

@@ -1,7 +1,7 @@
 use super::builder::RedisServerBuilder;
 use super::node::Node;
 use super::server::RedisServer;
-use crate::{ServerError, eventually, program};
+use crate::{ServerError, eventually};
 use std::io;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -78,6 +78,14 @@ impl RedisSentinelBuilder {
         self
     }
 
+    /// Starts servers and sentinels of Valkey instead of Redis, as [`RedisServerBuilder::valkey`]
+    /// does.
+    pub fn valkey(mut self) -> Self {
+        self.server = self.server.valkey();
+        self.sentinel = self.sentinel.valkey();
+        self
+    }
+
     /// Sets a password for the default user of the servers. Default: none.
     ///
     /// # Panics
@@ -134,10 +142,7 @@ impl RedisSentinelBuilder {
 
         let folder = tempfile::Builder::new().prefix("campanile-sentinel-").tempdir()?;
         let program = folder.path().join("redis-sentinel");
-        std::os::unix::fs::symlink(
-            program::require("redis-server", super::builder::INSTALL)?,
-            &program,
-        )?;
+        std::os::unix::fs::symlink(self.sentinel.program()?, &program)?;
         let mut sentinels = Vec::new();
         for _ in 0..self.sentinels {
             let sentinel = self.sentinel(servers[0].server.port());
