@@ -87,6 +87,17 @@ async fn unsupported_versions_are_refused() {
 }
 
 #[tokio::test]
+async fn waitaof_is_refused_before_its_version() {
+    let server = FakeServer::new("redis_version:7.0.15\r\naof_enabled:1\r\n", 0);
+    let config = long_timeout(format!("redis://{}", server.address));
+    let config = config.with_wait_aof(0, Duration::from_secs(60));
+    let error = RedisStore::connect(config).await.unwrap_err();
+    let ConnectError::Unsafe { findings, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(findings[0].kind(), FindingKind::Version);
+    assert!(findings[0].remedy().contains("7.2"), "{error}");
+}
+
+#[tokio::test]
 async fn newer_redis_and_valkey_are_accepted() {
     let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n";
     for info in ["redis_version:7.0.0\r\n", "redis_version:10.2.0\r\n", valkey] {

@@ -71,12 +71,30 @@ fn scripts_match_step_on_single_server() {
 }
 
 #[test]
+fn scripts_match_step_on_valkey() {
+    let valkey = RedisServer::builder().valkey().start().unwrap();
+    assert_same(&Servers::Single(valkey), OPERATIONS);
+}
+
+#[test]
 fn scripts_match_step_on_cluster() {
     assert_same(&Servers::Cluster(RedisCluster::start().unwrap()), OPERATIONS_PER_TOPOLOGY);
+}
+
+#[test]
+fn scripts_match_step_on_valkey_cluster() {
+    let cluster = RedisCluster::builder().valkey().start().unwrap();
+    assert_same(&Servers::Cluster(cluster), OPERATIONS_PER_TOPOLOGY);
 }
 
 #[test]
 fn scripts_match_step_behind_sentinels() {
     let redis = RedisSentinel::builder().replicas(0).sentinels(1).start().unwrap();
     assert_same(&Servers::Sentinel(redis), OPERATIONS_PER_TOPOLOGY);
+}
+
+#[test]
+fn scripts_match_step_behind_valkey_sentinels() {
+    let valkey = RedisSentinel::builder().valkey().replicas(0).sentinels(1).start().unwrap();
+    assert_same(&Servers::Sentinel(valkey), OPERATIONS_PER_TOPOLOGY);
 }
