@@ -91,3 +91,27 @@ fn pom() -> String {
         dependencies.concat()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::root;
+
+    #[test]
+    fn documents_name_tested_version_of_valkey() {
+        let (minor, _) = valkey::VERSION.rsplit_once('.').unwrap();
+        let guide = "crates/campanile/src/guide";
+        for path in [
+            "README.md",
+            "docs/choosing.md",
+            "docs/guarantees.md",
+            &format!("{guide}/managed_services.md"),
+            &format!("{guide}/redis_in_production.md"),
+        ] {
+            let text = fs::read_to_string(root().join(path)).unwrap();
+            let mut names = ["Valkey ", "Valkey (tested with ", "Valkey is tested with "].iter();
+            let is_named = names.any(|name| text.contains(&format!("{name}{minor}")));
+            assert!(is_named, "{path} does not name Valkey {minor}");
+        }
+    }
+}
