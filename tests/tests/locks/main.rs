@@ -1,9 +1,14 @@
-//! Locks on a real Redis: renewed while the handler works, and lost in time when they cannot be
-//! renewed.
+//! Locks on a real Redis: renewed while the handler works, lost in time when they cannot be
+//! renewed, and completed after the partition of their record was revoked.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
+#[path = "../support/group.rs"]
+mod group;
 mod loss;
 mod renewal;
+mod revoked;
+#[path = "../support/store.rs"]
+mod store;
 
 use std::time::Duration;
 
