@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod batches;
+mod clock;
 mod contract;
 mod differential;
 mod hosts;
