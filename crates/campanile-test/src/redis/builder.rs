@@ -1,6 +1,7 @@
 use super::server::RedisServer;
 use super::valkey;
 use crate::{ServerError, port, program};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,7 @@ pub struct RedisServerBuilder {
     is_valkey: bool,
     append_only: bool,
     lines: String,
+    pub(super) env: Vec<(OsString, OsString)>,
 }
 
 impl RedisServerBuilder {
@@ -65,6 +67,13 @@ impl RedisServerBuilder {
     /// takes precedence. Default: none.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         writeln!(self.lines, "{name} {value}").expect("a string takes every line");
+        self
+    }
+
+    /// Sets an environment variable of the server, such as a library to preload. Default: the
+    /// variables of this process.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
         self
     }
 

@@ -37,8 +37,8 @@ pub struct RedisServer {
     process: Process,
     folder: TempDir,
     program: PathBuf,
+    builder: RedisServerBuilder,
     port: u16,
-    password: Option<String>,
 }
 
 impl RedisServer {
@@ -63,7 +63,7 @@ impl RedisServer {
 
     /// The URL of this server as reached through `addr`, the address of a [`Proxy`](crate::Proxy).
     pub fn url_through(&self, addr: SocketAddr) -> String {
-        match &self.password {
+        match &self.builder.password {
             Some(password) => format!("redis://:{password}@{addr}"),
             None => format!("redis://{addr}"),
         }
@@ -87,7 +87,7 @@ impl RedisServer {
     /// Fails with the text of an error reply, or if no reply arrives within 10 s, as while the
     /// server is paused.
     pub fn cli(&self, args: &[&str]) -> io::Result<String> {
-        cli(&socket(self.folder.path()), self.password.as_deref(), args)
+        cli(&socket(self.folder.path()), self.builder.password.as_deref(), args)
     }
 
     /// Kills the server with SIGKILL, as in a crash. Existing connections are closed and new ones
@@ -109,7 +109,7 @@ impl RedisServer {
     /// Fails as [`RedisServerBuilder::start`] does.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
-        self.process = run(&self.program, self.folder.path(), self.port, self.password.as_deref())?;
+        self.process = run(&self.builder, &self.program, self.folder.path(), self.port)?;
         Ok(())
     }
 
@@ -140,30 +140,26 @@ impl RedisServer {
         let folder = tempfile::Builder::new().prefix("campanile-redis-").tempdir()?;
         let config = builder.render_config(port, folder.path(), &socket(folder.path()));
         fs::write(folder.path().join("redis.conf"), config)?;
-        let process = run(program, folder.path(), port, builder.password.as_deref())?;
-        Ok(Self {
-            process,
-            folder,
-            program: program.to_owned(),
-            port,
-            password: builder.password.clone(),
-        })
+        let process = run(builder, program, folder.path(), port)?;
+        Ok(Self { process, folder, program: program.to_owned(), builder: builder.clone(), port })
     }
 }
 
 /// Starts the server in this folder and waits until it answers.
 fn run(
+    builder: &RedisServerBuilder,
     program: &Path,
     folder: &Path,
     port: u16,
-    password: Option<&str>,
 ) -> Result<Process, ServerError> {
     let mut command = Command::new(program);
     command.arg(folder.join("redis.conf")).current_dir(folder);
+    command.envs(builder.env.iter().map(|(name, value)| (name, value)));
     let mut process = Process::spawn(&command, folder.join("log"))?;
     let socket = socket(folder);
-    process
-        .wait_until_ready(port, START_TIMEOUT, || is_ready(cli(&socket, password, &["PING"])))?;
+    process.wait_until_ready(port, START_TIMEOUT, || {
+        is_ready(cli(&socket, builder.password.as_deref(), &["PING"]))
+    })?;
     Ok(process)
 }
 
