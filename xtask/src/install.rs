@@ -1,5 +1,5 @@
 use crate::progress::Progress;
-use crate::{Result, fetch, libs, postgres, valkey};
+use crate::{Result, faketime, fetch, libs, postgres, valkey};
 use std::env;
 use std::path::Path;
 use std::process::Command;
@@ -23,6 +23,9 @@ const POSTGRES: (&str, &str) = ("postgres", "postgresql");
 
 /// The headers for the feature `kafka-tls`, which come without a program.
 const OPENSSL: &str = "libssl-dev";
+
+/// A library that the clocks of some servers are set with.
+const FAKETIME: &str = "libfaketime";
 
 /// Needed only to fetch the jars.
 const MAVEN: (&str, &str) = ("mvn", "maven");
@@ -50,6 +53,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
         .filter(|(program, _)| !is_installed(program))
         .map(|&(_, package)| package)
         .chain((!has_openssl()).then_some(OPENSSL))
+        .chain(faketime::library().is_none().then_some(FAKETIME))
         .collect();
     packages.dedup();
     if !packages.is_empty() {
@@ -62,8 +66,8 @@ pub(crate) fn install(progress: &Progress) -> Result {
         fetch::valkey(progress, &valkey)?;
     }
     progress.step(
-        "Redis, Valkey, Postgres, Prometheus, Java, C tools, OpenSSL's headers and Kafka's jars are \
-         installed",
+        "Redis, Valkey, Postgres, Prometheus, Java, C tools, OpenSSL's headers, libfaketime and \
+         Kafka's jars are installed",
     );
     Ok(())
 }

