@@ -3,6 +3,8 @@
 //! subscriber.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+#[path = "../redis/aof.rs"]
+mod aof;
 mod lines;
 #[allow(dead_code, reason = "shared with the other test binary, which uses all of it")]
 #[path = "../redis/support.rs"]
@@ -101,6 +103,27 @@ async fn restart_that_loses_last_completion_is_logged() {
     let _guard = lines.listen();
     server.restart().unwrap();
     complete_key(&store, "c").await;
+    assert_eq!(lines.count(&["ERROR", "lost completions", &server.addr().to_string()]), 1);
+    assert_eq!(lines.count(&["ERROR"]), 1, "the namespace should still exist: {lines:?}");
+}
+
+/// As after a power loss: the end of the file was not synced.
+#[tokio::test]
+async fn log_without_its_end_loses_last_completion_and_is_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = aof::server(&folder).start().unwrap();
+    let store = store(&server).await;
+    complete_key(&store, "a").await;
+    complete_key(&store, "b").await;
+    server.kill().unwrap();
+    aof::cut(&folder, 1);
+    server.restart().unwrap();
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    let reply = apply(&store, &key("a"), acquire(2)).await.unwrap();
+    assert!(matches!(reply, Reply::Duplicate { .. }), "{reply:?}");
+    let reply = apply(&store, &key("b"), acquire(2)).await.unwrap();
+    assert!(matches!(reply, Reply::Locked { .. }), "{reply:?}");
     assert_eq!(lines.count(&["ERROR", "lost completions", &server.addr().to_string()]), 1);
     assert_eq!(lines.count(&["ERROR"]), 1, "the namespace should still exist: {lines:?}");
 }

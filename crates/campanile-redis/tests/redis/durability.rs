@@ -1,7 +1,9 @@
-//! Which acknowledged writes Redis loses when it is killed, and when its primary is lost.
+//! Which acknowledged writes Redis loses when it is killed, when the end of its append-only file is
+//! lost, and when its primary is lost.
 //!
 //! Prints the counts. Asserts what each setting guarantees, but not what it only usually does. A
-//! kill (SIGKILL) is not a power loss: data that was written but not synced survives it.
+//! kill (SIGKILL) is not a power loss: data that was written but not synced survives it. A file that
+//! is cut after the kill is like a power loss.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,6 +16,7 @@ use campanile_test::{Proxy, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::aof;
 use crate::support::{
     acquire, acquire_lock, command, complete, grant, key, long_timeout, replica_through, setting,
 };
@@ -144,6 +147,24 @@ async fn lost_by_kill(appendfsync: Option<&str>) -> u64 {
     count_lost(&format!("killed, {setting}"), &server, &acknowledged, killed_at).await
 }
 
+/// Kills a server under load, and cuts the end off its append-only file before it restarts, as if
+/// it had not been synced. Counts the acknowledged completions, and those that are lost.
+async fn lost_by_cut(bytes: u64) -> (u64, u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = aof::server(&folder).start().unwrap();
+    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
+    let load = Load::start(&store);
+    load.warm_up().await;
+    server.kill().unwrap();
+    let killed_at = Instant::now();
+    let acknowledged = load.stop().await;
+    aof::cut(&folder, bytes);
+    server.restart().unwrap();
+    let what = format!("the last {bytes} B of the append-only file lost");
+    let lost = count_lost(&what, &server, &acknowledged, killed_at).await;
+    (acknowledged.len() as u64, lost)
+}
+
 /// Loses the primary's machine under load and promotes its replica, which was cut off from the
 /// primary a moment before. Counts the acknowledged completions that are lost, and the store's
 /// shortfalls.
@@ -184,6 +205,16 @@ async fn kill_loses_completions_without_persistence() {
         lost_by_kill(Some("everysec")).await;
         lost_by_kill(Some("no")).await;
         assert!(lost_by_kill(None).await >= COMPLETIONS as u64);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_without_its_end_loses_only_last_completions() {
+    for _ in 0..rounds() {
+        // A completion is a write of at least 100 bytes.
+        let bytes = 100_000;
+        let (acknowledged, lost) = lost_by_cut(bytes).await;
+        assert!(0 < lost && lost <= bytes / 100 && lost < acknowledged, "{lost} of {acknowledged}");
     }
 }
 

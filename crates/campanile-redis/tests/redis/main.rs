@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod aof;
 mod batches;
 mod broken_entries;
 mod cancellation;
