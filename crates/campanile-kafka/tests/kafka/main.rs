@@ -6,6 +6,7 @@
 mod back_pressure;
 mod batches;
 mod blocking;
+mod damage;
 mod dead_letter;
 mod duplicates;
 mod every_record;
