@@ -6,6 +6,7 @@ mod decode;
 mod drop_points;
 #[path = "../support/group.rs"]
 mod group;
+mod keys;
 mod layers;
 mod service;
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use campanile_core::{Reply, StoreKey};
+use campanile_core::{FencingToken, Operation, Reply, StoreKey};
 use campanile_idempotency::Store;
 use campanile_redis::RedisStore;
 use campanile_test::{Proxy, RedisServer};
@@ -18,7 +18,8 @@ use tokio::time::Instant;
 
 use crate::aof;
 use crate::support::{
-    acquire, acquire_lock, command, complete, grant, key, long_timeout, replica_through, setting,
+    acquire, acquire_lock, apply, command, complete, grant, key, long_timeout, owner,
+    replica_through, setting,
 };
 
 /// The default; `CAMPANILE_DURABILITY_ROUNDS` sets another number.
@@ -225,4 +226,40 @@ async fn failover_loses_no_completion_waited_for() {
         let (lost, shortfalls) = lost_by_failover(1).await;
         assert_eq!((lost, shortfalls), (0, 0));
     }
+}
+
+/// The release does not wait for the replica, so that the replica still has the lock.
+#[tokio::test]
+async fn failover_loses_release_and_counts_the_attempt() {
+    let acquire = |bits| Operation::Acquire {
+        owner: owner(bits),
+        ttl: Duration::from_secs(1),
+        max_attempts: 5,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+        details: None,
+    };
+    let mut primary = RedisServer::start().unwrap();
+    let proxy = Proxy::to(primary.addr()).unwrap();
+    let replica = replica_through(&primary, proxy.addr().port());
+    let waiting = long_timeout(primary.url()).with_wait(1, Duration::from_secs(60));
+    let store = RedisStore::connect(waiting).await.unwrap();
+    let key = key("released");
+    let reply = apply(&store, &key, acquire(1)).await.unwrap();
+    let Reply::Acquired { token, attempt: 1 } = reply else { panic!("{reply:?}") };
+    proxy.swallow_replies();
+    let release = Operation::Release { grant: grant(token, 1), ran: true };
+    assert_eq!(apply(&store, &key, release).await.unwrap(), Reply::Released);
+    primary.kill().unwrap();
+    replica.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+
+    let store = RedisStore::connect(long_timeout(replica.url())).await.unwrap();
+    let attempt = loop {
+        match apply(&store, &key, acquire(2)).await.unwrap() {
+            Reply::Locked { remaining } => tokio::time::sleep(remaining).await,
+            Reply::Acquired { attempt, .. } => break attempt,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(attempt, 2);
 }
