@@ -38,6 +38,7 @@
 //! * [`MockKafka`]: librdkafka's mock cluster, in this process and available at once. It does not
 //!   support transactions or admin calls.
 //! * [`Producer`], [`Message`]: produce messages to either kind of broker.
+//! * [`Authority`]: signs the certificates of servers and clients with TLS.
 //! * [`Proxy`]: a TCP proxy for any of the servers that delays, cuts or swallows traffic.
 //! * [`Process`]: the guard of a child process, also for your own programs that a test kills.
 //! * [`eventually`]: waits for a condition, with a time limit.
@@ -61,6 +62,8 @@
 //! with `setpriv` (part of util-linux), each child process dies with its parent, even if the parent
 //! is killed. Elsewhere, a server in a `static` keeps running.
 
+#[cfg(feature = "servers")]
+mod authority;
 #[cfg(feature = "servers")]
 mod cache;
 mod clock;
@@ -90,9 +93,10 @@ pub use self::clock::TestClock;
 pub use self::eventually::eventually;
 #[cfg(feature = "servers")]
 pub use self::{
+    authority::Authority,
     error::ServerError,
     kafka::{
-        Delivered, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer, create_topic,
+        Acl, Delivered, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer, create_topic,
     },
     port::free_port,
     postgres::{PgServer, PgServerBuilder},

@@ -1,7 +1,9 @@
-use super::server::{Cluster, KafkaServer};
+use super::secured::Secured;
+use super::server::{Cluster, KafkaServer, Ports};
 use super::{libs, server};
 use crate::{ServerError, free_port, port, program};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::Path;
 
 const INSTALL_JAVA: &str = "install it with `apt-get install default-jre-headless`, or `cargo xtask \
@@ -45,6 +47,7 @@ const CONTROLLER_ID: u16 = 1;
 pub struct KafkaServerBuilder {
     port: Option<u16>,
     cluster: Option<Cluster>,
+    secured: Option<Secured>,
     properties: BTreeMap<String, String>,
 }
 
@@ -60,6 +63,25 @@ impl KafkaServerBuilder {
     /// Default: a cluster of its own.
     pub fn join(mut self, server: &KafkaServer) -> Self {
         self.cluster = Some(server.cluster().clone());
+        self
+    }
+
+    /// Adds a second address ([`KafkaServer::secured_bootstrap`]), at which clients need TLS and the
+    /// password of one of these users, by `PLAIN` or `SCRAM-SHA-512`. A user may do nothing until
+    /// [`KafkaServer::allow`]; clients at the other address may do everything. The certificate and its
+    /// private key are PEM; see [`Authority`](crate::Authority). Default: no such address, and
+    /// everybody may do everything.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a name or a password has other characters than letters and digits.
+    pub fn secured(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+        users: &[(&str, &str)],
+    ) -> Self {
+        self.secured = Some(Secured::new(certificate.into(), key.into(), users));
         self
     }
 
@@ -105,13 +127,26 @@ impl KafkaServerBuilder {
         }
     }
 
+    /// The settings of the second address.
+    pub(super) fn secured_listener(&self) -> Option<&Secured> {
+        self.secured.as_ref()
+    }
+
     /// Formats `server.properties`.
-    pub(super) fn render_properties(&self, port: u16, cluster: &Cluster, data: &Path) -> String {
+    pub(super) fn render_properties(
+        &self,
+        ports: &Ports,
+        cluster: &Cluster,
+        data: &Path,
+    ) -> String {
         let controller = &cluster.controller;
-        let broker = format!("PLAINTEXT://127.0.0.1:{port}");
+        let mut broker = format!("PLAINTEXT://127.0.0.1:{}", ports.plain);
+        if let Some(port) = ports.secured {
+            write!(broker, ",SASL_SSL://127.0.0.1:{port}").expect("a string takes every line");
+        }
         let (node_id, roles, listeners) = match self.cluster {
             // A port is as unique as a node's id has to be.
-            Some(_) => (port.to_string(), "broker", broker.clone()),
+            Some(_) => (ports.plain.to_string(), "broker", broker.clone()),
             None => {
                 let listeners = format!("{broker},CONTROLLER://{controller}");
                 (CONTROLLER_ID.to_string(), "broker,controller", listeners)
@@ -131,6 +166,7 @@ impl KafkaServerBuilder {
         ] {
             properties.insert(name.to_owned(), value);
         }
+        properties.extend(self.secured.iter().flat_map(Secured::properties));
         properties.extend(self.properties.clone());
         let line = |(name, value): (&String, &String)| format!("{name}={value}\n");
         properties.iter().map(line).collect()

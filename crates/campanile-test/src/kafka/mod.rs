@@ -1,14 +1,17 @@
 //! A real Apache Kafka, librdkafka's mock cluster, and a producer for both.
 
+mod acl;
 mod builder;
 mod libs;
 mod message;
 mod mock;
 mod producer;
 mod rebalance_delay;
+mod secured;
 mod server;
 mod topic;
 
+pub use acl::Acl;
 pub use builder::KafkaServerBuilder;
 pub use message::Message;
 pub use mock::MockKafka;

@@ -1,8 +1,10 @@
+use super::acl::Acl;
 use super::builder::KafkaServerBuilder;
 use super::consumer_config;
 use super::producer::Producer;
+use super::secured::Secured;
 use super::topic::{create_topic, wait_for_leaders};
-use crate::{Process, ServerError};
+use crate::{Process, ServerError, free_port};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use std::fs;
@@ -40,8 +42,17 @@ pub struct KafkaServer {
     process: Process,
     folder: TempDir,
     jvm: Jvm,
-    port: u16,
+    ports: Ports,
     cluster: Cluster,
+}
+
+/// The ports of a server on 127.0.0.1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ports {
+    /// For clients that may do everything.
+    pub(super) plain: u16,
+    /// For clients with TLS and a password.
+    pub(super) secured: Option<u16>,
 }
 
 /// A cluster of Kafka servers.
@@ -76,12 +87,39 @@ impl KafkaServer {
 
     /// The broker's address, for `bootstrap.servers`.
     pub fn bootstrap(&self) -> String {
-        bootstrap(self.port)
+        bootstrap(self.ports.plain)
     }
 
     /// The clients' port on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.ports.plain
+    }
+
+    /// The broker's address for clients with TLS and a password.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server was started without [`KafkaServerBuilder::secured`].
+    pub fn secured_bootstrap(&self) -> String {
+        bootstrap(self.ports.secured.expect("the server was started with `secured`"))
+    }
+
+    /// Gives a user this right, and waits until the broker knows it. Blocks the thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server does not answer, or was started without [`KafkaServerBuilder::secured`].
+    pub fn allow(&self, acl: &Acl) -> Result<(), ServerError> {
+        Ok(acl.add(self.ports.plain)?)
+    }
+
+    /// Takes this right from a user, and waits until the broker knows that. Blocks the thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails as [`allow`](Self::allow) does.
+    pub fn forbid(&self, acl: &Acl) -> Result<(), ServerError> {
+        Ok(acl.remove(self.ports.plain)?)
     }
 
     /// Creates a topic with the settings `config` and waits until clients can use it. Blocks the
@@ -138,7 +176,7 @@ impl KafkaServer {
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
         let (folder, cluster) = (self.folder.path(), &self.cluster);
-        (self.process, self.producer) = run(&self.jvm, folder, self.port, cluster)?;
+        (self.process, self.producer) = run(&self.jvm, folder, self.ports.plain, cluster)?;
         Ok(())
     }
 
@@ -169,7 +207,12 @@ impl KafkaServer {
         let folder = tempfile::Builder::new().prefix("campanile-kafka-").tempdir()?;
         let cluster = builder.cluster(port)?;
         let data = folder.path().join(DATA_FOLDER);
-        let properties = builder.render_properties(port, &cluster, &data);
+        let secured = builder.secured_listener();
+        let ports = Ports { plain: port, secured: secured.map(|_| free_port()).transpose()? };
+        if let Some(secured) = secured {
+            secured.write_certificate(folder.path())?;
+        }
+        let properties = builder.render_properties(&ports, &cluster, &data);
         fs::write(folder.path().join(PROPERTIES_FILE), properties)?;
         if builder.joins() {
             // All that formatting writes for a node without a controller, without starting a JVM.
@@ -177,10 +220,11 @@ impl KafkaServer {
             let meta = format!("version=1\ncluster.id={}\nnode.id={port}\n", cluster.id);
             fs::write(data.join("meta.properties"), meta)?;
         } else {
-            jvm.format(folder.path(), &cluster)?;
+            let users = secured.map(Secured::format_arguments).unwrap_or_default();
+            jvm.format(folder.path(), &cluster, &users)?;
         }
         let (process, producer) = run(&jvm, folder.path(), port, &cluster)?;
-        Ok(Self { producer, process, folder, jvm, port, cluster })
+        Ok(Self { producer, process, folder, jvm, ports, cluster })
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -196,10 +240,15 @@ pub(super) struct Jvm {
 }
 
 impl Jvm {
-    /// Formats the data folder.
-    fn format(&self, folder: &Path, cluster: &Cluster) -> Result<(), ServerError> {
+    /// Formats the data folder, which is then the place of these users.
+    fn format(
+        &self,
+        folder: &Path,
+        cluster: &Cluster,
+        users: &[String],
+    ) -> Result<(), ServerError> {
         let mut command = self.command("kafka.tools.StorageTool", folder);
-        command.args(["format", "-t", &cluster.id, "-c", PROPERTIES_FILE]);
+        command.args(["format", "-t", &cluster.id, "-c", PROPERTIES_FILE]).args(users);
         Process::spawn(&command, folder.join("log"))?.wait_for_success(START_TIMEOUT)
     }
 
