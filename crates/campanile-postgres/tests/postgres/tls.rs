@@ -1,65 +1,15 @@
 //! Servers with TLS.
 
-use std::path::PathBuf;
-use std::process::Command;
-use std::{fs, io};
-
 use campanile_postgres::{ConnectError, PgConfig, PgStore, migrate};
-use campanile_test::{PgServer, PgServerBuilder};
-use tempfile::TempDir;
+use campanile_test::{Authority, PgServer, PgServerBuilder};
 
 use crate::support::{acquire_grant, chain, key, long_timeouts};
 
-/// An authority and the certificates that it has signed.
-struct Authority {
-    folder: TempDir,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let authority = Self { folder: tempfile::tempdir().unwrap() };
-        let name = fastrand::u64(..);
-        authority.openssl(&format!(
-            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout ca.key -out ca.crt"
-        ));
-        authority
-    }
-
-    /// Creates a key and a certificate with this alternative name.
-    fn sign(&self, name: &str, alternative: &str) {
-        fs::write(self.path("ext"), format!("subjectAltName={alternative}\n")).unwrap();
-        self.openssl(&format!(
-            "req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"
-        ));
-        self.openssl(&format!(
-            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 \
-             -extfile ext -out {name}.crt"
-        ));
-    }
-
-    fn openssl(&self, arguments: &str) {
-        let mut command = Command::new("openssl");
-        command.args(arguments.split_whitespace()).current_dir(self.folder.path());
-        let output = command.output().unwrap_or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => panic!("install openssl with `apt-get install openssl`"),
-            _ => panic!("{error}"),
-        });
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        fs::read(self.path(name)).unwrap()
-    }
-
-    /// Configures a server with a certificate for its address.
-    fn server(&self, clients: Option<Vec<u8>>) -> PgServerBuilder {
-        self.sign("server", "IP:127.0.0.1");
-        PgServer::builder().tls(self.read("server.crt"), self.read("server.key"), clients)
-    }
+/// Configures a server with a certificate for its address.
+fn builder(authority: &Authority, clients: Option<Vec<u8>>) -> PgServerBuilder {
+    authority.sign("server", "IP:127.0.0.1").unwrap();
+    let [certificate, key] = ["server.crt", "server.key"].map(|file| authority.read(file).unwrap());
+    PgServer::builder().tls(certificate, key, clients)
 }
 
 async fn connect_and_acquire(config: PgConfig) -> Result<(), ConnectError> {
@@ -71,30 +21,31 @@ async fn connect_and_acquire(config: PgConfig) -> Result<(), ConnectError> {
 
 #[tokio::test]
 async fn only_a_server_with_trusted_authority_is_reached_by_tls() {
-    let authority = Authority::new();
-    let server = authority.server(None).password("Wr1ghtW0rd").start().unwrap();
+    let authority = Authority::new().unwrap();
+    let server = builder(&authority, None).password("Wr1ghtW0rd").start().unwrap();
     let config = || long_timeouts(&format!("{}?sslmode=require", server.url()));
-    connect_and_acquire(config().with_ca(authority.read("ca.crt"))).await.unwrap();
+    connect_and_acquire(config().with_ca(authority.read("ca.crt").unwrap())).await.unwrap();
 
-    for config in [config(), config().with_ca(Authority::new().read("ca.crt"))] {
+    for config in [config(), config().with_ca(Authority::new().unwrap().read("ca.crt").unwrap())] {
         let error = connect_and_acquire(config).await.unwrap_err();
         assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
         assert!(chain(&error).contains("UnknownIssuer"), "{}", chain(&error));
     }
     // The certificate has another name.
     let by_name = server.url().replace("127.0.0.1", "localhost");
-    let config = long_timeouts(&by_name).with_ca(authority.read("ca.crt"));
+    let config = long_timeouts(&by_name).with_ca(authority.read("ca.crt").unwrap());
     let error = connect_and_acquire(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn client_certificate_is_sent_to_a_server_requiring_it() {
-    let (authority, clients) = (Authority::new(), Authority::new());
-    let server = authority.server(Some(clients.read("ca.crt"))).start().unwrap();
-    clients.sign("us", "DNS:us");
-    let config = || long_timeouts(&server.url()).with_ca(authority.read("ca.crt"));
-    let with = config().with_client_certificate(clients.read("us.crt"), clients.read("us.key"));
+    let (authority, clients) = (Authority::new().unwrap(), Authority::new().unwrap());
+    let server = builder(&authority, Some(clients.read("ca.crt").unwrap())).start().unwrap();
+    clients.sign("us", "DNS:us").unwrap();
+    let config = || long_timeouts(&server.url()).with_ca(authority.read("ca.crt").unwrap());
+    let with = config()
+        .with_client_certificate(clients.read("us.crt").unwrap(), clients.read("us.key").unwrap());
     connect_and_acquire(with).await.unwrap();
     let error = connect_and_acquire(config()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");

@@ -1,76 +1,24 @@
 //! Servers that require TLS.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{fs, io};
-
 use campanile_redis::{ConnectError, RedisConfig, RedisStore};
-use campanile_test::{RedisServer, RedisServerBuilder, free_port};
-use tempfile::TempDir;
+use campanile_test::{Authority, RedisServer, RedisServerBuilder, free_port};
 
 use crate::support::{acquire_lock, chain, key, long_timeout};
 
-/// A certificate authority and the certificates that it has signed.
-struct Authority {
-    folder: TempDir,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let authority = Self { folder: tempfile::tempdir().unwrap() };
-        let name = fastrand::u64(..);
-        authority.openssl(&format!(
-            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout ca.key -out ca.crt"
-        ));
-        authority
-    }
-
-    /// Creates a key and a certificate with this subject alternative name.
-    fn sign(&self, name: &str, alternative: &str) {
-        let extensions = format!("subjectAltName={alternative}\n");
-        fs::write(self.path(&format!("{name}.ext")), extensions).unwrap();
-        self.openssl(&format!(
-            "req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"
-        ));
-        self.openssl(&format!(
-            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 \
-             -extfile {name}.ext -out {name}.crt"
-        ));
-    }
-
-    fn openssl(&self, arguments: &str) {
-        let mut command = Command::new("openssl");
-        command.args(arguments.split_whitespace()).current_dir(self.folder.path());
-        let output = command.output().unwrap_or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => panic!("install it with `apt-get install openssl`"),
-            _ => panic!("{error}"),
-        });
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        fs::read(self.path(name)).unwrap()
-    }
-
-    fn server(&self) -> RedisServerBuilder {
-        let show = |path: PathBuf| Path::display(&path).to_string();
-        RedisServer::builder()
-            .config("tls-ca-cert-file", &show(self.path("ca.crt")))
-            .config("tls-cert-file", &show(self.path("server.crt")))
-            .config("tls-key-file", &show(self.path("server.key")))
-    }
+/// Configures a server with the certificate `server`.
+fn builder(authority: &Authority) -> RedisServerBuilder {
+    let path = |file| authority.path(file).display().to_string();
+    RedisServer::builder()
+        .config("tls-ca-cert-file", &path("ca.crt"))
+        .config("tls-cert-file", &path("server.crt"))
+        .config("tls-key-file", &path("server.key"))
 }
 
 /// Starts a server with a certificate for its address, and builds its URL.
 fn start_server(authority: &Authority, clients: &str) -> (RedisServer, String) {
-    authority.sign("server", "IP:127.0.0.1");
+    authority.sign("server", "IP:127.0.0.1").unwrap();
     let port = free_port().unwrap();
-    let server = authority
-        .server()
+    let server = builder(authority)
         .password("Wr1ghtW0rd")
         .config("tls-port", &port.to_string())
         .config("tls-auth-clients", clients)
@@ -81,13 +29,13 @@ fn start_server(authority: &Authority, clients: &str) -> (RedisServer, String) {
 
 #[tokio::test]
 async fn server_is_trusted_only_by_its_authority() {
-    let authority = Authority::new();
+    let authority = Authority::new().unwrap();
     let (_server, url) = start_server(&authority, "no");
-    let config = long_timeout(&*url).with_ca(authority.read("ca.crt"));
+    let config = long_timeout(&*url).with_ca(authority.read("ca.crt").unwrap());
     let store = RedisStore::connect(config).await.unwrap();
     acquire_lock(&store, &key("key"), 1).await;
 
-    let another = Authority::new().read("ca.crt");
+    let another = Authority::new().unwrap().read("ca.crt").unwrap();
     for config in [long_timeout(&*url).with_ca(another), long_timeout(&*url)] {
         let shown = format!("{config:?}");
         let error = RedisStore::connect(config).await.unwrap_err();
@@ -98,22 +46,24 @@ async fn server_is_trusted_only_by_its_authority() {
     }
     // The certificate is valid for the address but not for this name.
     let other_name = url.replace("127.0.0.1", "localhost");
-    let config = long_timeout(other_name).with_ca(authority.read("ca.crt"));
+    let config = long_timeout(other_name).with_ca(authority.read("ca.crt").unwrap());
     let error = RedisStore::connect(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn client_certificate_is_presented_on_request() {
-    let authority = Authority::new();
-    authority.sign("client", "DNS:client");
+    let authority = Authority::new().unwrap();
+    authority.sign("client", "DNS:client").unwrap();
     let (server, url) = start_server(&authority, "yes");
-    let config = || long_timeout(&*url).with_ca(authority.read("ca.crt"));
+    let config = || long_timeout(&*url).with_ca(authority.read("ca.crt").unwrap());
     let error = RedisStore::connect(config()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
 
-    let own = config()
-        .with_client_certificate(authority.read("client.crt"), authority.read("client.key"));
+    let own = config().with_client_certificate(
+        authority.read("client.crt").unwrap(),
+        authority.read("client.key").unwrap(),
+    );
     assert!(!format!("{own:?}").contains("PRIVATE"), "{own:?}");
     let store = RedisStore::connect(own).await.unwrap();
     acquire_lock(&store, &key("key"), 1).await;
@@ -124,11 +74,10 @@ async fn client_certificate_is_presented_on_request() {
 
 #[tokio::test]
 async fn cluster_nodes_are_reached_over_tls() {
-    let authority = Authority::new();
-    authority.sign("server", "IP:127.0.0.1");
+    let authority = Authority::new().unwrap();
+    authority.sign("server", "IP:127.0.0.1").unwrap();
     let [port, bus] = [free_port().unwrap(), free_port().unwrap()].map(|port| port.to_string());
-    let server = authority
-        .server()
+    let server = builder(&authority)
         .config("tls-port", &port)
         .config("tls-cluster", "yes")
         .config("tls-auth-clients", "no")
@@ -141,7 +90,7 @@ async fn cluster_nodes_are_reached_over_tls() {
     campanile_test::eventually(std::time::Duration::from_secs(20), is_up).unwrap();
 
     let url = format!("rediss://127.0.0.1:{port}");
-    let config = RedisConfig::cluster([url]).with_ca(authority.read("ca.crt"));
+    let config = RedisConfig::cluster([url]).with_ca(authority.read("ca.crt").unwrap());
     let store = RedisStore::connect(config).await.unwrap();
     for n in 0..20 {
         acquire_lock(&store, &key(n.to_string()), 1).await;
@@ -152,7 +101,8 @@ async fn cluster_nodes_are_reached_over_tls() {
 async fn unusable_certificates_are_an_error() {
     for config in [
         // Refused because nothing would be encrypted.
-        RedisConfig::new("redis://127.0.0.1").with_ca(Authority::new().read("ca.crt")),
+        RedisConfig::new("redis://127.0.0.1")
+            .with_ca(Authority::new().unwrap().read("ca.crt").unwrap()),
         RedisConfig::new("rediss://127.0.0.1").with_client_certificate("none", "n0ne"),
     ] {
         let error = RedisStore::connect(config).await.unwrap_err();
