@@ -15,6 +15,10 @@ pub(super) fn handle_error(
     events: &mut Vec<Event>,
 ) {
     let started = context.state().started;
+    let reason = match error.rdkafka_error_code().and_then(missing_right) {
+        Some(advice) => format!("{reason}; {advice}"),
+        None => reason,
+    };
     match &error {
         KafkaError::PartitionEOF(_) => {}
         KafkaError::MessageConsumptionFatal(_) => {
@@ -37,6 +41,15 @@ pub(super) fn handle_error(
                 );
             }
         }
+    }
+}
+
+/// Says what to allow, if a consumer lacks a right.
+fn missing_right(code: Code) -> Option<&'static str> {
+    match code {
+        Code::TopicAuthorizationFailed => Some("allow the user `Read` on the topic"),
+        Code::GroupAuthorizationFailed => Some("allow the user `Read` on the group"),
+        _ => None,
     }
 }
 

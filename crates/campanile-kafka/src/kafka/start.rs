@@ -40,6 +40,7 @@ pub(super) fn check(
     });
     let written = settings.dead_letter_topics.iter().map(|topic| (&**topic, TopicUse::DeadLetters));
     let mut topics: Vec<_> = consumed.chain(written).collect();
+    let mut cause = None;
     let mut has_token = settings.client.tokens.is_none();
     while !topics.is_empty() {
         if let Some(tokens) = &settings.client.tokens
@@ -63,7 +64,7 @@ pub(super) fn check(
                 TopicState::Exists => {}
                 TopicState::Unknown => unknown.push((topic, topic_use)),
                 TopicState::Refused(error) => {
-                    return Err(ConsumerError::kafka(format!("topic `{topic}`: {error}"), None));
+                    return Err(refused_topic_error(topic, topic_use, error));
                 }
                 TopicState::Unreached(error) => {
                     unreached = Some(error);
@@ -74,13 +75,14 @@ pub(super) fn check(
         let waited = clock.now() - start;
         let log_limit = &consumer.context().log_limit;
         if let Some(error) = unreached {
+            cause = connection_error(consumer).or(cause);
             if waited >= settings.start_timeout {
-                return Err(no_broker_error(settings, error));
+                return Err(no_broker_error(settings, error, cause));
             }
             if let Some(suppressed) = log_limit.allow("no broker answered") {
                 tracing::warn!(
                     brokers = settings.brokers,
-                    error = chain(&error),
+                    error = cause.as_ref().map_or_else(|| chain(&error), |(_, text)| text.clone()),
                     start_timeout = ?settings.start_timeout,
                     suppressed,
                     "no broker answered; retrying until the start timeout"
@@ -154,6 +156,19 @@ fn missing_topic_error(topic: &str, topic_use: TopicUse) -> String {
     }
 }
 
+fn refused_topic_error(topic: &str, topic_use: TopicUse, error: Code) -> ConsumerError {
+    let mut what = format!("topic `{topic}`: {error}");
+    if error == Code::TopicAuthorizationFailed {
+        let right = match topic_use {
+            TopicUse::Consumed => "`Read`",
+            TopicUse::Retries => "`Read` and `Write`",
+            TopicUse::DeadLetters => "`Write`",
+        };
+        what.push_str(&format!("; allow the user {right} on the topic"));
+    }
+    ConsumerError::kafka(what, None)
+}
+
 enum TopicState {
     Exists,
     Unknown,
@@ -178,10 +193,39 @@ fn look_up_topic(consumer: &BaseConsumer<Context>, topic: &str, timeout: Duratio
     }
 }
 
-fn no_broker_error(settings: &Settings, error: KafkaError) -> ConsumerError {
-    let what = format!(
-        "no broker of `{}` answered within {:?}: check the addresses, and that the brokers are up",
-        settings.brokers, settings.start_timeout
-    );
+/// Takes the last error of a connection that librdkafka has reported since the last call.
+fn connection_error(consumer: &BaseConsumer<Context>) -> Option<(Code, String)> {
+    let mut last = None;
+    while let Some(event) = consumer.poll(Duration::ZERO) {
+        let code = event.err().and_then(|error| error.rdkafka_error_code());
+        // That all brokers are down follows the reason.
+        if let Some(code) = code.filter(|code| *code != Code::AllBrokersDown)
+            && let Some(text) = consumer.context().take_reason()
+        {
+            last = Some((code, text));
+        }
+    }
+    last
+}
+
+fn no_broker_error(
+    settings: &Settings,
+    error: KafkaError,
+    cause: Option<(Code, String)>,
+) -> ConsumerError {
+    let Settings { brokers, start_timeout, .. } = settings;
+    let advice = match &cause {
+        Some((Code::Authentication | Code::SaslAuthenticationFailed, _)) => {
+            "correct `sasl.mechanism`, `sasl.username` and `sasl.password`"
+        }
+        Some((Code::SSL, _)) => {
+            "correct `ssl.ca.location`, the client's certificate, or `security.protocol`"
+        }
+        _ => "check the addresses, and that the brokers are up",
+    };
+    let mut what = format!("no broker of `{brokers}` answered within {start_timeout:?}: {advice}");
+    if let Some((_, text)) = cause {
+        what.push_str(&format!(" ({text})"));
+    }
     ConsumerError::kafka(what, Some(error))
 }

@@ -18,7 +18,7 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    pub(super) fn of(error: &KafkaError, reason: Option<String>) -> Self {
+    pub(super) fn of(error: &KafkaError, reason: Option<String>, topic: &str) -> Self {
         match error.rdkafka_error_code() {
             Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge) => Self::TooLarge,
             Some(Code::InvalidTimestamp) => Self::Timestamp,
@@ -26,6 +26,10 @@ impl PublishError {
             Some(Code::MessageTimedOut) => Self::Otherwise(
                 reason.map_or_else(|| error.to_string(), |r| format!("{error}: {r}")),
             ),
+            // A producer that may write to no topic at all is refused before its first message.
+            Some(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
+                Self::Otherwise(format!("{error}; allow the user `Write` on the topic `{topic}`"))
+            }
             _ => Self::Otherwise(error.to_string()),
         }
     }

@@ -147,7 +147,8 @@ impl Publisher {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            let refused = PublishError::of(&error, producer.context().take_reason());
+            let reason = producer.context().take_reason();
+            let refused = PublishError::of(&error, reason, &message.topic);
             if let Some((code, reason)) = producer.client().fatal_error() {
                 self.shared.replace(&current, &format!("{code}: {reason}"));
             }

@@ -97,7 +97,11 @@ fn log_results(topics: &[CheckedTopic], result: DescribeResult) {
                  `retention.ms`"
             ),
             Some(_) => {}
-            None => log_unknown("the brokers did not return the topic's retention"),
+            // rdkafka does not report that the brokers refuse it.
+            None => log_unknown(&format!(
+                "the brokers did not return the retention of topic `{topic}`; allow the user \
+                 `DescribeConfigs` on the topic"
+            )),
         }
     }
 }

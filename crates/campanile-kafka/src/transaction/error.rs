@@ -79,8 +79,8 @@ pub(super) fn may_be_timeout(error: &KafkaError) -> bool {
 
 /// Creates the error for a transaction that lacks a permission.
 pub(super) fn permission_error(error: &KafkaError) -> ConsumerError {
-    let what = "transaction refused: allow this user to write to the topics of its outputs and to \
-                commit offsets in its group";
+    let what = "transaction refused: allow the user `Write` on each topic of its outputs, and `Read` on \
+                the group";
     ConsumerError::kafka(what, Some(error.clone()))
 }
 
@@ -92,7 +92,7 @@ pub(super) fn fatal_error(id: &str, error: KafkaError) -> ConsumerError {
              are delivered again. Give each instance an id of its own, then restart this one"
         ),
         Some(Code::TransactionalIdAuthorizationFailed) => format!(
-            "`transactional.id` `{id}` may not be used: grant this user Write and Describe on it"
+            "`transactional.id` `{id}` may not be used: allow the user `Write` on the transactional id"
         ),
         Some(Code::InvalidTransactionTimeout) => "`transaction.timeout.ms` exceeds the brokers' \
              `transaction.max.timeout.ms`: lower it"

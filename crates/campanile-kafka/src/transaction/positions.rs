@@ -60,7 +60,7 @@ impl Positions {
                 Ok(Some(positions)) => Ok(positions),
                 Ok(None) => return,
                 Err(error) => Err(ConsumerError::kafka(
-                    "failed to read the group's committed offsets: allow this user to describe it",
+                    "failed to read the group's committed offsets: allow the user `Read` on the group",
                     Some(error),
                 )),
             };

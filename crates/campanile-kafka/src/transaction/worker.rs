@@ -299,7 +299,7 @@ fn stopped_error(
     let what = format!("topic `{topic}` refused an output");
     match batch.outputs().nth(record_index) {
         Some(outputs) => {
-            let help = "an output was refused: create its topic, allow this user to write to it, raise \
+            let help = "an output was refused: create its topic, allow the user `Write` on the topic, raise \
                         the topic's `max.message.bytes`, or fix the handler. Behind the idempotency \
                         layer a fixed handler is not enough, because the key's entry stores the \
                         outputs: reopen the key (`Store::redrive` with `force`), after which the \

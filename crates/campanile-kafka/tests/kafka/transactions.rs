@@ -367,7 +367,7 @@ async fn missing_transaction_permission_is_named() {
     let topic = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     for (request, error, expected) in [
         (RDKafkaApiKey::InitProducerId, id, "`transactional.id` `billing-0` may not be used"),
-        (RDKafkaApiKey::AddPartitionsToTxn, topic, "write to the topics of its outputs"),
+        (RDKafkaApiKey::AddPartitionsToTxn, topic, "`Write` on each topic of its outputs"),
     ] {
         let kafka = kafka();
         kafka.cluster().request_errors(request, &[error]);
