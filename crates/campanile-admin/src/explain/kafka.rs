@@ -33,6 +33,9 @@ const SETTINGS: &[(&str, &str)] = &[
 /// The group of a consumer that asks for no group's offsets. librdkafka assigns nothing without one.
 const NO_GROUP: &str = "campanile-explain";
 
+/// The operation on the topic that the user needs.
+const RIGHT: &str = "Read";
+
 const ISOLATION: &str = "isolation.level";
 
 /// What the brokers know of a record.
@@ -111,7 +114,7 @@ impl<'a> Reader<'a> {
         group: &str,
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let consumer = observer(kafka, group, SETTINGS)?;
+        let consumer = observer(kafka, group, RIGHT, SETTINGS)?;
         let reader = Self { consumer, kafka: kafka.clone(), at, timeout, clock: Clock::boot() };
         reader.look_up()?;
         Ok(reader)
@@ -225,7 +228,7 @@ impl<'a> Reader<'a> {
         // A setting of consumers only; librdkafka would log a warning.
         config.remove(ISOLATION);
         let describe = || -> KafkaResult<Option<bool>> {
-            let admin = AdminClient::from_config_and_context(&config, Context::default())?;
+            let admin = AdminClient::from_config_and_context(&config, Context::new(RIGHT))?;
             let options = AdminOptions::new().request_timeout(Some(self.timeout));
             let topic = ResourceSpecifier::Topic(&self.at.topic);
             let described =

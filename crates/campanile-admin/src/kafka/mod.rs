@@ -26,11 +26,16 @@ const OBSERVER_SETTINGS: &[(&str, &str)] = &[
 /// The time limit of each attempt to reach a broker.
 pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// The longest time limit of an attempt to read offsets.
+const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Creates a consumer that reads the offsets of this group. It has these settings in addition, and
-/// must not subscribe, so that it never joins the group.
+/// must not subscribe, so that it never joins the group. `right` is the operation on topics that the
+/// user needs.
 pub(crate) fn observer(
     kafka: &ClientConfig,
     group: &str,
+    right: &'static str,
     settings: &[(&str, &str)],
 ) -> Result<BaseConsumer<Context>, ConfigError> {
     let mut config = kafka.clone();
@@ -38,7 +43,7 @@ pub(crate) fn observer(
     for (name, value) in OBSERVER_SETTINGS.iter().chain(settings) {
         config.set(*name, *value);
     }
-    BaseConsumer::from_config_and_context(&config, Context::default())
+    BaseConsumer::from_config_and_context(&config, Context::new(right))
         .map_err(|error| config_error(&error))
 }
 
@@ -66,35 +71,43 @@ pub(crate) fn fetch_metadata(
 }
 
 /// Reads the offsets that the consumer's group has committed. Repeats the request for at most this time
-/// while the group's coordinator is starting or moving to another broker.
-pub(crate) fn committed_offsets(
-    consumer: &BaseConsumer<Context>,
+/// while the group's coordinator is starting or moving to another broker. The consumer has no
+/// partitions, so that it receives no records.
+pub(crate) fn committed_offsets<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
     partitions: &TopicPartitionList,
     timeout: Duration,
 ) -> KafkaResult<TopicPartitionList> {
     let clock = Clock::boot();
     let start = clock.now();
     loop {
-        let offsets = consumer.committed_offsets(partitions.clone(), timeout);
+        let waited = clock.now() - start;
+        let attempt = (waited / 2).clamp(ATTEMPT_TIMEOUT, MAX_ATTEMPT_TIMEOUT);
+        let offsets = consumer.committed_offsets(partitions.clone(), attempt.min(timeout));
         let offsets = offsets.and_then(|offsets| {
             offsets.elements().iter().try_for_each(|element| element.error())?;
             Ok(offsets)
         });
-        let is_moving = |error: &KafkaError| {
-            matches!(
-                error.rdkafka_error_code(),
-                Some(
-                    Code::NotCoordinator
-                        | Code::CoordinatorNotAvailable
-                        | Code::CoordinatorLoadInProgress
-                )
-            )
-        };
-        match offsets {
-            Err(error) if is_moving(&error) && clock.now() - start < timeout => {
-                std::thread::sleep(ATTEMPT_TIMEOUT);
+        let Err(error) = offsets else { return offsets };
+        // The coordinator is looked up in the background, and only an event says that this is refused.
+        while let Some(event) = consumer.poll(Duration::ZERO) {
+            if let Err(denied) = event
+                && denied.rdkafka_error_code() == Some(Code::GroupAuthorizationFailed)
+            {
+                return Err(denied);
             }
-            offsets => return offsets,
+        }
+        if clock.now() - start >= timeout {
+            return Err(error);
+        }
+        match error.rdkafka_error_code() {
+            Some(Code::OperationTimedOut) => {}
+            Some(
+                Code::NotCoordinator
+                | Code::CoordinatorNotAvailable
+                | Code::CoordinatorLoadInProgress,
+            ) => std::thread::sleep(ATTEMPT_TIMEOUT),
+            _ => return Err(error),
         }
     }
 }
@@ -107,13 +120,33 @@ pub(crate) fn config_error(error: &KafkaError) -> ConfigError {
     })
 }
 
+/// Says what to allow, if the user lacks a right. `topic` and `group` are the operations that the caller
+/// needs.
+pub(crate) fn missing_right(code: Option<Code>, topic: &str, group: &str) -> Option<String> {
+    match code? {
+        Code::TopicAuthorizationFailed => Some(format!("allow the user `{topic}` on the topic")),
+        Code::GroupAuthorizationFailed => Some(format!("allow the user `{group}` on the group")),
+        _ => None,
+    }
+}
+
+/// The code of librdkafka's error, if it is one.
+pub(crate) fn code(error: &BoxError) -> Option<Code> {
+    error.downcast_ref::<KafkaError>()?.rdkafka_error_code()
+}
+
 /// Collects errors instead of logging them.
-#[derive(Default)]
 pub(crate) struct Context {
+    /// The operation on topics that the user needs. That on groups is `Describe`.
+    right: &'static str,
     errors: Mutex<Vec<(Code, String)>>,
 }
 
 impl Context {
+    pub(crate) fn new(right: &'static str) -> Self {
+        Self { right, errors: Mutex::default() }
+    }
+
     /// Forgets the errors so far, which have been dealt with.
     pub(crate) fn clear(&self) {
         self.errors().clear();
@@ -133,10 +166,19 @@ impl Context {
 
     /// Creates an error with the last reason that the client gave, if it gave one.
     pub(crate) fn error(&self, action: &str, error: impl Into<BoxError>) -> AdminError {
+        let error = error.into();
+        let code = code(&error);
+        let advice = |code| missing_right(code, self.right, "Describe");
+        if let Some(advice) = advice(code) {
+            return AdminError::unavailable(action, format!("{error}; {advice}"));
+        }
         let errors = self.errors();
         // That all brokers are down follows the reason.
         let reason = errors.iter().rfind(|(code, _)| *code != Code::AllBrokersDown);
-        let source = reason.map_or_else(|| error.into(), |(_, reason)| reason.clone().into());
+        let source = reason.map_or(error, |(code, reason)| match advice(Some(*code)) {
+            Some(advice) => format!("{reason}; {advice}").into(),
+            None => reason.clone().into(),
+        });
         AdminError::unavailable(action, source)
     }
 

@@ -42,7 +42,7 @@ impl Reader {
         topics: &[String],
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let consumer = observer(kafka, group, &[])?;
+        let consumer = observer(kafka, group, "Describe", &[])?;
         Ok(Self { consumer, group: group.to_owned(), topics: topics.to_vec(), timeout })
     }
 
@@ -90,7 +90,10 @@ impl Reader {
         }
         for topic in &self.topics {
             if !partitions.iter().any(|(name, _)| name == topic) {
-                return Err(ConfigError::new(format!("there is no topic `{topic}`")).into());
+                let text = format!(
+                    "there is no topic `{topic}`, or the user is not allowed `Describe` on the topic"
+                );
+                return Err(ConfigError::new(text).into());
             }
         }
         Ok(partitions)

@@ -97,14 +97,15 @@ impl<'a> Client<'a> {
         self.consumer.fetch_metadata(Some(topic), REQUEST_TIMEOUT)
     }
 
-    /// Reads the settings of a topic or a broker.
-    pub(super) fn describe(&self, resource: &ResourceSpecifier<'_>) -> KafkaResult<TopicConfig> {
+    /// Reads the settings of a topic or a broker. The error says why it cannot.
+    pub(super) fn describe(&self, resource: &ResourceSpecifier<'_>) -> Result<TopicConfig, String> {
         let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
-        let described = self.runtime.block_on(self.admin.describe_configs([resource], &options))?;
-        match described.into_iter().next() {
-            Some(Ok(config)) => Ok(config.into()),
-            Some(Err(code)) => Err(KafkaError::AdminOp(code)),
-            None => Err(KafkaError::AdminOp(Code::BadMessage)),
+        let described = self.runtime.block_on(self.admin.describe_configs([resource], &options));
+        match described.map_err(|error| error.to_string())?.into_iter().next() {
+            // rdkafka does not report that the brokers refuse it.
+            Some(Ok(config)) if !config.entries.is_empty() => Ok(config.into()),
+            Some(Err(code)) => Err(code.to_string()),
+            _ => Err("the brokers returned no settings".to_owned()),
         }
     }
 }

@@ -156,6 +156,12 @@ fn check_offsets_topic(
     };
     let Ok(metadata) = client.metadata(OFFSETS_TOPIC) else { return };
     let topic = metadata.topics().iter().find(|topic| topic.name() == OFFSETS_TOPIC);
+    if topic.and_then(|it| it.error()).map(Code::from) == Some(Code::TopicAuthorizationFailed) {
+        report.add_unchecked(
+            format!("the replicas of topic `{OFFSETS_TOPIC}`"),
+            "the user may not describe it; allow the user Describe on the topic",
+        );
+    }
     let partitions = topic.map_or(&[][..], |topic| topic.partitions());
     if partitions.iter().any(|partition| partition.replicas().len() == 1) {
         report.add(
@@ -171,7 +177,7 @@ fn check_offsets_topic(
         let minutes = described.get("offsets.retention.minutes").and_then(|it| it.parse().ok());
         Ok(minutes.map(|minutes: u64| Duration::from_secs(minutes.saturating_mul(60))))
     });
-    let retentions: KafkaResult<Vec<_>> = described.collect();
+    let retentions: Result<Vec<_>, String> = described.collect();
     match retentions {
         Ok(retentions) => check_offsets_retention(
             retentions.into_iter().flatten().min(),

@@ -134,10 +134,9 @@ fn committed_offsets(client: &Client<'_>, topics: &[&Topic]) -> KafkaResult<Offs
     if list.count() == 0 {
         return Ok(Offsets::new());
     }
-    let committed = client.consumer.committed_offsets(list, REQUEST_TIMEOUT)?;
+    let committed = crate::kafka::committed_offsets(&client.consumer, &list, REQUEST_TIMEOUT)?;
     let mut offsets = Offsets::new();
     for element in committed.elements() {
-        element.error()?;
         if let Offset::Offset(offset) = element.offset() {
             offsets.insert((element.topic().to_owned(), element.partition()), offset);
         }

@@ -12,6 +12,10 @@ use tokio::time::Instant;
 use super::Source;
 use super::context::Context;
 use crate::AdminError;
+use crate::kafka::{code, missing_right};
+
+/// The operation on the dead-letter topic and on the group that the user needs.
+pub(super) const READ: &str = "Read";
 
 /// The time between two attempts of a call.
 pub(super) const RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -23,7 +27,7 @@ impl Source {
             return Err(ConfigError::new(format!("there is no topic `{topic}`")).into());
         };
         let (topic, timeout) = (self.topic.clone(), self.timeout);
-        self.call("cannot read the ends of the topic", move |consumer| {
+        self.call("cannot read the ends of the topic", READ, move |consumer| {
             let bounds =
                 |partition| Ok((partition, consumer.fetch_watermarks(&topic, partition, timeout)?));
             (0..partitions).map(bounds).collect()
@@ -37,7 +41,8 @@ impl Source {
         topic: &str,
     ) -> Result<Option<i32>, AdminError> {
         let (name, timeout) = (topic.to_owned(), self.timeout);
-        self.call(&format!("cannot look up `{topic}`"), move |consumer| {
+        let right = if *topic == *self.topic { READ } else { "Write" };
+        self.call(&format!("cannot look up `{topic}`"), right, move |consumer| {
             let metadata = consumer.fetch_metadata(Some(&name), timeout)?;
             let topic = metadata.topics().iter().find(|topic| topic.name() == name);
             let error = topic.and_then(|topic| topic.error()).map(Code::from);
@@ -53,10 +58,12 @@ impl Source {
     }
 
     /// Makes a call that blocks, and repeats it until it succeeds or the timeout is over. A broker
-    /// that has just started, or a coordinator that has just moved, refuses some requests.
+    /// that has just started, or a coordinator that has just moved, refuses some requests. `right` is the
+    /// operation on the topic that the user needs.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         action: &str,
+        right: &str,
         call: impl Fn(&StreamConsumer<Context>) -> KafkaResult<T> + Send + Sync + 'static,
     ) -> Result<T, AdminError> {
         let (start, call) = (Instant::now(), Arc::new(call));
@@ -66,7 +73,7 @@ impl Source {
             match result.unwrap_or(Err(KafkaError::Canceled)) {
                 Ok(result) => return Ok(result),
                 Err(error) if is_permanent(&error) || start.elapsed() >= self.timeout => {
-                    return Err(self.error(action, error));
+                    return Err(self.refused(action, error.into(), right));
                 }
                 Err(_) => tokio::time::sleep(RETRY_DELAY).await,
             }
@@ -77,11 +84,17 @@ impl Source {
         self.consumer.client().context()
     }
 
-    /// Creates an error that also says what happened last to the connections.
     pub(super) fn error(&self, action: &str, error: impl Into<BoxError>) -> AdminError {
-        let error = error.into();
-        let source = match self.context().last_error() {
-            Some(last) if !error.to_string().contains(&last) => format!("{error}: {last}").into(),
+        self.refused(action, error.into(), READ)
+    }
+
+    /// Creates an error that also says what to allow, or what happened last to the connections.
+    fn refused(&self, action: &str, error: BoxError, right: &str) -> AdminError {
+        let source = match (missing_right(code(&error), right, READ), self.context().last_error()) {
+            (Some(advice), _) => format!("{error}; {advice}").into(),
+            (None, Some(last)) if !error.to_string().contains(&last) => {
+                format!("{error}: {last}").into()
+            }
             _ => error,
         };
         AdminError::unavailable(format!("{action} on Kafka at {}", self.brokers), source)

@@ -8,6 +8,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::Source;
+use super::calls::READ;
 use crate::AdminError;
 
 impl Source {
@@ -17,7 +18,7 @@ impl Source {
         list: TopicPartitionList,
     ) -> Result<Vec<(i32, i64)>, AdminError> {
         let timeout = self.timeout;
-        let committed = self.call("cannot read the group's offsets", move |consumer| {
+        let committed = self.call("cannot read the group's offsets", READ, move |consumer| {
             consumer.committed_offsets(list.clone(), timeout)
         });
         let next = |partition, offset| {
@@ -87,7 +88,7 @@ impl Source {
         if offsets.is_empty() {
             return Ok(());
         }
-        let commit = self.call("cannot commit offsets", move |consumer| {
+        let commit = self.call("cannot commit offsets", READ, move |consumer| {
             match consumer.commit(&list, CommitMode::Sync) {
                 // The new owner of the partitions handles these letters once more.
                 Err(error) if is_reassigned(&error) => Ok(()),
