@@ -19,6 +19,10 @@ const EXAMPLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// download that hangs, reaches it.
 const TESTS_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
+/// What the tests need in addition: brokers with TLS. No crate of the workspace enables this by default,
+/// so that the examples can be run without OpenSSL's headers.
+const FEATURES: [&str; 2] = ["--features", "campanile-tests/kafka-tls"];
+
 /// Runs all checks, those that fail soonest first.
 pub(crate) fn test(progress: &Progress) -> Result {
     let result = run_phases(progress);
@@ -33,12 +37,18 @@ fn run_phases(progress: &Progress) -> Result {
     let metadata = progress.phase("dependencies", || dependencies::check(progress))?;
     progress.phase("clippy", || {
         progress.run(
-            cargo().args(["clippy", "--workspace", "--all-targets"]).args(["--", "-D", "warnings"]),
+            cargo()
+                .args(["clippy", "--workspace", "--all-targets"])
+                .args(FEATURES)
+                .args(["--", "-D", "warnings"]),
         )
     })?;
     progress.phase("documentation", || {
         progress.run(
-            cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
+            cargo()
+                .args(["doc", "--workspace", "--no-deps"])
+                .args(FEATURES)
+                .env("RUSTDOCFLAGS", "-D warnings"),
         )
     })?;
     let output = progress.phase("tests", || run_tests(progress))?;
@@ -54,8 +64,10 @@ fn run_phases(progress: &Progress) -> Result {
 /// Runs all test binaries, and collects the lines that they printed.
 fn run_tests(progress: &Progress) -> Result<Vec<String>> {
     let mut command = cargo_with_deadline(TEST_BINARY_TIMEOUT)?;
-    let (output, result) = progress
-        .run_and_collect(command.args(["test", "--workspace", "--tests"]), TESTS_TIMEOUT)?;
+    let (output, result) = progress.run_and_collect(
+        command.args(["test", "--workspace", "--tests"]).args(FEATURES),
+        TESTS_TIMEOUT,
+    )?;
     result?;
     Ok(output)
 }
@@ -64,7 +76,7 @@ fn run_tests(progress: &Progress) -> Result<Vec<String>> {
 /// is a runner, so only all of them together have a deadline.
 fn run_doctests(progress: &Progress) -> Result {
     let mut command = cargo();
-    command.args(["test", "--workspace", "--doc", "--"]);
+    command.args(["test", "--workspace", "--doc"]).args(FEATURES).arg("--");
     let (_, result) = progress.run_and_collect(&mut command, DOCTESTS_TIMEOUT)?;
     result
 }
