@@ -24,7 +24,7 @@ async fn each_right_of_a_consumer_is_necessary_and_named() {
     scene.serve_all(scene.client()).await;
     assert_eq!(scene.count(&scene.dead), i64::try_from(rights.len()).unwrap());
     for (id, runs) in scene.runs() {
-        // A record whose copy could not be published was retried in place.
+        // If its copy could not be published, the record was retried in place.
         assert_eq!(runs, if id.starts_with("retry") { 2 } else { 1 }, "{id}");
     }
     assert_eq!(scene.runs().len(), 3 * rights.len());
