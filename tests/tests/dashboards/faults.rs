@@ -1,19 +1,21 @@
 //! Plants faults, and waits until Prometheus shows them.
 
+mod layer;
+mod store;
+
 use std::collections::BTreeSet;
 use std::future::{pending, ready};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use campanile::dead_letter::FloodLimit;
-use campanile::policy::{OnDropped, OnExhausted, OnLocked, OnMissingKey};
+use campanile::policy::OnLocked;
 use campanile::postgres::{Inbox, Transaction, migrate};
 use campanile::prelude::*;
 use campanile::publish::PublisherConfig;
-use campanile::store::{Cached, Command, Grant, Operation, Owner, Retention, Store, StoreKey};
 use campanile::{
-    Backoff, Consumer, DeadLetter, FencingToken, IdempotencyKey, LockKeeper, OnGiveUp, Output,
-    PgStore, Publisher, RedisConfig, RetryTopics,
+    Consumer, DeadLetter, LockKeeper, OnGiveUp, Output, PgStore, Publisher, RedisConfig,
+    RetryTopics,
 };
 use campanile_test::{KafkaServer, Message, PgServer, RedisServer};
 use tokio::time::{sleep, timeout};
@@ -208,83 +210,6 @@ impl Faults {
         self.wait_for(rise).await;
     }
 
-    /// The answers of the layer that are rare behind a consumer.
-    pub(crate) async fn answers(&self) {
-        let rise = self.rise(&[
-            r#"campanile_requests_total{campanile_request_outcome="mismatch"}"#,
-            r#"campanile_requests_total{campanile_request_outcome="invalid_key"}"#,
-            r#"campanile_requests_total{campanile_request_outcome="exhausted"}"#,
-        ]);
-        let keeper = self.keeper().await;
-        let call =
-            async |service: &TestService, job: Job| service.clone().oneshot(job.request()).await;
-        let strict = self.service(&keeper, "direct");
-        call(&strict, Job::new("a", Does::Succeed)).await.unwrap();
-        call(&strict, Job::new("a", Does::Succeed).of_cents(7)).await.unwrap_err();
-        call(&strict, Job::new("?", Does::Succeed)).await.unwrap_err();
-        call(&strict, Job::new("", Does::Succeed)).await.unwrap_err();
-        let layer = IdempotencyLayer::new(&keeper, config("direct"), job_key()).unwrap();
-        let lenient = service(layer.on_missing_key(OnMissingKey::PassThrough), &self.gate);
-        call(&lenient, Job::new("", Does::Succeed)).await.unwrap();
-        call(&lenient, Job::new("", Does::FailOnce)).await.unwrap_err();
-
-        // The error that has the lock of a last attempt is dropped, as if the process had died.
-        let hour = Duration::from_secs(3600);
-        let slow = config("direct").with_backoff(Backoff::new(hour, hour).unwrap());
-        let layer = IdempotencyLayer::new(&keeper, slow, job_key()).unwrap();
-        let backs_off = service(layer.on_exhausted(OnExhausted::GiveUp), &self.gate);
-        call(&backs_off, Job::new("b", Does::FailOnce)).await.unwrap_err();
-        call(&backs_off, Job::new("b", Does::Succeed)).await.unwrap_err();
-        call(&backs_off, Job::new("c", Does::FailForever)).await.unwrap();
-
-        // A process dies in the only attempt.
-        let once = config("direct").with_max_attempts(1).with_lock_ttl(SHORT);
-        let layer = IdempotencyLayer::new(&keeper, once, job_key()).unwrap();
-        let dies = service(layer.on_dropped(OnDropped::Expire), &self.gate);
-        let running = tokio::spawn(dies.clone().oneshot(Job::new("d", Does::Hold).request()));
-        self.gate.wait_until_held(1).await;
-        running.abort();
-        running.await.unwrap_err();
-        let exhausted =
-            self.rise(&[r#"campanile_requests_total{campanile_request_outcome="exhausted"}"#]);
-        let mut waiting = std::pin::pin!(self.wait_for(exhausted));
-        while timeout(Duration::from_millis(100), &mut waiting).await.is_err() {
-            call(&dies, Job::new("d", Does::Succeed)).await.unwrap_err();
-        }
-        let _ = keeper.shutdown(TIMEOUT).await;
-        call(&strict, Job::new("e", Does::Succeed)).await.unwrap_err();
-
-        let cached = Cached::new(self.store().await, 1 << 20);
-        let layer = IdempotencyLayer::new(cached, config("cached"), job_key()).unwrap();
-        let cached = service(layer, &self.gate);
-        self.wait_until_scraped("campanile_cache_lookups_total").await;
-        for _ in 0..2 {
-            call(&cached, Job::new("f", Does::Succeed)).await.unwrap();
-        }
-        self.wait_for(rise).await;
-    }
-
-    pub(crate) async fn lost_locks(&self) {
-        let rise = self.rise(&[
-            r#"campanile_locks_lost_total{campanile_lock_loss_cause="max_hold"}"#,
-            r#"campanile_store_call_duration_seconds_count{campanile_store_operation="renew"}"#,
-        ]);
-        let keeper = self.keeper().await;
-        let held = config("direct").with_lock_ttl(SHORT).with_max_hold(SHORT);
-        let layer = IdempotencyLayer::new(&keeper, held, job_key()).unwrap();
-        let too_long = service(layer, &self.gate);
-        too_long.oneshot(Job::new("max-hold", Does::Hang).request()).await.unwrap_err();
-
-        let short = config("superseded").with_lock_ttl(SHORT);
-        let layer = IdempotencyLayer::new(&keeper, short, job_key()).unwrap();
-        let superseded = service(layer, &self.gate);
-        let running = tokio::spawn(superseded.oneshot(Job::new("g", Does::Hold).request()));
-        self.gate.wait_until_held(1).await;
-        self.delete_entries("superseded");
-        running.await.unwrap().unwrap_err();
-        self.wait_for(rise).await;
-    }
-
     /// Another process takes over the lock of a record whose handler then succeeds.
     pub(crate) async fn lock_taken_over(&self) {
         let rise =
@@ -314,43 +239,6 @@ impl Faults {
         self.gate.release(1);
     }
 
-    pub(crate) async fn redis_outage(&mut self) {
-        let direct = config("direct").with_lock_ttl(SHORT);
-        let keeper = self.keeper().await;
-        let layer = IdempotencyLayer::new(&keeper, direct, job_key()).unwrap();
-        let unguarded =
-            service(layer.clone().with_fail_open_risking_duplicates(|_, _| true), &self.gate);
-        let expires = service(layer, &self.gate);
-        let rise = self.rise(&[
-            "campanile_completions_unrecorded",
-            "campanile_consumer_store_unavailable",
-            r#"campanile_store_errors_total{error_type="timeout"}"#,
-            r#"campanile_requests_total{campanile_request_outcome="store_error"}"#,
-            r#"campanile_locks_lost_total{campanile_lock_loss_cause="expired"}"#,
-            r#"campanile_unguarded_runs_total{campanile_unguarded_cause="store_unavailable"}"#,
-        ]);
-        self.produce("payments", 0, &Job::new("unrecorded", Does::Hold));
-        let running = tokio::spawn(expires.oneshot(Job::new("expires", Does::Hold).request()));
-        self.gate.wait_until_held(2).await;
-        self.redis.pause().unwrap();
-        running.await.unwrap().unwrap_err();
-        unguarded.oneshot(Job::new("unguarded", Does::Succeed).request()).await.unwrap();
-        self.gate.release(1);
-        self.produce("payments", 1, &Job::new("not-started", Does::Succeed));
-        self.wait_for(rise).await;
-        self.redis.resume().unwrap();
-        self.wait_for_zero("campanile_completions_unrecorded").await;
-        self.wait_for_zero("campanile_consumer_store_unavailable").await;
-
-        // Killed and restarted, with its data.
-        let rise = self.rise(&[r#"campanile_store_errors_total{error_type="unavailable"}"#]);
-        self.redis.kill().unwrap();
-        self.produce("payments", 1, &Job::new("restarted", Does::Succeed));
-        self.wait_for(rise).await;
-        self.redis.restart().unwrap();
-        self.wait_for_zero("campanile_consumer_store_unavailable").await;
-    }
-
     /// Waits until the gauge is 0 again.
     async fn wait_for_zero(&self, gauge: &str) {
         self.wait_until(|| self.value(gauge) == 0.0, gauge).await;
@@ -368,30 +256,6 @@ impl Faults {
             }
         };
         timeout(TIMEOUT, is_met).await.unwrap_or_else(|_| panic!("timed out: {what}"));
-    }
-
-    /// An entry that cannot be read, and a replica that is missing.
-    pub(crate) async fn unsafe_store(&self) {
-        let rise = self.rise(&[
-            r#"campanile_store_errors_total{error_type="unreadable"}"#,
-            "campanile_redis_shortfalls_total",
-        ]);
-        let broken = self.service(&self.keeper().await, "broken");
-        let job = Job::new("a", Does::Succeed);
-        broken.clone().oneshot(job.clone().request()).await.unwrap();
-        self.for_each_entry("broken", |key| redis::Cmd::set(key, "garbage"));
-        broken.oneshot(job.request()).await.unwrap_err();
-
-        let replicated = RedisConfig::new(self.redis.url()).with_wait(1, Duration::from_millis(50));
-        let store = RedisStore::connect(replicated).await.unwrap();
-        self.wait_until_scraped("campanile_redis_shortfalls_total").await;
-        let grant = Grant { token: FencingToken::new(1).unwrap(), owner: Owner::new(1).unwrap() };
-        let (fingerprint, reply, details) = (None, None, None);
-        let operation = Operation::Complete { grant, attempt: 1, fingerprint, reply, details };
-        let key = StoreKey::new("direct".try_into().unwrap(), &IdempotencyKey::new("w").unwrap());
-        let retention = Retention::default();
-        store.apply(Command { key, operation, retention }).await.unwrap();
-        self.wait_for(rise).await;
     }
 
     /// Records that pause a consumer, stop a partition, or wait in a retry topic.
