@@ -1,6 +1,6 @@
 //! The connection that all calls share, and its replacement.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,6 +13,12 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisResult, Value, cmd,
 };
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
+use tokio::time::Instant;
+
+/// How long the check of a namespace's bucket count lasts. The count is gone if the server was
+/// flushed, which breaks no connection, so this is how long a flush stays unnoticed. One read in
+/// this time costs nothing.
+const BUCKETS_CHECKED_FOR: Duration = Duration::from_secs(10);
 
 /// The connection to one server. It is opened on first use, on the runtime of the caller, and again
 /// after it has been discarded.
@@ -35,11 +41,13 @@ struct OpenConnection {
     /// Occupies its place in the pool.
     checked_out: Connection,
     number: u64,
-    /// The namespaces that have had their bucket count checked over this connection. A new
-    /// connection may lead to a server that has lost its data, so it checks them again.
-    checked_namespaces: Arc<Mutex<BTreeSet<Namespace>>>,
+    checked_namespaces: Arc<CheckedNamespaces>,
     verified: Arc<OnceCell<()>>,
 }
+
+/// The namespaces whose bucket count was checked over a connection, with the time. A new connection
+/// may lead to a server that has lost its data, so it checks them again.
+type CheckedNamespaces = Mutex<BTreeMap<Namespace, Instant>>;
 
 /// A clone of the connection, for one call.
 #[derive(Clone)]
@@ -47,7 +55,7 @@ pub(crate) struct ConnectionHandle {
     shared: Arc<SharedConnection>,
     number: u64,
     pub(crate) connection: MultiplexedConnection,
-    checked_namespaces: Arc<Mutex<BTreeSet<Namespace>>>,
+    checked_namespaces: Arc<CheckedNamespaces>,
     /// Set once the server's data has been checked over this connection.
     pub(crate) verified: Arc<OnceCell<()>>,
 }
@@ -217,15 +225,17 @@ impl ConnectionHandle {
         self.shared.host()
     }
 
-    /// Checks whether the namespace's bucket count has been checked over this connection.
+    /// Checks whether the namespace's bucket count was checked over this connection within the last
+    /// 10 s.
     pub(crate) fn has_checked_buckets(&self, namespace: &Namespace) -> bool {
-        self.checked_namespaces.lock().unwrap_or_else(PoisonError::into_inner).contains(namespace)
+        let checked = self.checked_namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.get(namespace).is_some_and(|at| at.elapsed() < BUCKETS_CHECKED_FOR)
     }
 
     /// Records that the namespace's bucket count has been checked.
     pub(crate) fn set_buckets_checked(&self, namespace: &Namespace) {
         let mut checked = self.checked_namespaces.lock().unwrap_or_else(PoisonError::into_inner);
-        checked.insert(namespace.clone());
+        checked.insert(namespace.clone(), Instant::now());
     }
 }
 

@@ -253,8 +253,8 @@ impl Router<'_> {
         }
     }
 
-    /// Checks the namespace's bucket count over this connection, once. If none is recorded, records
-    /// that of this store, unless it only reads.
+    /// Checks the namespace's bucket count over this connection, unless it was checked lately. If none
+    /// is recorded, records that of this store, unless it only reads.
     async fn check_buckets_on(
         &self,
         handle: &ConnectionHandle,

@@ -48,6 +48,7 @@ async fn faults_show_in_every_panel_and_alert() {
     faults.stalled_partition().await;
     faults.redis_outage().await;
     faults.unsafe_store().await;
+    faults.lost_data().await;
     faults.policies().await;
     faults.rebalance(&billing).await;
     faults.publications().await;

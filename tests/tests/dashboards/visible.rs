@@ -85,6 +85,11 @@ pub(crate) const SHOWN: &[(&str, &[&str])] = &[
     ),
     ("campanile_redis_shortfalls_total", &["redis-failover-with-wait"]),
     (
+        r#"campanile_redis_data_losses_total{campanile_redis_loss="completions"}"#,
+        &["limit-data-loss"],
+    ),
+    (r#"campanile_redis_data_losses_total{campanile_redis_loss="namespace"}"#, &["limit-flush"]),
+    (
         r#"campanile_store_call_duration_seconds_count{campanile_store_operation="renew"}"#,
         &["fault-blocked-heartbeat"],
     ),

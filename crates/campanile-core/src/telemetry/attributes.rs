@@ -144,6 +144,16 @@ attribute! {
 }
 
 attribute! {
+    /// What Redis has lost.
+    RedisLoss("campanile.redis.loss") {
+        /// The last completion that it had acknowledged, in a restart or a failover.
+        Completions = "completions",
+        /// A whole namespace.
+        Namespace = "namespace",
+    }
+}
+
+attribute! {
     /// What a lookup in the local cache has found.
     CacheResult("campanile.cache.result") {
         /// The acquire was answered from the cache.

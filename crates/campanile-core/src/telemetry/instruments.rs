@@ -6,8 +6,8 @@
 
 use super::attributes::{
     AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss,
-    PartitionState, PauseCause, RebalanceKind, RecordOutcome, RequestOutcome, SettlementKind,
-    StoreErrorType, StoreOperation, UnguardedCause,
+    PartitionState, PauseCause, RebalanceKind, RecordOutcome, RedisLoss, RequestOutcome,
+    SettlementKind, StoreErrorType, StoreOperation, UnguardedCause,
 };
 use super::instrument::{Attribute, Instrument, InstrumentKind};
 use InstrumentKind::{Counter, Gauge, Histogram};
@@ -149,4 +149,6 @@ instruments! {
         "The age of the oldest of them.";
     REDIS_SHORTFALLS: Counter, "campanile.redis.shortfalls", "{completion}", [],
         "Completions that were acknowledged although too few replicas or disks had them in time.";
+    REDIS_DATA_LOSSES: Counter, "campanile.redis.data_losses", "{loss}", [RedisLoss::ATTRIBUTE],
+        "Losses of acknowledged data that this process has found: its last completion is gone after a restart or a failover, or a namespace is gone, which only the first process that finds it counts.";
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use campanile_core::telemetry::{Counter, Family, RedisLoss, instruments};
 use campanile_core::{Answer, Command, Entry, FencingToken, Namespace, Operation, Reply, State};
 use campanile_idempotency::StoreError;
 use redis::{RedisError, Value, cmd, from_redis_value};
@@ -21,6 +22,7 @@ pub(crate) struct DataLossDetector {
     histories: Mutex<Vec<ReplicationHistory>>,
     /// The namespaces that are known to exist.
     namespaces: Mutex<BTreeSet<Namespace>>,
+    losses: Family<RedisLoss, Counter>,
 }
 
 /// The history of a primary, continued by the primary that replaces it.
@@ -52,10 +54,11 @@ struct Completion {
 impl DataLossDetector {
     pub(crate) fn new(is_cluster: bool, buckets: Buckets) -> Self {
         let (histories, namespaces) = Default::default();
-        Self { is_cluster, buckets, histories, namespaces }
+        let losses = Family::new(&instruments::REDIS_DATA_LOSSES, &[]);
+        Self { is_cluster, buckets, histories, namespaces, losses }
     }
 
-    /// Checks the server at the end of a new connection, and logs if the server has lost something
+    /// Checks the server at the end of a new connection, and reports if the server has lost something
     /// or may have. A server that does not report its replication ID is not checked.
     pub(crate) async fn verify(&self, handle: &ConnectionHandle) -> Result<(), VerifyError> {
         let reply = handle.send(&cmd("INFO").arg("replication").take(), false).await;
@@ -75,7 +78,7 @@ impl DataLossDetector {
             None => None,
         };
         if self.continue_history(id, previous_id, handle.address()) {
-            log_restart(handle.address(), is_present);
+            self.report_restart(handle.address(), is_present);
         }
         Ok(())
     }
@@ -117,6 +120,7 @@ impl DataLossDetector {
     pub(crate) fn record_namespace(&self, namespace: &Namespace, is_lost: bool, address: &str) {
         self.namespaces().insert(namespace.clone());
         if is_lost {
+            self.losses.of(RedisLoss::Namespace).increment(1);
             tracing::error!(
                 address,
                 %namespace,
@@ -177,6 +181,29 @@ impl DataLossDetector {
         histories.iter_mut().find(|history| matches(history))
     }
 
+    fn report_restart(&self, address: &str, is_present: Option<bool>) {
+        match is_present {
+            Some(false) => {
+                self.losses.of(RedisLoss::Completions).increment(1);
+                tracing::error!(
+                    address,
+                    "Redis was restarted or failed over and has lost completions that it had \
+                     acknowledged; their records run again when they are redelivered"
+                );
+            }
+            Some(true) => tracing::warn!(
+                address,
+                "Redis was restarted or failed over; the last completion that it acknowledged is \
+                 still there"
+            ),
+            None => tracing::warn!(
+                address,
+                "Redis was restarted or failed over; writes that it had not persisted or replicated \
+                 are lost"
+            ),
+        }
+    }
+
     fn namespaces(&self) -> MutexGuard<'_, BTreeSet<Namespace>> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -207,24 +234,4 @@ async fn has_completion(
         }),
         _ => None,
     })
-}
-
-fn log_restart(address: &str, is_present: Option<bool>) {
-    match is_present {
-        Some(false) => tracing::error!(
-            address,
-            "Redis was restarted or failed over and has lost completions that it had \
-             acknowledged; their records run again when they are redelivered"
-        ),
-        Some(true) => tracing::warn!(
-            address,
-            "Redis was restarted or failed over; the last completion that it acknowledged is \
-             still there"
-        ),
-        None => tracing::warn!(
-            address,
-            "Redis was restarted or failed over; writes that it had not persisted or replicated \
-             are lost"
-        ),
-    }
 }

@@ -72,6 +72,23 @@ async fn restart_that_loses_all_data_is_logged() {
 }
 
 #[tokio::test]
+async fn flush_is_logged_without_a_new_connection() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server).await;
+    complete_key(&store, "a").await;
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    server.cli(&["FLUSHALL"]).unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(10)).await;
+    tokio::time::resume();
+    complete_key(&store, "b").await;
+    complete_key(&store, "c").await;
+    assert_eq!(lines.count(&["ERROR", "lost its data", support::NAMESPACE]), 1, "{lines:?}");
+    assert_eq!(lines.count(&["discarded a connection"]), 0, "{lines:?}");
+}
+
+#[tokio::test]
 async fn concurrent_first_uses_of_namespace_log_no_loss() {
     let server = RedisServer::start().unwrap();
     let store = store(&server).await;

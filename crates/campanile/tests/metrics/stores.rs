@@ -10,7 +10,7 @@ use campanile_test::{PgServer, RedisServer};
 use tokio::sync::{Semaphore, oneshot};
 use tower::service_fn;
 
-use crate::scrape::{Scrape, recorder};
+use crate::scrape::{Scrape, TIMEOUT, recorder};
 
 #[tokio::test]
 async fn outbox_shows_its_messages_until_they_are_published() {
@@ -55,12 +55,46 @@ async fn shortfalls_of_redis_are_counted() {
     // There is no replica.
     let config = RedisConfig::new(server.url()).with_wait(1, Duration::from_millis(50));
     let store = RedisStore::connect(config).await.unwrap();
+    complete(&store, "a").await;
+    scrape.assert("campanile_redis_shortfalls_total", &[], 1.0);
+}
+
+#[tokio::test]
+async fn data_losses_of_redis_are_counted() {
+    // Keeps nothing on disk.
+    let mut server = RedisServer::start().unwrap();
+    let recorder = recorder();
+    let scrape = Scrape(recorder.handle());
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let config =
+        RedisConfig::new(server.url()).with_command_timeout(TIMEOUT).with_connect_timeout(TIMEOUT);
+    let store = RedisStore::connect(config).await.unwrap();
+    let assert = |completions, namespace| {
+        for (loss, expected) in [("completions", completions), ("namespace", namespace)] {
+            let labels = [("campanile_redis_loss", loss)];
+            scrape.assert("campanile_redis_data_losses_total", &labels, expected);
+        }
+    };
+    complete(&store, "a").await;
+    server.cli(&["SAVE"]).unwrap();
+    complete(&store, "b").await;
+    assert(0.0, 0.0);
+    server.restart().unwrap();
+    complete(&store, "c").await;
+    assert(1.0, 0.0);
+    server.cli(&["FLUSHALL"]).unwrap();
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+    complete(&store, "d").await;
+    assert(1.0, 1.0);
+}
+
+/// Completes a key that was never acquired.
+async fn complete(store: &RedisStore, key: &'static str) {
     let grant = Grant { token: FencingToken::new(1).unwrap(), owner: Owner::new(1).unwrap() };
     let operation =
         Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None, details: None };
-    let key = IdempotencyKey::new("a").unwrap();
+    let key = IdempotencyKey::new(key).unwrap();
     let key = StoreKey::new("payments".try_into().unwrap(), &key);
     let command = Command { key, operation, retention: Retention::default() };
     assert_eq!(store.apply(command).await.unwrap().reply, Reply::Completed);
-    scrape.assert("campanile_redis_shortfalls_total", &[], 1.0);
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use campanile::store::{Command, Grant, Operation, Owner, Retention, Store, StoreKey};
 use campanile::{FencingToken, IdempotencyKey, IdempotencyLayer, RedisConfig, RedisStore};
+use campanile_test::RedisServer;
+use tokio::time::timeout;
 use tower::ServiceExt;
 
 use super::{Faults, SHORT};
@@ -69,5 +71,34 @@ impl Faults {
         let retention = Retention::default();
         store.apply(Command { key, operation, retention }).await.unwrap();
         self.wait_for(rise).await;
+    }
+
+    /// A Redis that keeps nothing on disk restarts, and is then flushed.
+    pub(crate) async fn lost_data(&self) {
+        let mut server = RedisServer::start().unwrap();
+        let patient = RedisConfig::new(server.url()).with_command_timeout(Duration::from_secs(5));
+        let store = RedisStore::connect(patient).await.unwrap();
+        let layer = IdempotencyLayer::new(store, config("volatile"), job_key()).unwrap();
+        let volatile = service(layer, &self.gate);
+        let run = async |id: &str| {
+            volatile.clone().oneshot(Job::new(id, Does::Succeed).request()).await.unwrap();
+        };
+        let completions =
+            r#"campanile_redis_data_losses_total{campanile_redis_loss="completions"}"#;
+        let namespace = r#"campanile_redis_data_losses_total{campanile_redis_loss="namespace"}"#;
+        self.wait_until_scraped(completions).await;
+        run("completed").await;
+        let rise = self.rise(&[completions, namespace]);
+        server.restart().unwrap();
+        run("after the restart").await;
+        self.wait_for(rise).await;
+
+        let rise = self.rise(&[namespace]);
+        server.cli(&["FLUSHALL"]).unwrap();
+        let mut risen = std::pin::pin!(self.wait_for(rise));
+        // The connection continues, so the loss is found by one of the next records.
+        while timeout(Duration::from_millis(100), &mut risen).await.is_err() {
+            run("after the flush").await;
+        }
     }
 }
