@@ -153,7 +153,7 @@ impl Cause {
                  and find out what else writes to the store.",
             ),
             Self::NoEntry => (
-                "The key has no entry: it was never processed, or its entry has expired.",
+                "The key has no entry: it was never processed, or its entry has expired or was lost.",
                 "Name the consumer group to learn whether the record is finished.",
             ),
             Self::NoCommittedOffset => (
@@ -179,10 +179,12 @@ impl Cause {
                  is paused or stopped, the store is unavailable, or the record does not decode.",
             ),
             Self::CommittedWithoutEntry => (
-                "The record is finished, and its key has no entry: its entry has expired, or the \
-                 record was skipped, dead-lettered without a lock, or not guarded.",
-                "If the entry has expired, a further delivery runs the handler again. Check the \
-                 namespace and the settings of the key, and look for a dead letter.",
+                "The record is finished, and its key has no entry: its entry has expired, the store has \
+                 lost it, or the record was skipped, dead-lettered without a lock, or not guarded.",
+                "If the entry has expired or was lost, a further delivery runs the handler again. It \
+                 was lost if records that finished at that time have none either, and later ones do; \
+                 for Redis, the metric `campanile.redis.data_losses` and an event at ERROR say so. \
+                 Check the namespace and the settings of the key, and look for a dead letter.",
             ),
             Self::CommittedBeyondEnd => (
                 "The group's committed offset is beyond the end of the partition, so it says nothing \
