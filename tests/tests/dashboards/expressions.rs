@@ -1,4 +1,4 @@
-//! Every expression parses, and names metrics, labels and values of the table of instruments.
+//! Every expression parses, and names metrics, labels and values of the table of instruments, or `up`.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -13,6 +13,9 @@ use crate::prometheus::{Prometheus, promtool};
 
 /// The labels that Prometheus adds to the instruments' own.
 const ADDED: &[&str] = &["job", "instance", "le", NAME];
+
+/// The metric that Prometheus records of each target.
+const UP: &str = "up";
 
 /// The label with the name of the metric.
 const NAME: &str = "__name__";
@@ -98,7 +101,7 @@ fn instruments(selector: &VectorSelector, query: &str) -> Vec<&'static Instrumen
     let label = || matchers.find(|it| it.name == NAME).map(|it| it.value.as_str());
     let metrics = selector.name.as_deref().or_else(label).unwrap_or_default();
     let find = |metric| instrument(metric).unwrap_or_else(|| panic!("{metric}? In {query}"));
-    metrics.split('|').map(find).collect()
+    metrics.split('|').filter(|metric| *metric != UP).map(find).collect()
 }
 
 fn assert_label(instrument: &Instrument, label: &str, query: &str) {
