@@ -7,11 +7,13 @@
 //! * `settings.rs` reads the settings from environment variables, except those of the consumer, which
 //!   `ConsumerConfig::from_env` reads.
 //! * `ledger.rs` is the state that handlers share.
+//! * `metrics.rs` serves the metrics for Prometheus.
 //! * `schema.sql` creates the table.
-//! * `Dockerfile` builds the image, and `kubernetes.yaml` deploys it.
+//! * `Dockerfile` builds the image, with the command `campanile`, and `kubernetes.yaml` deploys it.
 //! * `tests/service.rs` starts the program with its servers, and stops it with SIGTERM.
 
 mod ledger;
+mod metrics;
 mod settings;
 
 use std::process::ExitCode;
@@ -56,6 +58,8 @@ async fn run() -> Result<(), BoxError> {
     let kafka = ConsumerConfig::from_env(KAFKA_PREFIX)?;
     // `Consumer::new` fails without a group
     let namespace = format!("{}.{}", kafka.get("group.id").unwrap_or_default(), settings.topic);
+    // before what has metrics is created
+    metrics::serve(settings.metrics_address)?;
     // created before anything is connected, so that invalid settings are reported first
     let consumer = Consumer::new(kafka)?
         .subscribe([settings.topic])

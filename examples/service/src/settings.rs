@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) lock_ttl: Duration,
     /// `HEALTH_ADDRESS`: where the probes are answered. Default: port 8080 of all interfaces.
     pub(crate) health_address: SocketAddr,
+    /// `METRICS_ADDRESS`: where Prometheus scrapes the metrics. Default: port 9000 of all interfaces.
+    pub(crate) metrics_address: SocketAddr,
 }
 
 impl Settings {
@@ -52,14 +54,16 @@ impl Settings {
             parse("LOCK_TTL_SECONDS", &or("LOCK_TTL_SECONDS", "30"), SECONDS, |value| {
                 value.parse().ok().filter(|seconds| (1..=3600).contains(seconds))
             })?;
-        let address = or("HEALTH_ADDRESS", "0.0.0.0:8080");
+        let address =
+            |name, default| parse(name, &or(name, default), ADDRESS, |value| value.parse().ok());
         Ok(Self {
             dead_letter_topic: or("BILLING_DEAD_LETTER_TOPIC", &format!("{topic}.dead")),
             topic,
             redis_url: required("REDIS_URL")?,
             database_url: required("DATABASE_URL")?,
             lock_ttl: Duration::from_secs(lock_ttl),
-            health_address: parse("HEALTH_ADDRESS", &address, ADDRESS, |value| value.parse().ok())?,
+            health_address: address("HEALTH_ADDRESS", "0.0.0.0:8080")?,
+            metrics_address: address("METRICS_ADDRESS", "0.0.0.0:9000")?,
         })
     }
 }
@@ -119,6 +123,7 @@ mod tests {
         assert_eq!((&*settings.topic, &*settings.dead_letter_topic), ("refunds", "refunds.dead"));
         assert_eq!(settings.lock_ttl, Duration::from_secs(30));
         assert_eq!(settings.health_address.port(), 8080);
+        assert_eq!(settings.metrics_address.port(), 9000);
         assert_eq!(read("BILLING_TOPIC", ""), read("OTHER", ""), "an empty value counts as none");
     }
 
@@ -146,6 +151,18 @@ mod tests {
     }
 
     #[test]
+    fn deployment_names_the_ports() {
+        let deployment = include_str!("../kubernetes.yaml");
+        let settings = read("OTHER", "").unwrap();
+        for (name, address) in
+            [("health", settings.health_address), ("metrics", settings.metrics_address)]
+        {
+            let port = format!("- {{ name: {name}, containerPort: {} }}", address.port());
+            assert!(deployment.contains(&port), "{port}");
+        }
+    }
+
+    #[test]
     fn deployment_sets_only_variables_that_are_read() {
         let names = RefCell::new(BTreeSet::from(["RUST_LOG"]));
         let settings = Settings::read(|name| {
@@ -156,13 +173,17 @@ mod tests {
         let names = names.into_inner();
         let deployment = include_str!("../kubernetes.yaml");
         let is_variable = |name: &&str| name.contains('_') && !name.contains(char::is_lowercase);
-        let (kafka, set): (BTreeSet<&str>, BTreeSet<&str>) = deployment
+        let (command, own): (BTreeSet<&str>, BTreeSet<&str>) = deployment
             .lines()
             .filter_map(|line| line.trim().strip_prefix("- name: "))
             // without the comment
             .filter_map(|name| name.split_whitespace().next())
             .filter(is_variable)
-            .partition(|name| name.starts_with(KAFKA_PREFIX));
+            .partition(|name| name.starts_with("CAMPANILE_"));
+        let documented = include_str!("../../../docs/inspect-and-repair.md");
+        assert!(!command.is_empty() && command.iter().all(|name| documented.contains(name)));
+        let (kafka, set): (BTreeSet<&str>, BTreeSet<&str>) =
+            own.into_iter().partition(|name| name.starts_with(KAFKA_PREFIX));
         let kafka: Vec<&str> =
             kafka.iter().filter_map(|name| name.strip_prefix(KAFKA_PREFIX)).collect();
         assert_eq!(kafka, REQUIRED_BY_KAFKA);

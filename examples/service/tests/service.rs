@@ -2,12 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use campanile_test::{Message, MockKafka, PgServer, Process, RedisServer, eventually};
+use campanile_test::{Message, MockKafka, PgServer, Process, RedisServer, eventually, free_port};
 use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use serde_json::{Value, json};
@@ -59,6 +59,18 @@ fn payments_are_booked_once_until_sigterm() {
         assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {response}");
     }
 
+    // The counters of the consumer are updated once a second.
+    service.wait_for("the metrics have all records", |service| {
+        let metrics = get(service.metrics, "/metrics");
+        let count = |name: &str| {
+            let lines = metrics.lines().filter(|line| line.starts_with(name));
+            lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum::<f64>()
+        };
+        let counts =
+            ["campanile_consumer_records_total{", "campanile_duplicates_total{"].map(count);
+        (counts == [22.0, 1.0]).then_some(())
+    });
+
     let status = service.process.terminate().unwrap();
     assert_eq!(status.code(), Some(0), "{}", service.log());
     let stopped = service.events("stopped").pop().unwrap();
@@ -98,6 +110,7 @@ fn start_error(variables: &[(&str, &str)]) -> String {
 struct Service {
     process: Process,
     log: PathBuf,
+    metrics: SocketAddr,
     _folder: TempDir,
 }
 
@@ -106,9 +119,11 @@ impl Service {
         let folder = TempDir::new().unwrap();
         let log = folder.path().join("log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_billing"));
-        command.env("HEALTH_ADDRESS", "127.0.0.1:0").env_remove("RUST_LOG");
+        let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port().unwrap()));
+        command.env("HEALTH_ADDRESS", "127.0.0.1:0").env("METRICS_ADDRESS", metrics.to_string());
+        command.env_remove("RUST_LOG");
         command.envs(variables.iter().copied());
-        Self { process: Process::spawn(&command, &log).unwrap(), log, _folder: folder }
+        Self { process: Process::spawn(&command, &log).unwrap(), log, metrics, _folder: folder }
     }
 
     fn log(&self) -> String {

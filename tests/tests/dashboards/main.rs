@@ -10,5 +10,6 @@ mod faults;
 mod files;
 mod prometheus;
 mod runbooks;
+mod scrape;
 mod visible;
 mod workload;

@@ -43,8 +43,6 @@ pub(crate) struct Sample {
 impl Prometheus {
     /// Starts a server that scrapes this port.
     pub(crate) fn start(target: Option<u16>) -> Self {
-        let program = find("prometheus");
-        let folder = tempfile::Builder::new().prefix("campanile-prometheus-").tempdir().unwrap();
         let targets: Vec<_> = target.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let config = json!({
             // Faults that are over in seconds are seen.
@@ -55,7 +53,14 @@ impl Prometheus {
             ],
         });
         // YAML includes JSON.
-        fs::write(folder.path().join("prometheus.yml"), config.to_string()).unwrap();
+        Self::with_config(&config.to_string())
+    }
+
+    /// Starts a server with this configuration.
+    pub(crate) fn with_config(config: &str) -> Self {
+        let program = find("prometheus");
+        let folder = tempfile::Builder::new().prefix("campanile-prometheus-").tempdir().unwrap();
+        fs::write(folder.path().join("prometheus.yml"), config).unwrap();
         let port = free_port().unwrap();
         let mut command = Command::new(program);
         command
@@ -108,6 +113,12 @@ impl Prometheus {
             Sample { labels: labels.join(" "), value }
         };
         data["result"].as_array().unwrap().iter().map(sample).collect()
+    }
+
+    /// Returns the labels of each target.
+    pub(crate) fn targets(&self) -> Vec<Value> {
+        let targets = self.data("/api/v1/targets", "");
+        targets["activeTargets"].as_array().unwrap().iter().map(|it| it["labels"].clone()).collect()
     }
 
     fn data(&self, path: &str, form: &str) -> Value {
