@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub(super) struct Context {
     seeks_to_start: bool,
     pub(super) log_limit: LogLimit,
     tokens: Option<Arc<OauthTokens>>,
+    /// Whether a callback has run that records no event.
+    has_served: AtomicBool,
 }
 
 /// The assigned partitions, and the events that the source has not taken yet.
@@ -76,8 +79,17 @@ impl Context {
         seeks_to_start: bool,
         tokens: Option<Arc<OauthTokens>>,
     ) -> Self {
-        let (state, log_limit) = (Mutex::default(), LogLimit::default());
-        Self { state, fetch_queues, retry_topics, total, seeks_to_start, log_limit, tokens }
+        let (state, log_limit, has_served) = Default::default();
+        Self {
+            state,
+            fetch_queues,
+            retry_topics,
+            total,
+            seeks_to_start,
+            log_limit,
+            tokens,
+            has_served,
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -181,6 +193,11 @@ impl Context {
 
     pub(super) fn assignment(&self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {
         self.state().topics.get(topic)?.get(&partition).cloned()
+    }
+
+    /// Returns whether a callback that records no event has run since the last call.
+    pub(super) fn take_served(&self) -> bool {
+        self.has_served.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn take_reason(&self) -> Option<String> {
@@ -334,10 +351,12 @@ impl ClientContext for Context {
     /// Does not wait for a token, because the driver's thread runs this. The token from the start is
     /// still valid when librdkafka asks for the next one.
     fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.has_served.store(true, Ordering::Relaxed);
         oauth::answer(self.tokens.as_ref(), Duration::ZERO)
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.has_served.store(true, Ordering::Relaxed);
         crate::log::log(&self.log_limit, level, facility, message);
     }
 
@@ -349,6 +368,7 @@ impl ClientContext for Context {
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
+        self.has_served.store(true, Ordering::Relaxed);
         crate::log::statistics(statistics);
     }
 }

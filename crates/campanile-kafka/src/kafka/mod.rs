@@ -52,3 +52,41 @@ pub(crate) struct Settings {
     /// Present if offsets are committed in transactions.
     pub(crate) transactions: Option<TransactionSettings>,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task;
+
+    use campanile_test::MockKafka;
+    use rdkafka::config::RDKafkaLogLevel;
+
+    use super::*;
+    use crate::driver::{DriverControl, DriverStatus, Source as _};
+
+    #[test]
+    fn poll_that_logs_a_line_asks_for_another_poll() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("payments", 1).unwrap();
+        let mut client = kafka.consumer_config("billing");
+        client.set("debug", "all").set_log_level(RDKafkaLogLevel::Debug);
+        let mut source = KafkaSource::start(&Settings {
+            client: client.into(),
+            brokers: kafka.bootstrap(),
+            topics: vec!["payments".to_owned()],
+            retry_topics: RetryTopicList::default(),
+            dead_letter_topics: Vec::new(),
+            start_timeout: Duration::from_secs(60),
+            total: Arc::default(),
+            control: DriverControl::new(DriverStatus::new(Duration::MAX)).shared().clone(),
+            transactions: None,
+        })
+        .unwrap();
+        let mut cx = task::Context::from_waker(task::Waker::noop());
+        let mut events = Vec::new();
+        // The start has logged many lines. Nothing is assigned yet.
+        for _ in 0..3 {
+            assert!(source.poll(&mut cx, None, &mut events));
+        }
+        assert!(events.is_empty());
+    }
+}

@@ -131,14 +131,16 @@ impl KafkaSource {
     }
 
     /// Polls the consumer's own queue, which runs callbacks and returns errors. Returns whether there
-    /// was an error or a record.
+    /// was anything, since then there may be more: librdkafka wakes the driver only when an event
+    /// arrives in an empty queue.
     ///
     /// Records arrive in the [`FetchQueues`], except those of a partition that could not be forwarded to
     /// one of them.
     fn serve_callbacks(&mut self, batch: &mut FetchBatch, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         let Self { consumer, last, .. } = self;
-        // `None` may also mean that a callback was run. The next round then finds the next event.
+        // `None` may also mean that a callback was run, for a rebalance, a commit or a line of the log.
+        // The next round then finds the next event.
         while let Some(event) = consumer.poll(Duration::ZERO) {
             any = true;
             match event {
@@ -152,7 +154,7 @@ impl KafkaSource {
                 }
             }
         }
-        any
+        any | consumer.context().take_served()
     }
 
     /// Takes the events that callbacks have recorded.
