@@ -14,6 +14,13 @@ pub(crate) struct ClientSettings {
     pub(crate) tokens: Option<Arc<OauthTokens>>,
 }
 
+impl ClientSettings {
+    /// The addresses of the bootstrap servers.
+    pub(crate) fn brokers(&self) -> Option<&str> {
+        self.get("bootstrap.servers").or(self.get("metadata.broker.list"))
+    }
+}
+
 impl From<ClientConfig> for ClientSettings {
     fn from(settings: ClientConfig) -> Self {
         Self { settings, tokens: None }

@@ -57,8 +57,7 @@ impl PublisherConfig {
 
     pub(super) fn checked(self) -> Result<(ClientSettings, PublishSettings), ConfigError> {
         let Self { mut client, publish_settings } = self;
-        let brokers = client.get("bootstrap.servers").or(client.get("metadata.broker.list"));
-        if brokers.is_none_or(|brokers| brokers.trim().is_empty()) {
+        if client.brokers().is_none_or(|brokers| brokers.trim().is_empty()) {
             return Err(ConfigError::new("`bootstrap.servers` must be set"));
         }
         if client.get("enable.idempotence").is_none() {

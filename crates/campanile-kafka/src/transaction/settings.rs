@@ -174,7 +174,7 @@ impl Transactions {
 impl TransactionSettings {
     /// Reads the addresses of the brokers, for log events.
     pub(super) fn brokers(&self) -> Option<&str> {
-        self.client.get("bootstrap.servers").or(self.client.get("metadata.broker.list"))
+        self.client.brokers()
     }
 
     /// Creates a producer, which is not initialized yet. With `unbatched`, each output is
