@@ -47,7 +47,7 @@ pub(crate) trait Source {
     /// committed.
     fn release(&mut self);
 
-    /// Updates each partition's end offset.
+    /// Updates each partition's end offset, and restores a lost connection. Called once a second.
     fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]);
 
     /// Leaves the group. This ends with [`Event::Closed`].

@@ -7,6 +7,7 @@
 //! * `start` waits for brokers and topics before the consumer joins its group; `leave` leaves the group.
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
+//! * `reconnect` works around a bug of librdkafka, by which a client forgets all brokers.
 //! * `look_up` finds the offset that a seek goes to.
 //! * `commit_result` interprets the failures of commits.
 //! * `native` has functions that rdkafka's safe interface lacks.
@@ -20,6 +21,7 @@ mod look_up;
 mod message;
 mod native;
 mod queues;
+mod reconnect;
 mod source;
 mod start;
 mod to_record;
@@ -29,6 +31,7 @@ use std::time::Duration;
 
 pub(crate) use self::context::SourceWaker;
 pub(crate) use self::native::set_oauth_token;
+pub(crate) use self::reconnect::Reconnect;
 pub(crate) use self::source::KafkaSource;
 pub use self::to_record::ToRecord;
 use crate::client::ClientSettings;
@@ -63,24 +66,27 @@ mod tests {
     use super::*;
     use crate::driver::{DriverControl, DriverStatus, Source as _};
 
-    #[test]
-    fn poll_that_logs_a_line_asks_for_another_poll() {
-        let kafka = MockKafka::start(1).unwrap();
-        kafka.create_topic("payments", 1).unwrap();
-        let mut client = kafka.consumer_config("billing");
-        client.set("debug", "all").set_log_level(RDKafkaLogLevel::Debug);
-        let mut source = KafkaSource::start(&Settings {
-            client: client.into(),
-            brokers: kafka.bootstrap(),
-            topics: vec!["payments".to_owned()],
+    pub(super) fn settings(client: ClientSettings, topic: &str) -> Settings {
+        Settings {
+            client,
+            brokers: String::new(),
+            topics: vec![topic.to_owned()],
             retry_topics: RetryTopicList::default(),
             dead_letter_topics: Vec::new(),
             start_timeout: Duration::from_secs(60),
             total: Arc::default(),
             control: DriverControl::new(DriverStatus::new(Duration::MAX)).shared().clone(),
             transactions: None,
-        })
-        .unwrap();
+        }
+    }
+
+    #[test]
+    fn poll_that_logs_a_line_asks_for_another_poll() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("payments", 1).unwrap();
+        let mut client = kafka.consumer_config("billing");
+        client.set("debug", "all").set_log_level(RDKafkaLogLevel::Debug);
+        let mut source = KafkaSource::start(&settings(client.into(), "payments")).unwrap();
         let mut cx = task::Context::from_waker(task::Waker::noop());
         let mut events = Vec::new();
         // The start has logged many lines. Nothing is assigned yet.

@@ -16,7 +16,7 @@ use super::fetch_batch::{FetchBatch, LastPartition};
 use super::leave::Leave;
 use super::look_up::look_up;
 use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
-use super::{Settings, native, start};
+use super::{Reconnect, Settings, native, start};
 use crate::client::ClientSettings;
 use crate::config::config_error;
 use crate::driver::{Amount, Assignment, CommitResult, CommitStart, Event, Source, Usage};
@@ -35,7 +35,7 @@ const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
 
 pub(crate) struct KafkaSource {
     client: ClientSettings,
-    consumer: BaseConsumer<Context>,
+    pub(super) consumer: BaseConsumer<Context>,
     fetch_queues: Arc<FetchQueues>,
     waker: SourceWaker,
     buffer: MessageBuffer,
@@ -47,6 +47,7 @@ pub(crate) struct KafkaSource {
     /// The partition of the last record. librdkafka delivers long runs of records of one partition.
     last: Option<LastPartition>,
     commits: CommitStrategy,
+    reconnect: Reconnect,
     /// The start positions of partitions that librdkafka has not started yet.
     positions: Vec<Position>,
     /// Partitions with a position that was reset, which librdkafka has to seek.
@@ -119,6 +120,7 @@ impl KafkaSource {
             total,
             last: None,
             commits,
+            reconnect: Reconnect::default(),
             positions: Vec::new(),
             resets: Vec::new(),
             seeks: Vec::new(),
@@ -346,6 +348,7 @@ impl Source for KafkaSource {
                 assignment.offset_range.set_end(end);
             }
         }
+        self.reconnect.check(self.consumer.client(), self.client.brokers());
         // In the newer protocol, librdkafka runs no callback for a member that gets no partitions.
         if self.newer_protocol && !self.joined && native::is_member(&self.consumer) {
             self.consumer.context().state().rebalances.push(Rebalance::Assigned(Vec::new()));

@@ -28,6 +28,7 @@ pub(crate) use self::settings::PublishSettings;
 use crate::backoff::server_backoff;
 use crate::client::ClientSettings;
 use crate::config::config_error;
+use crate::kafka::Reconnect;
 use crate::log::LogLimit;
 use crate::telemetry::ProducerMetrics;
 
@@ -81,6 +82,7 @@ pub struct Publisher {
 struct SharedProducer {
     client: ClientSettings,
     producer: Mutex<Arc<DropOnThread>>,
+    reconnect: Reconnect,
     log_limit: LogLimit,
     metrics: ProducerMetrics,
 }
@@ -108,8 +110,9 @@ impl Publisher {
         let client =
             producer_config::producer(consumer, &publish_settings.overrides, attempt_timeout)?;
         let producer = Mutex::new(Arc::new(DropOnThread::new(&client)?));
-        let (log_limit, metrics) = (LogLimit::default(), ProducerMetrics::new());
-        let shared = SharedProducer { client, producer, log_limit, metrics };
+        let (reconnect, log_limit, metrics) =
+            (<_>::default(), <_>::default(), ProducerMetrics::new());
+        let shared = SharedProducer { client, producer, reconnect, log_limit, metrics };
         Ok(Self { shared: Arc::new(shared), budget, attempt_timeout })
     }
 
@@ -152,6 +155,8 @@ impl Publisher {
             if let Some((code, reason)) = producer.client().fatal_error() {
                 self.shared.replace(&current, &format!("{code}: {reason}"));
             }
+            let brokers = self.shared.client.brokers();
+            self.shared.reconnect.check(producer.client(), brokers);
             let PublishError::Otherwise(text) = &refused else {
                 return Err(refused);
             };
@@ -317,5 +322,21 @@ mod tests {
         assert!(first.producer().client().fatal_error().is_some());
         publisher.publish(&message()).await.unwrap();
         assert!(!Arc::ptr_eq(&first, &publisher.shared.producer()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn producer_that_knows_no_brokers_is_reconnected() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("dead", 1).unwrap();
+        let publisher = Publisher::new(kafka.bootstrap()).unwrap();
+        // A producer that cannot find the brokers by itself.
+        let mut nowhere = ClientSettings::default();
+        nowhere.set("bootstrap.servers", "127.0.0.1:1").set("message.timeout.ms", "1000");
+        let producer = Arc::new(DropOnThread::new(&nowhere).unwrap());
+        *publisher.shared.producer() = producer.clone();
+        let SharedProducer { client, reconnect, .. } = &*publisher.shared;
+        reconnect.check(producer.producer().client(), client.brokers());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        publisher.publish(&message()).await.unwrap();
     }
 }

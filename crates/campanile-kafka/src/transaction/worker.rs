@@ -16,7 +16,7 @@ use super::error::{self, Recovery};
 use super::group::GroupOffsets;
 use super::settings::TransactionSettings;
 use crate::error::{ConsumerError, chain, log_stop};
-use crate::kafka::SourceWaker;
+use crate::kafka::{Reconnect, SourceWaker};
 use crate::log::LogLimit;
 use crate::publish;
 use crate::telemetry::ProducerMetrics;
@@ -48,6 +48,7 @@ pub(super) struct Worker {
     abandoned: Arc<AtomicBool>,
     /// Woken with each answer.
     waker: SourceWaker,
+    reconnect: Reconnect,
     log_limit: LogLimit,
     metrics: ProducerMetrics,
 }
@@ -71,9 +72,9 @@ impl Worker {
         abandoned: Arc<AtomicBool>,
         waker: SourceWaker,
     ) -> Self {
-        let (clock, log_limit) = (Clock::boot(), LogLimit::default());
-        let metrics = ProducerMetrics::new();
-        Self { producer, settings, clock, abandoned, waker, log_limit, metrics }
+        let (reconnect, log_limit) = (Reconnect::default(), LogLimit::default());
+        let (clock, metrics) = (Clock::boot(), ProducerMetrics::new());
+        Self { producer, settings, clock, abandoned, waker, reconnect, log_limit, metrics }
     }
 
     pub(super) fn run(
@@ -263,6 +264,7 @@ impl Worker {
                     return Err(Failure::Abandoned);
                 }
                 Recovery::Retry => {
+                    self.reconnect.check(self.producer.client(), self.settings.brokers());
                     if let Some(suppressed) = self.log_limit.allow(name) {
                         tracing::warn!(
                             call = name,
@@ -309,5 +311,42 @@ fn stopped_error(
             ConsumerError::stopped(&outputs.at, help, source)
         }
         None => ConsumerError::kafka(what, Some(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use campanile_test::MockKafka;
+    use rdkafka::ClientConfig;
+    use rdkafka::config::FromClientConfigAndContext;
+
+    use super::*;
+    use crate::client::ClientSettings;
+    use crate::transaction::Transactions;
+
+    #[tokio::test(start_paused = true)]
+    async fn producer_that_knows_no_brokers_is_reconnected() {
+        let kafka = MockKafka::start(1).unwrap();
+        let consumer = ClientSettings::from(kafka.consumer_config("billing"));
+        let settings = Transactions::new("billing").checked(&consumer).unwrap();
+        // A producer that cannot find the brokers by itself.
+        let mut nowhere = ClientConfig::new();
+        nowhere.set("bootstrap.servers", "127.0.0.1:1").set("transactional.id", "billing");
+        let context = Deliveries::new(false, None);
+        let producer = ThreadedProducer::from_config_and_context(&nowhere, context).unwrap();
+        let worker = Worker::new(producer, settings, Arc::default(), SourceWaker::default());
+        worker.reconnect.check(worker.producer.client(), worker.settings.brokers());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let attempts = Cell::new(0);
+        let init = || {
+            attempts.set(attempts.get() + 1);
+            match attempts.get() {
+                1..30 => worker.producer.init_transactions(CALL_TIMEOUT),
+                _ => Err(KafkaError::Canceled),
+            }
+        };
+        assert!(worker.call("init_transactions", init).is_ok());
     }
 }

@@ -9,6 +9,7 @@
 //! * The answer to an asynchronous commit. rdkafka starts such a commit without a reply queue, so
 //!   its failure would go unnoticed.
 //! * Setting the OAuth token of a client whose events are not polled, or not polled yet.
+//! * Whether the client knows brokers of its cluster, and adding brokers to it.
 //! * Messages in batches: [`fetch_queues`].
 
 #![allow(unsafe_code)]
@@ -20,12 +21,13 @@ use std::{ptr, slice};
 
 use rdkafka::TopicPartitionList;
 use rdkafka::bindings::{
-    rd_kafka_commit_queue, rd_kafka_consumer_group_metadata,
-    rd_kafka_consumer_group_metadata_destroy, rd_kafka_consumer_group_metadata_generation_id,
-    rd_kafka_consumer_group_metadata_member_id, rd_kafka_consumer_group_metadata_t,
-    rd_kafka_get_watermark_offsets, rd_kafka_header_get_all, rd_kafka_headers_t,
-    rd_kafka_message_headers, rd_kafka_message_s, rd_kafka_oauthbearer_set_token,
-    rd_kafka_queue_destroy, rd_kafka_queue_get_consumer, rd_kafka_resp_err_t as Code,
+    rd_kafka_brokers_add, rd_kafka_brokers_learned_ids, rd_kafka_commit_queue,
+    rd_kafka_consumer_group_metadata, rd_kafka_consumer_group_metadata_destroy,
+    rd_kafka_consumer_group_metadata_generation_id, rd_kafka_consumer_group_metadata_member_id,
+    rd_kafka_consumer_group_metadata_t, rd_kafka_get_watermark_offsets, rd_kafka_header_get_all,
+    rd_kafka_headers_t, rd_kafka_mem_free, rd_kafka_message_headers, rd_kafka_message_s,
+    rd_kafka_oauthbearer_set_token, rd_kafka_queue_destroy, rd_kafka_queue_get_consumer,
+    rd_kafka_resp_err_t as Code,
 };
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -96,6 +98,27 @@ fn try_set_oauth_token<C: ClientContext>(
     }
     // SAFETY: the text ends with NUL: it was zeroed, and librdkafka ends what it writes with NUL.
     Err(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// Checks whether the client knows a broker of its cluster, connected or not. The bootstrap servers do
+/// not count: they are only addresses.
+pub(super) fn knows_brokers<C: ClientContext>(client: &Client<C>) -> bool {
+    let client = client.native_ptr();
+    let mut count = 0;
+    // SAFETY: the client is borrowed, so its handle is alive. The count lives during the call.
+    let ids = unsafe { rd_kafka_brokers_learned_ids(client, &mut count) };
+    // SAFETY: the list of ids belongs to this function, which does not read it. It may be null.
+    unsafe { rd_kafka_mem_free(client, ids.cast()) };
+    count > 0
+}
+
+/// Adds the addresses of brokers, separated by commas, to those that the client connects to. An address
+/// to which it connects already is not added twice.
+pub(super) fn add_brokers<C: ClientContext>(client: &Client<C>, brokers: &str) {
+    let brokers = CString::new(brokers).expect("librdkafka was created with these addresses");
+    // SAFETY: the client is borrowed, so its handle is alive. The string ends with NUL and lives during
+    // the call, which copies it.
+    unsafe { rd_kafka_brokers_add(client.native_ptr(), brokers.as_ptr()) };
 }
 
 /// Reads the offset after a partition's last record, as of the last fetch. Sends no request.
