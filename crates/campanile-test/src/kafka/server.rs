@@ -7,10 +7,10 @@ use super::topic::{create_topic, wait_for_leaders};
 use crate::{Process, ServerError, free_port};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use std::{fs, io};
 use tempfile::TempDir;
 
 /// Time limit of a start, on a machine that is busy with other tests.
@@ -93,6 +93,21 @@ impl KafkaServer {
     /// The clients' port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.ports.plain
+    }
+
+    /// The version of Apache Kafka, as in the name of its jar.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such jar any more.
+    pub fn version(&self) -> io::Result<String> {
+        let names = fs::read_dir(&self.jvm.libs)?.flatten().map(|file| file.file_name());
+        let mut names = names.filter_map(|name| name.into_string().ok());
+        let version = names.find_map(|name| {
+            let version = name.strip_prefix("kafka-clients-")?.strip_suffix(".jar")?;
+            Some(version.to_owned())
+        });
+        version.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// The broker's address for clients with TLS and a password.

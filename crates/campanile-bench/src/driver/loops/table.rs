@@ -1,7 +1,6 @@
 //! The table of the loops, in Markdown.
 
 use std::fmt;
-use std::fs;
 
 use campanile::BoxError;
 
@@ -12,9 +11,6 @@ use crate::driver::ledger::Faults;
 use crate::driver::measurement::{Latency, Measurement};
 use crate::driver::runner::Runner;
 use crate::report::{machine, median};
-
-#[path = "../../../../campanile-test/src/kafka/libs.rs"]
-mod libs;
 
 /// The results of a contestant.
 pub(super) struct Contest {
@@ -38,20 +34,10 @@ impl Table {
         let redis = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
         let redis = redis.ok_or("Redis does not report its version")?.trim_end();
         let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
-        let servers = format!("Kafka {}, Redis {redis}, librdkafka {librdkafka}", kafka_version()?);
+        let servers =
+            format!("Kafka {}, Redis {redis}, librdkafka {librdkafka}", runner.kafka.version()?);
         Ok(Self { servers, contests })
     }
-}
-
-/// Finds the version in the name of the broker's jar.
-fn kafka_version() -> Result<String, BoxError> {
-    let names = fs::read_dir(libs::folder())?.flatten().map(|file| file.file_name());
-    let mut names = names.filter_map(|name| name.into_string().ok());
-    let version = names.find_map(|name| {
-        let version = name.strip_prefix("kafka-clients-")?.strip_suffix(".jar")?;
-        Some(version.to_owned())
-    });
-    version.ok_or_else(|| "no kafka-clients among Kafka's jars".into())
 }
 
 impl fmt::Display for Table {
