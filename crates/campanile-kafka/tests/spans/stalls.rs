@@ -37,6 +37,16 @@ async fn first_stall(log: &CapturedLog) -> String {
     log.lines("WARN", STALLED).swap_remove(0)
 }
 
+/// Waits for the report of a record that is retried. A report during a retry says that it waits for its
+/// handler.
+async fn until_stalled(log: &CapturedLog, parts: &[&str]) {
+    let is_reported = |line: &String| parts.iter().all(|part| line.contains(part));
+    until("the reason of the stall is reported", || {
+        log.lines("WARN", STALLED).iter().any(is_reported)
+    })
+    .await;
+}
+
 fn contains(line: &str, parts: &[&str]) {
     for part in parts {
         assert!(line.contains(part), "{part} is not in {line}");
@@ -109,10 +119,7 @@ async fn lock_held_by_another_owner_is_logged() {
         .layer(layer)
         .service_fn(async |_: Request| Ok::<_, BoxError>(()));
     let serving = serve(with_short_stall_warning(&kafka), service);
-    contains(
-        &first_stall(&log).await,
-        &["record=orders/0@0", "the lock of its key, held by another owner"],
-    );
+    until_stalled(&log, &["record=orders/0@0", "the lock of its key, held by another owner"]).await;
     stop(serving).await;
     holder.abort();
 }
@@ -125,7 +132,7 @@ async fn unavailable_store_and_pause_are_logged() {
         Err(IdempotencyError::Store(StoreError::unavailable("refused")).into())
     });
     let serving = serve(with_short_stall_warning(&kafka), service);
-    contains(&first_stall(&log).await, &["record=orders/0@0", "the store, which is unavailable"]);
+    until_stalled(&log, &["record=orders/0@0", "the store, which is unavailable"]).await;
     stop(serving).await;
 
     let (log, _guard) = CapturedLog::start();
