@@ -43,7 +43,7 @@ impl Runner {
     /// Draws a batch, sends it and compares the results.
     pub(super) fn batch(&mut self) -> Result<(), Difference> {
         let chosen = self.fuzzer.choose();
-        let now = self.clock();
+        let now = self.clocks().min().unwrap();
         for &key in &chosen {
             if self.fuzzer.should_overwrite(key) {
                 self.overwrite(key, now);
@@ -52,7 +52,7 @@ impl Runner {
         let batch = self.fuzzer.draw(&chosen, now);
         let commands = batch.iter().map(|(_, command)| command.clone()).collect();
         let answers = self.runtime.block_on(self.store.apply_batch(commands));
-        let end = self.clock();
+        let end = self.clocks().max().unwrap();
         self.fuzzer.compare_answers(&batch, answers, now, end)?;
         self.compare_stored(&batch)
     }
@@ -110,9 +110,12 @@ impl Runner {
         Ok(())
     }
 
-    /// The server's clock, in µs.
-    fn clock(&mut self) -> u64 {
-        let (seconds, rest): (u64, u64) = redis::cmd("TIME").query(&mut self.raw[0]).unwrap();
-        seconds * 1_000_000 + rest
+    /// The servers' clocks, in µs. A server answers with the time at which it began to read its
+    /// connections, which another server may have passed.
+    fn clocks(&mut self) -> impl Iterator<Item = u64> {
+        self.raw.iter_mut().map(|raw| {
+            let (seconds, rest): (u64, u64) = redis::cmd("TIME").query(raw).unwrap();
+            seconds * 1_000_000 + rest
+        })
     }
 }
