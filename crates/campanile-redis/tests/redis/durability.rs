@@ -128,6 +128,17 @@ async fn count_lost(
     lost
 }
 
+/// Kills a server under load. Returns the acknowledged completions, and when it was killed.
+async fn kill_under_load(server: &mut RedisServer) -> (Vec<Acknowledged>, Instant) {
+    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
+    let load = Load::start(&store);
+    load.warm_up().await;
+    server.kill().unwrap();
+    let killed_at = Instant::now();
+    let acknowledged = load.stop().await;
+    (acknowledged, killed_at)
+}
+
 /// Kills a server with this `appendfsync` under load and restarts it. Counts the acknowledged
 /// completions that are lost.
 async fn lost_by_kill(appendfsync: Option<&str>) -> u64 {
@@ -136,12 +147,7 @@ async fn lost_by_kill(appendfsync: Option<&str>) -> u64 {
         builder = builder.config("appendfsync", appendfsync);
     }
     let mut server = builder.start().unwrap();
-    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
-    let load = Load::start(&store);
-    load.warm_up().await;
-    server.kill().unwrap();
-    let killed_at = Instant::now();
-    let acknowledged = load.stop().await;
+    let (acknowledged, killed_at) = kill_under_load(&mut server).await;
     server.restart().unwrap();
     let setting =
         appendfsync.map_or("appendonly no".into(), |value| format!("appendfsync {value}"));
@@ -153,12 +159,7 @@ async fn lost_by_kill(appendfsync: Option<&str>) -> u64 {
 async fn lost_by_cut(bytes: u64) -> (u64, u64) {
     let folder = tempfile::tempdir().unwrap();
     let mut server = aof::server(&folder).start().unwrap();
-    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
-    let load = Load::start(&store);
-    load.warm_up().await;
-    server.kill().unwrap();
-    let killed_at = Instant::now();
-    let acknowledged = load.stop().await;
+    let (acknowledged, killed_at) = kill_under_load(&mut server).await;
     aof::cut(&folder, bytes);
     server.restart().unwrap();
     let what = format!("the last {bytes} B of the append-only file lost");
