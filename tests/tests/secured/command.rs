@@ -68,6 +68,8 @@ async fn each_right_of_redrive_is_necessary_and_named() {
     let mut client = scene.client();
     client.remove("group.id");
     let redrive = Redrive::new(scene.dead.as_str());
+    let preview = async || redrive.preview(&client, &scene.store).await;
+    assert_eq!(check(&rights, preview).await.unwrap().reopened, 1);
     let run = async || redrive.run(&client, &scene.store, &mut (), pending::<()>()).await;
     let summary = check(&rights, run).await.unwrap();
     assert_eq!((summary.reopened, scene.count(&scene.topic)), (1, 2));

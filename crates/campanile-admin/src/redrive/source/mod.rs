@@ -21,10 +21,10 @@ use rdkafka::{Message, Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use self::calls::{RETRY_DELAY, is_permanent};
+use self::calls::{READ, RETRY_DELAY, is_permanent};
 use self::context::{Assignment, Context};
 use crate::AdminError;
-use crate::kafka::config_error;
+use crate::kafka::{config_error, observer};
 
 /// Settings of the consumer. An eager assignment starts each partition at its committed offset
 /// again, so that nothing that was read before a rebalance has to be kept.
@@ -118,7 +118,8 @@ impl Source {
         for &partition in source.bounds.keys() {
             list.add_partition(topic, partition);
         }
-        source.start_partitions(list).await?;
+        let observer = observer(kafka, group, READ, &[])?;
+        source.start_partitions(source.observed(observer, list).await?);
         let mut list = TopicPartitionList::new();
         for (&partition, state) in &source.partitions {
             let added = list.add_partition_offset(topic, partition, Offset::Offset(state.read));
@@ -177,9 +178,7 @@ impl Source {
                 self.assignment = assignment;
                 self.pending = event;
                 self.idle = Duration::ZERO;
-                let list = self.consumer.assignment();
-                let list = list.map_err(|error| self.error("cannot read the topic", error))?;
-                self.start_partitions(list).await?;
+                self.start_assigned().await?;
                 return Ok(Next::Reassigned);
             }
             match event {
@@ -235,22 +234,29 @@ impl Source {
         Ok(None)
     }
 
-    /// Starts these partitions at the group's offsets.
-    async fn start_partitions(&mut self, list: TopicPartitionList) -> Result<(), AdminError> {
+    /// Starts the partitions that the group assigned, at its offsets.
+    async fn start_assigned(&mut self) -> Result<(), AdminError> {
         self.partitions.clear();
-        if list.count() == 0 {
-            return Ok(());
+        let list = self.consumer.assignment();
+        let list = list.map_err(|error| self.error("cannot read the topic", error))?;
+        if list.count() > 0 {
+            // A partition may have been paused at its end, and has to be read again from the group's
+            // offset.
+            let _ = self.consumer.resume(&list);
+            self.start_partitions(self.committed(list).await?);
         }
-        // A partition may have been paused at its end, and has to be read again from the group's offset.
-        let _ = self.consumer.resume(&list);
-        for (partition, next) in self.committed(list).await? {
+        Ok(())
+    }
+
+    /// Starts partitions at these offsets.
+    fn start_partitions(&mut self, positions: Vec<(i32, i64)>) {
+        for (partition, next) in positions {
             // A partition that was added since the start has no letters for this run.
             let &(_, end) = self.bounds.get(&partition).unwrap_or(&(0, 0));
             let state =
                 Partition { read: next, handled: next, deferred: i64::MAX, committed: next, end };
             self.partitions.insert(partition, state);
         }
-        Ok(())
     }
 
     /// Takes part in the group for this time, or until an event arrives, which [`next`](Self::next)

@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 
 use campanile_core::Record;
-use rdkafka::consumer::{CommitMode, Consumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, StreamConsumer};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::Source;
 use super::calls::READ;
+use super::context::Context;
 use crate::AdminError;
+use crate::kafka::{Context as ObserverContext, committed_offsets};
 
 impl Source {
     /// Fetches the offsets at which the group continues to read these partitions.
@@ -18,9 +20,28 @@ impl Source {
         list: TopicPartitionList,
     ) -> Result<Vec<(i32, i64)>, AdminError> {
         let timeout = self.timeout;
-        let committed = self.call("cannot read the group's offsets", READ, move |consumer| {
-            consumer.committed_offsets(list.clone(), timeout)
-        });
+        self.positions(move |consumer| consumer.committed_offsets(list.clone(), timeout)).await
+    }
+
+    /// As [`committed`](Self::committed), without the consumer of the letters: only an event says that the
+    /// user may not use the group, and waiting for it would also receive letters.
+    pub(super) async fn observed(
+        &self,
+        observer: BaseConsumer<ObserverContext>,
+        list: TopicPartitionList,
+    ) -> Result<Vec<(i32, i64)>, AdminError> {
+        let timeout = self.timeout;
+        self.positions(move |_| committed_offsets(&observer, &list, timeout)).await
+    }
+
+    async fn positions(
+        &self,
+        fetch: impl Fn(&StreamConsumer<Context>) -> KafkaResult<TopicPartitionList>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<Vec<(i32, i64)>, AdminError> {
+        let committed = self.call("cannot read the group's offsets", READ, fetch).await?;
         let next = |partition, offset| {
             let &(first, _) = self.bounds.get(&partition).unwrap_or(&(0, 0));
             match offset {
@@ -28,7 +49,6 @@ impl Source {
                 _ => first,
             }
         };
-        let committed = committed.await?;
         let elements = committed.elements();
         Ok(elements.iter().map(|it| (it.partition(), next(it.partition(), it.offset()))).collect())
     }
