@@ -10,7 +10,7 @@ mod mutations;
 mod random;
 #[path = "../tests/judge/second/mod.rs"]
 mod second;
-#[path = "../tests/judge/simulator.rs"]
+#[path = "../tests/judge/simulator/mod.rs"]
 mod simulator;
 
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@ mod entries;
 mod faults;
 mod findings;
 mod index;
+mod indexer;
 mod order;
 mod pair;
 mod records;
@@ -12,14 +13,14 @@ mod runs;
 mod spans;
 
 use self::findings::Findings;
-use self::index::Index;
+use self::indexer::index_history;
 use crate::{History, Verdict};
 
 /// Decides whether a history is sound.
 ///
 /// Takes time proportional to n log n, for n events. `docs/history-format.md` describes the rules.
 pub fn judge(history: &History) -> Verdict {
-    let index = Index::new(history);
+    let index = index_history(history);
     let mut findings = Findings::new(&index);
     records::check(&index, &mut findings);
     runs::check(&index, &mut findings);

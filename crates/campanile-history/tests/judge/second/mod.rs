@@ -11,6 +11,7 @@ mod attempts;
 mod causes;
 mod commits;
 mod entries;
+mod line;
 mod read;
 mod records;
 mod runs;

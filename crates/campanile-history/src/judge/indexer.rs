@@ -1,0 +1,307 @@
+//! Collects the events of a history.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::faults::Faults;
+use super::index::{Answered, Index, Key, PartitionEvents, Queue, Record, Run, RunEnd};
+use crate::{Coordinates, Event, History, How, Order, Outcome, Partition, Sent, State};
+
+/// What is known while the events are collected.
+struct Indexer<'a> {
+    index: Index<'a>,
+    record_numbers: HashMap<(usize, i64), usize>,
+    key_numbers: HashMap<Cow<'a, str>, usize>,
+    order_numbers: HashMap<&'a str, usize>,
+    partition_numbers: HashMap<&'a Partition, usize>,
+    /// The runs of the current process.
+    process: usize,
+    runs: HashMap<u64, usize>,
+    /// The run of each record in the current process that has ended with `ok` and is not answered.
+    unanswered: HashMap<usize, usize>,
+    /// The record of each copy.
+    originals: HashMap<usize, usize>,
+}
+
+/// Collects the events of a history.
+pub(super) fn index_history(history: &History) -> Index<'_> {
+    let index = Index {
+        history,
+        faults: Faults::new(history),
+        records: Vec::new(),
+        keys: Vec::new(),
+        partitions: Vec::new(),
+        runs: Vec::new(),
+        answers: Vec::new(),
+    };
+    let mut indexer = Indexer {
+        index,
+        record_numbers: HashMap::new(),
+        key_numbers: HashMap::new(),
+        order_numbers: HashMap::new(),
+        partition_numbers: HashMap::new(),
+        process: 0,
+        runs: HashMap::new(),
+        unanswered: HashMap::new(),
+        originals: HashMap::new(),
+    };
+    // First, because what the producer says of a record's key counts.
+    for (event, line) in history.events.iter().enumerate() {
+        if let Event::Sent(sent) = &line.event {
+            indexer.add_sent(event, sent);
+        }
+    }
+    for (event, line) in history.events.iter().enumerate() {
+        if line.process != indexer.process {
+            indexer.process = line.process;
+            indexer.runs.clear();
+            indexer.unanswered.clear();
+        }
+        indexer.add(event, &line.event);
+    }
+    indexer.finish()
+}
+
+impl<'a> Indexer<'a> {
+    fn add_sent(&mut self, event: usize, sent: &'a Sent) {
+        let record = self.record(&sent.record);
+        if self.index.records[record].sent.is_some() {
+            return;
+        }
+        let queue = self.queue(sent.order.as_deref());
+        let key = sent.key.as_deref().map(|key| self.key(key.into()));
+        let entry = &mut self.index.records[record];
+        (entry.key, entry.queue) = (key, queue);
+        (entry.origin, entry.sent) = (Some(event), Some(sent.at));
+    }
+
+    fn add(&mut self, event: usize, content: &'a Event) {
+        match content {
+            Event::Sent(_) | Event::Fault(_) => {}
+            Event::Begin(begin) => {
+                let record = self.record(&begin.record);
+                let key = begin.key.as_deref().map(|key| self.key(key.into()));
+                let known = &mut self.index.records[record].key;
+                *known = known.or(key);
+                self.runs.insert(begin.run, self.index.runs.len());
+                self.index.runs.push(Run {
+                    process: self.process,
+                    record,
+                    // Found at the end if it is not known yet.
+                    key: key.unwrap_or(usize::MAX),
+                    token: begin.token,
+                    attempt: begin.attempt,
+                    began: begin.at,
+                    begin: event,
+                    effect: None,
+                    end: None,
+                    processed: None,
+                });
+            }
+            // The reader has checked that the run has begun.
+            Event::Effect(effect) => {
+                let run = self.runs[&effect.run];
+                self.index.runs[run].effect.get_or_insert(event);
+            }
+            Event::End(end) => {
+                let number = self.runs[&end.run];
+                let run = &mut self.index.runs[number];
+                let has_lost_lock = end.lost.is_some();
+                run.end = Some(RunEnd { at: end.at, how: end.how, has_lost_lock, event });
+                if end.how == How::Ok {
+                    self.unanswered.insert(run.record, number);
+                }
+            }
+            Event::Answer(answer) => {
+                let record = self.record(&answer.record);
+                let (at, outcome) = (answer.at, answer.outcome);
+                let run = self.unanswered.remove(&record);
+                if let (Some(run), Outcome::Processed) = (run, outcome) {
+                    self.index.runs[run].processed = Some((at, event));
+                }
+                if outcome != Outcome::Error {
+                    self.finish_record(record, at, event);
+                }
+                self.index.answers.push(Answered { record, event, at, outcome, run });
+            }
+            Event::DeadLetter(letter) => {
+                let record = self.record(&letter.record);
+                self.finish_record(record, letter.at, event);
+            }
+            Event::Copy(published) => {
+                let (record, copy) = (self.record(&published.record), self.record(&published.to));
+                self.finish_record(record, published.at, event);
+                let entry = &mut self.index.records[copy];
+                entry.origin.get_or_insert(event);
+                if entry.sent.is_none() {
+                    entry.queue = Some(Queue::Partition);
+                }
+                self.originals.entry(copy).or_insert(record);
+            }
+            Event::Skipped(skipped) => {
+                let record = self.record(&skipped.record);
+                self.finish_record(record, skipped.at, event);
+            }
+            Event::Commit(commit) => {
+                let partition = self.partition(&commit.partition);
+                self.index.partitions[partition].commits.push(event);
+            }
+            Event::Reset(reset) => {
+                let partition = self.partition(&reset.partition);
+                self.index.partitions[partition].resets.push(reset.at);
+            }
+            Event::Entry(entry) => {
+                let key = self.key(entry.key.as_str().into());
+                let key = &mut self.index.keys[key];
+                key.entries.push(event);
+                if entry.state == State::Completed {
+                    key.completed.push(entry.token);
+                }
+            }
+            Event::Reopened(reopened) => {
+                let key = self.key(reopened.key.as_str().into());
+                self.index.keys[key].reopened.push(reopened.at);
+            }
+            Event::Unlocked(unlocked) => {
+                let key = self.key(unlocked.key.as_str().into());
+                self.index.keys[key].unlocked.push(unlocked.at);
+            }
+        }
+    }
+
+    /// Connects what events of different processes say.
+    fn finish(mut self) -> Index<'a> {
+        self.find_keys();
+        for record in &self.index.records {
+            if let (Some(key), Some(sent)) = (record.key, record.sent) {
+                let first = self.index.keys[key].first_sent.get_or_insert(sent);
+                *first = sent.min(*first);
+            }
+        }
+        for (number, run) in self.index.runs.iter_mut().enumerate() {
+            if run.key == usize::MAX {
+                let of_record = self.index.records[run.record].key;
+                run.key = of_record.expect("a record with a run has a key");
+            }
+            let success = run.end.filter(|end| end.how == How::Ok).map(|end| end.at);
+            let key = &mut self.index.keys[run.key];
+            key.runs.push(number);
+            key.first_success = [key.first_success, success].into_iter().flatten().min();
+        }
+        let Index { answers, records, keys, .. } = &mut self.index;
+        for answer in answers.iter().filter(|answer| answer.outcome == Outcome::Duplicate) {
+            if let Some(key) = records[answer.record].key {
+                keys[key].duplicates.push(answer.at);
+            }
+        }
+        let Index { keys, runs, history, .. } = &mut self.index;
+        for key in keys {
+            key.runs.sort_by_key(|&run| (runs[run].began, runs[run].token, run));
+            key.entries.sort_by_key(|&event| history.events[event].event.at());
+            key.completed.sort_unstable();
+            key.duplicates.sort_unstable();
+            key.reopened.sort_unstable();
+            key.unlocked.sort_unstable();
+        }
+        let Index { partitions, records, .. } = &mut self.index;
+        for partition in partitions {
+            partition.records.sort_by_key(|&record| records[record].offset);
+            partition.resets.sort_unstable();
+        }
+        self.index
+    }
+
+    /// Finds the keys of records that have none in the history: that of the record of a copy, or
+    /// the coordinates of a record with a run.
+    fn find_keys(&mut self) {
+        let mut has_run = vec![false; self.index.records.len()];
+        self.index.runs.iter().for_each(|run| has_run[run.record] = true);
+        for record in 0..self.index.records.len() {
+            // The record of a copy may be a copy itself. Each step is taken once, which also ends a
+            // circle.
+            let (mut last, mut chain) = (record, Vec::new());
+            while self.index.records[last].key.is_none() {
+                chain.push(last);
+                let Some(original) = self.originals.remove(&last) else { break };
+                last = original;
+            }
+            let mut key = self.index.records[last].key;
+            for record in chain.into_iter().rev() {
+                if key.is_none() && has_run[record] {
+                    key = Some(self.key(self.index.record_name(record).into()));
+                }
+                self.index.records[record].key = key;
+            }
+        }
+    }
+
+    fn finish_record(&mut self, record: usize, at: u64, event: usize) {
+        let finished = &mut self.index.records[record].finished;
+        if finished.is_none_or(|(before, _)| at < before) {
+            *finished = Some((at, event));
+        }
+    }
+
+    fn record(&mut self, coordinates: &'a Coordinates) -> usize {
+        let partition = self.partition(&coordinates.partition);
+        let offset = coordinates.offset;
+        *self.record_numbers.entry((partition, offset)).or_insert_with(|| {
+            let number = self.index.records.len();
+            self.index.partitions[partition].records.push(number);
+            self.index.records.push(Record {
+                partition,
+                offset,
+                key: None,
+                origin: None,
+                sent: None,
+                queue: None,
+                finished: None,
+            });
+            number
+        })
+    }
+
+    fn partition(&mut self, partition: &'a Partition) -> usize {
+        *self.partition_numbers.entry(partition).or_insert_with(|| {
+            self.index.partitions.push(PartitionEvents {
+                name: partition,
+                records: Vec::new(),
+                commits: Vec::new(),
+                resets: Vec::new(),
+            });
+            self.index.partitions.len() - 1
+        })
+    }
+
+    fn key(&mut self, name: Cow<'a, str>) -> usize {
+        if let Some(&number) = self.key_numbers.get(&name) {
+            return number;
+        }
+        let number = self.index.keys.len();
+        self.key_numbers.insert(name.clone(), number);
+        self.index.keys.push(Key {
+            name,
+            runs: Vec::new(),
+            entries: Vec::new(),
+            completed: Vec::new(),
+            duplicates: Vec::new(),
+            reopened: Vec::new(),
+            unlocked: Vec::new(),
+            first_sent: None,
+            first_success: None,
+        });
+        number
+    }
+
+    fn queue(&mut self, order: Option<&'a str>) -> Option<Queue> {
+        let count = self.order_numbers.len();
+        match self.index.history.settings.order {
+            Order::None => None,
+            Order::Partition => Some(Queue::Partition),
+            Order::Key => {
+                let mut number = |order| *self.order_numbers.entry(order).or_insert(count);
+                Some(Queue::Key(order.map(&mut number)))
+            }
+        }
+    }
+}
