@@ -108,9 +108,12 @@ fn compare_forged() -> Compared {
 
 fn compare_simulated(seed: u64, records: usize) -> Compared {
     let (partitions, steps_per_fault, has_data_loss) = (64, 400, true);
-    let recorded = simulate(&Plan { seed, records, partitions, steps_per_fault, has_data_loss });
     let mut compared = Compared::default();
-    with_texts(&recorded, |files| compared.add(compare(files)));
+    for has_transactions in [false, true] {
+        let plan =
+            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
+        with_texts(&simulate(&plan), |files| compared.add(compare(files)));
+    }
     compared
 }
 
@@ -118,7 +121,9 @@ fn compare_mutated(first: u64, count: u64) -> Compared {
     let mut compared = Compared::default();
     for seed in first..first + count {
         let (records, partitions, steps_per_fault) = (200, 6, 30);
-        let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss: false };
+        let (has_data_loss, has_transactions) = (false, seed % 2 == 0);
+        let plan =
+            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
         let recorded = simulate(&plan);
         for (_, mutation) in MUTATIONS {
             let mut mutated = recorded.clone();

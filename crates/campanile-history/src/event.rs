@@ -32,6 +32,8 @@ pub enum Event {
     Reset(Position),
     /// The entry of a key, as the store has it.
     Entry(Entry),
+    /// The effect of a run, as a reader of the store sees it.
+    Visible(Visible),
     /// An operator reopened a key.
     Reopened(KeyEvent),
     /// An operator took the lock of a key from its owner.
@@ -207,6 +209,17 @@ pub enum State {
     Failed,
 }
 
+/// An effect in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Visible {
+    /// When the effect was read, at the latest.
+    pub at: u64,
+    /// The process of the run.
+    pub process: String,
+    /// The number of the run.
+    pub run: u64,
+}
+
 /// What an operator did to a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyEvent {
@@ -250,6 +263,8 @@ pub enum FaultKind {
     StoreLostWrites,
     /// The store removed entries of any age within this interval.
     StoreEvicted,
+    /// The store ended sessions of its clients, and so rolled back their transactions.
+    StoreSessionsEnded,
     /// A broker was killed, and restarted.
     BrokerKilled,
     /// The store's clock was set.
@@ -291,6 +306,7 @@ impl Event {
             Self::Skipped(event) => event.at,
             Self::Commit(event) | Self::Reset(event) => event.at,
             Self::Entry(event) => event.at,
+            Self::Visible(event) => event.at,
             Self::Reopened(event) | Self::Unlocked(event) => event.at,
             Self::Fault(event) => event.at,
         }
@@ -304,4 +320,13 @@ pub(crate) fn from_text<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 ) -> Result<T, D::Error> {
     let text: StringDeserializer<D::Error> = String::deserialize(deserializer)?.into_deserializer();
     T::deserialize(text)
+}
+
+/// Reads a value without fields as [`from_text`] does, or `null`.
+pub(crate) fn from_maybe_text<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+    let text: StringDeserializer<D::Error> = text.into_deserializer();
+    T::deserialize(text).map(Some)
 }

@@ -3,7 +3,7 @@
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 
-use crate::event::from_text;
+use crate::event::{from_maybe_text, from_text};
 
 /// The version of the format that this crate reads and writes.
 pub const VERSION: u32 = 1;
@@ -55,6 +55,13 @@ pub struct Settings {
     /// The maximum time for which a handler may hold its lock, in microseconds, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hold: Option<u64>,
+    /// The transactions in which handlers have their effects, if they have them in transactions.
+    #[serde(
+        default,
+        deserialize_with = "from_maybe_text",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub transactions: Option<Transactions>,
     /// How far the time of a commit may be before its cause, in microseconds. Brokers truncate
     /// their timestamps to milliseconds. Default: 0.
     #[serde(default, deserialize_with = "or_default")]
@@ -71,6 +78,14 @@ pub enum Order {
     Key,
     /// In any order.
     None,
+}
+
+/// The transactions in which handlers have their effects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transactions {
+    /// Those of the store, each committed together with the entry.
+    Store,
 }
 
 /// Reads a number that may be `null`, as other fields that may be missing.

@@ -1,12 +1,12 @@
 //! Reads histories.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::{fs, io};
 
 use serde::Deserialize;
 
-use crate::{Event, Header, ReadError, Settings, VERSION};
+use crate::{Event, Header, ReadError, Settings, VERSION, Visible};
 
 /// The ending of the names of files that belong to a history.
 pub(crate) const EXTENSION: &str = "jsonl";
@@ -59,9 +59,9 @@ struct Reader {
     clock: Option<String>,
     settings: Option<Settings>,
     processes: Vec<Process>,
-    names: HashSet<String>,
-    /// The runs of the current process, and whether they have ended.
-    runs: HashMap<u64, bool>,
+    names: HashMap<String, usize>,
+    /// The runs of each process, and whether they have ended.
+    runs: Vec<HashMap<u64, bool>>,
     events: Vec<Line>,
     torn_lines: usize,
 }
@@ -176,18 +176,18 @@ impl Reader {
         if settings.is_some() && settings != self.settings {
             return Err("the settings are not those of another process of the history".into());
         }
-        if !self.names.insert(process.clone()) {
+        if self.names.insert(process.clone(), self.processes.len()).is_some() {
             return Err(format!("there are two processes {process:?}; give each its own name"));
         }
         self.processes.push(Process { name: process, file: file.into() });
-        self.runs.clear();
+        self.runs.push(HashMap::new());
         Ok(())
     }
 
     /// Checks that the events of a run are in order.
     fn check_run(&mut self, event: &Event) -> Result<(), String> {
         match event {
-            Event::Begin(begin) => match self.runs.insert(begin.run, false) {
+            Event::Begin(begin) => match self.current_runs().insert(begin.run, false) {
                 Some(_) => Err(format!("run {} has begun before in this process", begin.run)),
                 None => Ok(()),
             },
@@ -197,9 +197,27 @@ impl Reader {
         }
     }
 
+    fn current_runs(&mut self) -> &mut HashMap<u64, bool> {
+        self.runs.last_mut().expect("a process begins with its header")
+    }
+
     fn check_running(&mut self, run: u64) -> Result<&mut bool, String> {
-        let ended = self.runs.get_mut(&run).filter(|ended| !**ended);
+        let ended = self.current_runs().get_mut(&run).filter(|ended| !**ended);
         ended.ok_or_else(|| format!("run {run} is not running in this process"))
+    }
+
+    /// Checks that each visible effect is that of a run, also of a process that is read later.
+    fn check_visible(&self) -> Result<(), ReadError> {
+        for line in &self.events {
+            let Event::Visible(Visible { process, run, .. }) = &line.event else { continue };
+            let runs = self.names.get(process).map(|&process| &self.runs[process]);
+            if !runs.is_some_and(|runs| runs.contains_key(run)) {
+                let text = format!("run {run} has not begun in process {process:?}");
+                let file = &self.processes[line.process].file;
+                return Err(ReadError::new(file, Some(line.number), text));
+            }
+        }
+        Ok(())
     }
 
     fn finish(self, name: &str) -> Result<History, ReadError> {
@@ -212,6 +230,7 @@ impl Reader {
         let settings = self.settings.ok_or_else(|| {
             invalid("no header has settings; add them to the header of one of the processes")
         })?;
+        self.check_visible()?;
         let Self { processes, events, torn_lines, .. } = self;
         Ok(History { settings, processes, events, torn_lines })
     }

@@ -46,9 +46,9 @@ pub use self::coordinates::{Coordinates, InvalidPosition, Partition};
 pub use self::error::ReadError;
 pub use self::event::{
     Answer, Begin, Effect, End, Entry, Event, Fault, FaultKind, How, KeyEvent, Outcome, Peer,
-    Position, Published, Sent, Skipped, State,
+    Position, Published, Sent, Skipped, State, Visible,
 };
-pub use self::header::{Header, HeaderTag, Order, Settings, Unit, VERSION};
+pub use self::header::{Header, HeaderTag, Order, Settings, Transactions, Unit, VERSION};
 pub use self::history::History;
 pub use self::judge::judge;
 pub use self::recorder::Recorder;

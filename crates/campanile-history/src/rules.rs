@@ -55,6 +55,7 @@ table! {
         Token "token": "The fencing token does not rise from one run of a key to the next.",
         AttemptWithoutRun "attempt_without_run": "More attempts are counted than runs and faults explain.",
         AttemptNotCounted "attempt_not_counted": "The attempt of a process that was killed is not counted.",
+        Effect "effect": "The effect of a key is visible twice, or that of a handler that did not succeed.",
         Entry "entry": "The entry of a key contradicts its runs.",
     }
 }
@@ -64,6 +65,7 @@ table! {
     Cause {
         Reopened "reopened": "An operator reopened the key.",
         Unguarded "unguarded": "One of the two runs had no lock.",
+        RolledBack "rolled_back": "The transaction of the handler was rolled back.",
         Failed "failed": "The handler had failed.",
         KilledAfterEffect "killed_after_effect": "The process was killed after the effect, before it was recorded.",
         KilledBeforeEffect "killed_before_effect": "The process was killed while its handler ran.",

@@ -58,6 +58,9 @@ pub(crate) fn describe(event: &Event) -> String {
             let token = entry.token.map(|token| format!(" (token {token})"));
             format!("the entry of {} is {state}{}", entry.key, token.unwrap_or_default())
         }
+        Event::Visible(visible) => {
+            format!("the effect of run {} of {} is in the store", visible.run, visible.process)
+        }
         Event::Reopened(reopened) => format!("{} is reopened", reopened.key),
         Event::Unlocked(unlocked) => format!("{} is unlocked", unlocked.key),
         Event::Fault(fault) => {
@@ -79,6 +82,7 @@ fn describe_fault(kind: &FaultKind) -> String {
         FaultKind::StoreUnavailable => "the store is unavailable".into(),
         FaultKind::StoreLostWrites => "the store loses acknowledged writes".into(),
         FaultKind::StoreEvicted => "the store removes entries".into(),
+        FaultKind::StoreSessionsEnded => "the store ends sessions".into(),
         FaultKind::BrokerKilled => "a broker is killed".into(),
         FaultKind::ClockStepped { by } => format!("the store's clock is set by {by} µs"),
         FaultKind::NetworkCut { process, peer } => {

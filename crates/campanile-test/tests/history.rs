@@ -23,7 +23,8 @@ const LOCK_TTL: Duration = Duration::from_secs(30);
 
 fn recorder(folder: &Path, clock: &TestClock) -> HistoryRecorder {
     let lock_ttl = LOCK_TTL.as_micros() as u64;
-    let settings = Settings { order: Order::None, lock_ttl, max_hold: None, tolerance: 0 };
+    let settings =
+        Settings { order: Order::None, lock_ttl, max_hold: None, transactions: None, tolerance: 0 };
     let clock = clock.keeper_clock();
     HistoryRecorder::with_clock(folder, "test", Some(settings), clock).unwrap()
 }
@@ -159,7 +160,13 @@ async fn lost_lock_is_recorded_with_its_reason() {
 fn run_without_a_stack_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let history = HistoryRecorder::create(folder.path(), "w-1", None).unwrap();
-    let other = Settings { order: Order::None, lock_ttl: 1, max_hold: None, tolerance: 0 };
+    let other = Settings {
+        order: Order::None,
+        lock_ttl: 1,
+        max_hold: None,
+        transactions: None,
+        tolerance: 0,
+    };
     HistoryRecorder::create(folder.path(), "w-2", Some(other)).unwrap();
     let run = history.begin_run(record(0, "").coordinates(), None);
     run.effect();
@@ -205,7 +212,13 @@ fn commits_of_the_group_are_recorded_in_their_order() {
     let (kafka, folder) = (KafkaServer::start().unwrap(), tempfile::tempdir().unwrap());
     kafka.create_topic("jobs", 1, &[]).unwrap();
     kafka.producer().produce(Message::to("jobs").payload("a job")).unwrap();
-    let settings = Settings { order: Order::None, lock_ttl: 1, max_hold: None, tolerance: 2_000 };
+    let settings = Settings {
+        order: Order::None,
+        lock_ttl: 1,
+        max_hold: None,
+        transactions: None,
+        tolerance: 2_000,
+    };
     let history = HistoryRecorder::create(folder.path(), "test", Some(settings)).unwrap();
     let commit = |group: &str, offset| {
         let consumer: BaseConsumer = kafka.consumer_config(group).create().unwrap();

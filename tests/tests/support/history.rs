@@ -9,7 +9,7 @@ use std::time::Duration;
 use campanile::record::Coordinates;
 use campanile::store::Entry;
 use campanile_test::history::{
-    Cause, History, HistoryRecorder, How, Order, Settings, Verdict, judge,
+    Cause, History, HistoryRecorder, How, Order, Settings, Transactions, Verdict, judge,
 };
 use campanile_test::{Delivered, Message, Producer};
 use tempfile::TempDir;
@@ -29,9 +29,17 @@ pub(crate) struct TestHistory {
 
 impl TestHistory {
     pub(crate) fn new(order: Order, lock_ttl: Duration) -> Self {
+        Self::with_transactions(order, lock_ttl, None)
+    }
+
+    pub(crate) fn with_transactions(
+        order: Order,
+        lock_ttl: Duration,
+        transactions: Option<Transactions>,
+    ) -> Self {
         let folder = TempDir::new().unwrap();
-        let lock_ttl = lock_ttl.as_micros() as u64;
-        let settings = Settings { order, lock_ttl, max_hold: None, tolerance: TOLERANCE };
+        let (lock_ttl, max_hold, tolerance) = (lock_ttl.as_micros() as u64, None, TOLERANCE);
+        let settings = Settings { order, lock_ttl, max_hold, transactions, tolerance };
         let recorder = HistoryRecorder::create(folder.path(), "test", Some(settings)).unwrap();
         Self { folder, recorder, progress: RefCell::default() }
     }

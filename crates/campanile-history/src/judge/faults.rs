@@ -67,6 +67,7 @@ impl Faults {
                     uncounted.push(weighted);
                     lost_writes.push(span);
                 }
+                FaultKind::StoreSessionsEnded => uncounted.push(weighted),
                 FaultKind::StoreEvicted => evicted.push(span),
                 FaultKind::ClockStepped { by } => {
                     uncounted.push((from, from, 1));

@@ -77,6 +77,14 @@ pub(super) struct Run {
     pub(super) begin: usize,
     pub(super) effect: Option<usize>,
     pub(super) end: Option<RunEnd>,
+    /// How often its record had been answered in its process.
+    pub(super) delivery: usize,
+    /// The events of its effect in the store.
+    pub(super) visible: Vec<usize>,
+    /// Effects are in transactions, and the store has none of this run: it was rolled back, or lost.
+    pub(super) is_invisible: bool,
+    /// The store lost writes of some time after the run began.
+    pub(super) may_be_lost: bool,
     /// When the stack answered that this run was processed, and the event.
     pub(super) processed: Option<(u64, usize)>,
 }
@@ -109,5 +117,13 @@ impl Index<'_> {
     pub(super) fn over(&self, run: &Run) -> Option<u64> {
         let killed = || self.faults.killed(run.process).map(|at| at.max(run.began));
         run.end.map(|end| end.at).or_else(killed)
+    }
+}
+
+impl Run {
+    /// Finds the end of a handler that returned `Ok` and was not rolled back for certain.
+    pub(super) fn success(&self) -> Option<u64> {
+        let end = self.end.filter(|end| end.how == How::Ok)?;
+        (!self.is_invisible || self.may_be_lost).then_some(end.at)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::faults::Faults;
 use super::index::{Answered, Index, Key, PartitionEvents, Queue, Record, Run, RunEnd};
-use crate::{Coordinates, Event, History, How, Order, Outcome, Partition, Sent, State};
+use crate::{Coordinates, Event, History, Order, Outcome, Partition, Sent, State};
 
 /// What is known while the events are collected.
 struct Indexer<'a> {
@@ -19,6 +19,10 @@ struct Indexer<'a> {
     runs: HashMap<u64, usize>,
     /// The run of each record in the current process that has ended with `ok` and is not answered.
     unanswered: HashMap<usize, usize>,
+    /// How often each record was answered in the current process.
+    answered: HashMap<usize, usize>,
+    /// The events of the effects in the store, by process and run.
+    visible: HashMap<(&'a str, u64), Vec<usize>>,
     /// The record of each copy.
     originals: HashMap<usize, usize>,
 }
@@ -43,12 +47,20 @@ pub(super) fn index_history(history: &History) -> Index<'_> {
         process: 0,
         runs: HashMap::new(),
         unanswered: HashMap::new(),
+        answered: HashMap::new(),
+        visible: HashMap::new(),
         originals: HashMap::new(),
     };
-    // First, because what the producer says of a record's key counts.
+    // First, because what the producer says of a record's key counts, and because only runs with a
+    // visible effect have succeeded.
     for (event, line) in history.events.iter().enumerate() {
-        if let Event::Sent(sent) = &line.event {
-            indexer.add_sent(event, sent);
+        match &line.event {
+            Event::Sent(sent) => indexer.add_sent(event, sent),
+            Event::Visible(visible) if history.settings.transactions.is_some() => {
+                let run = (&*visible.process, visible.run);
+                indexer.visible.entry(run).or_default().push(event);
+            }
+            _ => {}
         }
     }
     for (event, line) in history.events.iter().enumerate() {
@@ -56,6 +68,7 @@ pub(super) fn index_history(history: &History) -> Index<'_> {
             indexer.process = line.process;
             indexer.runs.clear();
             indexer.unanswered.clear();
+            indexer.answered.clear();
         }
         indexer.add(event, &line.event);
     }
@@ -77,13 +90,18 @@ impl<'a> Indexer<'a> {
 
     fn add(&mut self, event: usize, content: &'a Event) {
         match content {
-            Event::Sent(_) | Event::Fault(_) => {}
+            Event::Sent(_) | Event::Visible(_) | Event::Fault(_) => {}
             Event::Begin(begin) => {
                 let record = self.record(&begin.record);
                 let key = begin.key.as_deref().map(|key| self.key(key.into()));
                 let known = &mut self.index.records[record].key;
                 *known = known.or(key);
                 self.runs.insert(begin.run, self.index.runs.len());
+                let Index { history, faults, .. } = &self.index;
+                let process = &*history.processes[self.process].name;
+                let visible = self.visible.remove(&(process, begin.run)).unwrap_or_default();
+                let is_invisible = history.settings.transactions.is_some() && visible.is_empty();
+                let may_be_lost = faults.lost_writes(begin.at, u64::MAX);
                 self.index.runs.push(Run {
                     process: self.process,
                     record,
@@ -95,6 +113,10 @@ impl<'a> Indexer<'a> {
                     begin: event,
                     effect: None,
                     end: None,
+                    delivery: self.answered.get(&record).copied().unwrap_or_default(),
+                    visible,
+                    is_invisible,
+                    may_be_lost,
                     processed: None,
                 });
             }
@@ -108,13 +130,14 @@ impl<'a> Indexer<'a> {
                 let run = &mut self.index.runs[number];
                 let has_lost_lock = end.lost.is_some();
                 run.end = Some(RunEnd { at: end.at, how: end.how, has_lost_lock, event });
-                if end.how == How::Ok {
+                if run.success().is_some() {
                     self.unanswered.insert(run.record, number);
                 }
             }
             Event::Answer(answer) => {
                 let record = self.record(&answer.record);
                 let (at, outcome) = (answer.at, answer.outcome);
+                *self.answered.entry(record).or_default() += 1;
                 let run = self.unanswered.remove(&record);
                 if let (Some(run), Outcome::Processed) = (run, outcome) {
                     self.index.runs[run].processed = Some((at, event));
@@ -183,10 +206,9 @@ impl<'a> Indexer<'a> {
                 let of_record = self.index.records[run.record].key;
                 run.key = of_record.expect("a record with a run has a key");
             }
-            let success = run.end.filter(|end| end.how == How::Ok).map(|end| end.at);
             let key = &mut self.index.keys[run.key];
             key.runs.push(number);
-            key.first_success = [key.first_success, success].into_iter().flatten().min();
+            key.first_success = [key.first_success, run.success()].into_iter().flatten().min();
         }
         let Index { answers, records, keys, .. } = &mut self.index;
         for answer in answers.iter().filter(|answer| answer.outcome == Outcome::Duplicate) {

@@ -1,6 +1,7 @@
 //! The judge.
 
 mod commits;
+mod effects;
 mod entries;
 mod faults;
 mod findings;
@@ -26,6 +27,7 @@ pub fn judge(history: &History) -> Verdict {
     runs::check(&index, &mut findings);
     order::check(&index, &mut findings);
     commits::check(&index, &mut findings);
+    effects::check(&index, &mut findings);
     entries::check(&index, &mut findings);
     findings.into_verdict()
 }

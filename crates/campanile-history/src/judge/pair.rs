@@ -10,9 +10,11 @@ pub(super) struct Pair<'a> {
     first: &'a Run,
     next: &'a Run,
     /// An operator reopened the key between the two.
-    is_reopened: bool,
+    pub(super) is_reopened: bool,
     is_unguarded: bool,
     is_unlocked: bool,
+    /// The transaction was rolled back, and the handler ran again under the same lock.
+    pub(super) is_rerun: bool,
     /// The first run is known to be recorded in the store.
     is_recorded: bool,
     /// The lock of the second run was granted before that of the first.
@@ -34,6 +36,7 @@ impl<'a> Pair<'a> {
             is_reopened: any_within(&key.reopened, from, until),
             is_unguarded: first.token.is_none() || next.token.is_none(),
             is_unlocked: any_within(&key.unlocked, from, until),
+            is_rerun: is_rerun(first, next),
             is_recorded: is_recorded(index, first, until),
             began_late: began_late(index, first, next),
             unrenewed: index.faults.unrenewed(first.process, from, until),
@@ -44,6 +47,7 @@ impl<'a> Pair<'a> {
 
     /// Finds why the second run may have begun. The first cause that holds, in this order.
     pub(super) fn cause(&self) -> Option<Cause> {
+        let Self { first, next, .. } = self;
         if self.is_reopened {
             return Some(Cause::Reopened);
         }
@@ -52,6 +56,10 @@ impl<'a> Pair<'a> {
         }
         if self.began_late {
             return Some(Cause::Suspended);
+        }
+        let has_ended = first.end.is_some_and(|end| end.how == How::Ok && end.at <= next.began);
+        if self.is_rerun || (first.is_invisible && first.processed.is_none() && has_ended) {
+            return Some(Cause::RolledBack);
         }
         let unrecorded = if self.is_recorded { None } else { self.cause_of_unrecorded() };
         unrecorded
@@ -71,7 +79,8 @@ impl<'a> Pair<'a> {
         let killed = self.index.faults.killed(first.process);
         let was_killed = killed.is_some_and(|at| at <= next.began);
         if was_killed && (first.end.is_none() || has_ended(How::Ok)) {
-            let had_effect = first.effect.is_some() || first.end.is_some();
+            let has_shown = first.effect.is_some() || first.end.is_some();
+            let had_effect = has_shown && !first.is_invisible;
             return Some(match had_effect {
                 true => Cause::KilledAfterEffect,
                 false => Cause::KilledBeforeEffect,
@@ -130,14 +139,24 @@ pub(super) fn began_late(index: &Index<'_>, first: &Run, next: &Run) -> bool {
         && index.faults.was_suspended(next.process, first.began, next.began)
 }
 
+/// Checks whether a run belongs to the same delivery as another, under the same lock. Of the
+/// transactions of a lock, at most one is committed; the first may be committed late.
+fn is_rerun(first: &Run, next: &Run) -> bool {
+    let delivery =
+        |run: &Run| (run.process, run.record, run.delivery, run.token, run.attempt.unwrap_or(1));
+    next.token.is_some()
+        && delivery(first) == delivery(next)
+        && (first.is_invisible || next.is_invisible)
+}
+
 /// Checks whether the success of a run is known to be in the store when another begins.
 fn is_recorded(index: &Index<'_>, run: &Run, until: u64) -> bool {
-    if run.processed.is_some() {
+    if run.processed.is_some() || !run.visible.is_empty() {
         return true;
     }
-    let Some(end) = run.end.filter(|end| end.how == How::Ok) else { return false };
+    let Some(success) = run.success() else { return false };
     let key = &index.keys[run.key];
-    key.completed.binary_search(&run.token).is_ok() || any_within(&key.duplicates, end.at, until)
+    key.completed.binary_search(&run.token).is_ok() || any_within(&key.duplicates, success, until)
 }
 
 /// Checks whether one of these times, which are sorted, is in the closed interval.

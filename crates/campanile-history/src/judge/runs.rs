@@ -94,7 +94,7 @@ fn check_attempt(
     }
     let Some(first) = previous else { return };
     let pair = Pair::new(index, first, run);
-    if Some(token) <= first.token && !pair.lost_writes && !pair.evicted {
+    if Some(token) <= first.token && !pair.lost_writes && !pair.evicted && !pair.is_rerun {
         let text = || format!("the fencing token of {key} did not rise");
         findings.violation(Rule::Token, key, text, events_of([first, run]));
     }
@@ -107,10 +107,13 @@ fn check_attempt(
 }
 
 /// Lists all events of these runs.
-fn events_of<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator<Item = usize> {
+pub(super) fn events_of<'a>(
+    runs: impl IntoIterator<Item = &'a Run>,
+) -> impl Iterator<Item = usize> {
     runs.into_iter().flat_map(|run| {
         let end = run.end.map(|end| end.event);
         let processed = run.processed.map(|(_, event)| event);
-        [Some(run.begin), run.effect, end, processed].into_iter().flatten()
+        let events = [Some(run.begin), run.effect, end, processed].into_iter().flatten();
+        events.chain(run.visible.iter().copied())
     })
 }

@@ -17,23 +17,28 @@ fn simulated_histories_are_sound_and_name_all_causes() {
     let records = records.map_or(6_000, |text| text.parse().unwrap());
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    let (partitions, steps_per_fault, has_data_loss) = (64, 400, true);
-    let recorded = simulate(&Plan { seed, records, partitions, steps_per_fault, has_data_loss });
-    let verdict = judge_recorded(&recorded);
-    assert!(verdict.is_sound(), "{verdict}");
-    assert_eq!(verdict.records, records);
-    let causes: Vec<_> = verdict.causes().into_keys().collect();
-    let expected = [
-        Cause::Failed,
-        Cause::KilledAfterEffect,
-        Cause::KilledBeforeEffect,
-        Cause::Dropped,
-        Cause::Suspended,
-        Cause::StoreLostWrites,
-        Cause::StoreEvicted,
-    ];
-    assert_eq!(causes, expected, "{verdict}");
-    println!("{} events", verdict.events);
+    for has_transactions in [false, true] {
+        let (partitions, steps_per_fault, has_data_loss) = (64, 400, true);
+        let plan =
+            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
+        let verdict = judge_recorded(&simulate(&plan));
+        assert!(verdict.is_sound(), "{verdict}");
+        assert_eq!(verdict.records, records);
+        let causes: Vec<_> = verdict.causes().into_keys().collect();
+        let of_kind = if has_transactions { Cause::RolledBack } else { Cause::KilledAfterEffect };
+        let mut expected = vec![
+            of_kind,
+            Cause::Failed,
+            Cause::KilledBeforeEffect,
+            Cause::Dropped,
+            Cause::Suspended,
+            Cause::StoreLostWrites,
+            Cause::StoreEvicted,
+        ];
+        expected.sort();
+        assert_eq!(causes, expected, "{verdict}");
+        println!("{} events", verdict.events);
+    }
 }
 
 /// Small histories of many seeds find rare orders of events.
@@ -42,7 +47,9 @@ fn small_simulated_histories_are_sound() {
     let first = fastrand::u64(..u64::MAX / 2);
     for seed in first..first + 60 {
         let (records, partitions, steps_per_fault) = (100, 6, 10);
-        let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss: true };
+        let (has_data_loss, has_transactions) = (true, seed % 2 == 0);
+        let plan =
+            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
         let verdict = judge_recorded(&simulate(&plan));
         assert!(verdict.is_sound(), "seed {seed}: {verdict}");
     }
@@ -54,7 +61,9 @@ fn planted_mutations_violate_their_rule() {
     let first = fastrand::u64(..u64::MAX / 2);
     for seed in first..first + 10 {
         let (records, partitions, steps_per_fault) = (200, 6, 30);
-        let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss: false };
+        let (has_data_loss, has_transactions) = (false, seed % 2 == 0);
+        let plan =
+            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
         let recorded = simulate(&plan);
         for (name, mutation) in MUTATIONS {
             let mut mutated = recorded.clone();

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use campanile_history::{
-    Answer, Begin, Cause, End, Entry, Event, FaultKind, How, Outcome, Position, Rule,
+    Answer, Begin, Cause, End, Entry, Event, FaultKind, How, Outcome, Position, Rule, Visible,
 };
 
 use crate::agreement::judge_recorded;
-use crate::simulator::Recorded;
+use crate::simulator::{LOCK_TTL, Recorded};
 
 /// An event that is changed, so that the rule is violated. `None` if the history has no such event.
 pub(crate) type Mutation = fn(&mut Recorded) -> Option<Rule>;
@@ -80,6 +80,31 @@ pub(crate) const MUTATIONS: &[(&str, Mutation)] = &[
         let Event::Commit(last) = commits.last()?.clone() else { return None };
         commits.push(Event::Commit(Position { offset: last.offset - 1, ..last }));
         Some(Rule::CommitLowered)
+    }),
+    ("effect removed", |recorded| {
+        let (process, run, _) = processed_run(recorded)?;
+        let events = recorded.get_mut("test")?;
+        let count = events.len();
+        events.retain(
+            |event| !matches!(event, Event::Visible(it) if it.process == process && it.run == run),
+        );
+        (events.len() < count).then_some(Rule::NoEffect)
+    }),
+    ("effect repeated", |recorded| {
+        let events = recorded.get_mut("test")?;
+        let effect = events.iter().find(|event| matches!(event, Event::Visible(_)))?.clone();
+        events.push(effect);
+        Some(Rule::Effect)
+    }),
+    ("effect of a run that was rolled back", |recorded| {
+        let reruns = judge_recorded(recorded).reruns;
+        let rerun = reruns.into_iter().find(|rerun| rerun.cause == Cause::RolledBack)?;
+        let (at, process) = (last_time(recorded), rerun.first.process);
+        // The first line is the header, and has the number 1.
+        let Event::Begin(first) = &recorded[&process][rerun.first.line - 2] else { return None };
+        let run = first.run;
+        recorded.get_mut("test")?.push(Event::Visible(Visible { at, process, run }));
+        Some(Rule::Effect)
     }),
     ("token repeated", |recorded| {
         let (_, _, first, next) = pair(recorded, |end| end.how == How::Error)?;
@@ -163,14 +188,16 @@ fn processed_run(recorded: &Recorded) -> Option<(String, u64, Begin)> {
     runs.filter(|runs| runs.len() == 1 && of_record(&runs[0].2)).map(|runs| runs[0].clone()).next()
 }
 
-/// Finds two runs of a key, the first with such an end.
+/// Finds two runs of a key under different locks, the first with such an end, and the second so soon
+/// that no lock may have expired in between.
 fn pair(recorded: &Recorded, is_end: impl Fn(&End) -> bool) -> Option<(String, u64, Begin, Begin)> {
     let mut recorded = recorded.clone();
     let runs = runs_by_key(&recorded);
     runs.values().flat_map(|runs| runs.windows(2)).find_map(|pair| {
         let ((process, run, first), (_, _, next)) = (&pair[0], &pair[1]);
         let end = end_of(&mut recorded, process, *run)?;
-        is_end(end).then(|| (process.clone(), *run, first.clone(), next.clone()))
+        (is_end(end) && first.token != next.token && next.at - first.at < LOCK_TTL / 2)
+            .then(|| (process.clone(), *run, first.clone(), next.clone()))
     })
 }
 

@@ -11,6 +11,8 @@ struct Process {
     lines: Vec<String>,
     runs: u64,
     running: Vec<(u64, Record)>,
+    /// The last run: its record, and its fields from the key on.
+    last: Option<(Record, String)>,
 }
 
 type Record = (&'static str, u64);
@@ -39,12 +41,14 @@ pub(crate) fn random_history(seed: u64) -> Files {
             lines: Vec::new(),
             runs: 0,
             running: Vec::new(),
+            last: None,
         })
         .collect();
     for _ in 0..steps {
         let process = random.rng.usize(..processes.len());
         random.step(&mut processes[process]);
     }
+    random.show_effects(&mut processes);
     let settings = random.settings();
     let mut files = Files::new();
     for (number, Process { name, mut lines, .. }) in processes.into_iter().enumerate() {
@@ -138,11 +142,27 @@ impl Random {
         let lock_ttl = self.rng.u64(..12);
         let max_hold = self.rng.u64(..6);
         let max_hold = self.maybe(2, format!(",\"max_hold\":{max_hold}"));
+        let transactions = self.maybe(2, ",\"transactions\":\"store\"".to_owned());
         let tolerance = self.rng.u64(..4);
         let tolerance = self.maybe(2, format!(",\"tolerance\":{tolerance}"));
         format!(
-            ",\"settings\":{{\"order\":\"{order}\",\"lock_ttl\":{lock_ttl}{max_hold}{tolerance}}}"
+            ",\"settings\":{{\"order\":\"{order}\",\"lock_ttl\":{lock_ttl}{max_hold}{transactions}{tolerance}}}"
         )
+    }
+
+    /// Adds the effects of most runs, and rarely one of a run that never begins.
+    fn show_effects(&mut self, processes: &mut [Process]) {
+        for of in 0..processes.len() {
+            let runs = processes[of].runs + u64::from(self.chance(100));
+            for run in 1..=runs {
+                for _ in 0..*self.rng.choice(&[0, 0, 0, 1, 1, 1, 1, 1, 2]).unwrap() {
+                    let (at, by) = (self.time(), self.rng.usize(..processes.len()));
+                    processes[by].lines.push(format!(
+                        "{{\"event\":\"visible\",\"at\":{at},\"process\":\"w-{of}\",\"run\":{run}}}\n"
+                    ));
+                }
+            }
+        }
     }
 
     fn record(&mut self) -> Record {
@@ -256,17 +276,21 @@ impl Random {
 
     fn begin(&mut self, process: &mut Process, at: u64) {
         process.runs += 1;
-        let (run, record) = (process.runs, self.record());
+        let run = process.runs;
+        let again = process.last.take().filter(|_| self.chance(4));
+        let (record, fields) = again.unwrap_or_else(|| {
+            let (record, key, token) = (self.record(), self.key_field(), self.token());
+            let token = if self.chance(8) { String::new() } else { format!(",\"token\":{token}") };
+            let attempt = self.rng.u64(..4);
+            let attempt = self.maybe(2, format!(",\"attempt\":{attempt}"));
+            (record, format!("{key}{token}{attempt}"))
+        });
         process.running.push((run, record));
         let (partition, offset) = record;
-        let key = self.key_field();
-        let token = self.token();
-        let token = if self.chance(8) { String::new() } else { format!(",\"token\":{token}") };
-        let attempt = self.rng.u64(..4);
-        let attempt = self.maybe(2, format!(",\"attempt\":{attempt}"));
         process.lines.push(format!(
-            "{{\"event\":\"begin\",\"at\":{at},\"run\":{run},\"record\":\"{partition}@{offset}\"{key}{token}{attempt}}}\n"
+            "{{\"event\":\"begin\",\"at\":{at},\"run\":{run},\"record\":\"{partition}@{offset}\"{fields}}}\n"
         ));
+        process.last = Some((record, fields));
     }
 
     /// Ends a run, often with its answer.
@@ -314,6 +338,7 @@ impl Random {
             4 => format!("store_unavailable\"{until}"),
             5 => format!("store_lost_writes\"{until}"),
             6 => format!("store_evicted\"{until}"),
+            7 if self.rng.bool() => format!("store_sessions_ended\"{until}"),
             7 => format!("broker_killed\"{until}"),
             8 => format!("clock_stepped\",\"by\":{by}"),
             _ => format!("network_cut\"{until}{cut},\"peer\":\"{peer}\""),

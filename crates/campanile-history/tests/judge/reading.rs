@@ -12,8 +12,13 @@ use campanile_history::{
 const HEADER: &str = r#"{"event":"history","version":1,"process":"w-1","clock":"boot","unit":"us","settings":{"order":"none","lock_ttl":3000000}}"#;
 const BEGIN: &str = r#"{"event":"begin","at":1,"run":1,"record":"t/0@0"}"#;
 
-const SETTINGS: Settings =
-    Settings { order: Order::None, lock_ttl: 3_000_000, max_hold: None, tolerance: 0 };
+const SETTINGS: Settings = Settings {
+    order: Order::None,
+    lock_ttl: 3_000_000,
+    max_hold: None,
+    transactions: None,
+    tolerance: 0,
+};
 
 fn begin(run: u64) -> Event {
     let record = Coordinates::new("t", 0, run as i64);
@@ -79,6 +84,10 @@ fn invalid_lines_are_errors_with_file_and_line() {
                 r#"{"event":"effect","at":1,"run":1}"#,
             ],
             "a.jsonl:4: run 1 is not running",
+        ),
+        (
+            vec![HEADER, BEGIN, r#"{"event":"visible","at":1,"process":"w-1","run":2}"#],
+            "a.jsonl:3: run 2 has not begun in process \"w-1\"",
         ),
         (vec![HEADER, HEADER], "a.jsonl:2: there are two processes \"w-1\""),
         (
@@ -191,6 +200,7 @@ const EXTREME: &[&str] = &[
     r#"{"event":"reset","at":T,"partition":"t/0","offset":T}"#,
     r#"{"event":"entry","at":T,"key":"k","state":"completed","token":T}"#,
     r#"{"event":"entry","at":T,"key":"k","state":"absent"}"#,
+    r#"{"event":"visible","at":T,"process":"w-1","run":R}"#,
     r#"{"event":"fault","at":T,"fault":"killed","process":"w-1"}"#,
     r#"{"event":"fault","at":T,"until":T,"fault":"suspended","process":"w-1"}"#,
     r#"{"event":"fault","at":T,"until":T,"fault":"store_unavailable"}"#,
@@ -206,14 +216,15 @@ fn extreme_values_never_panic() {
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     for _ in 0..2_000 {
-        let mut text =
-            format!("{}\n", HEADER.replace("3000000", rng.choice(["0", "1", "9"]).unwrap()));
+        let lock_ttl = rng.choice(["0", "1", "9", r#"1,"transactions":"store""#]).unwrap();
+        let mut text = format!("{}\n", HEADER.replace("3000000", lock_ttl));
         let (mut run, mut is_running) = (0, false);
         for _ in 0..rng.usize(..20) {
             let line = rng.choice(EXTREME).unwrap();
-            // The reader refuses ends without a begin.
+            // The reader refuses ends and effects without a begin.
             let (is_begin, is_end) = (line.contains("begin"), line.contains("\"end\""));
-            if (is_end || line.contains("effect")) && !is_running {
+            let is_missing = line.contains("visible") && run == 0;
+            if is_missing || ((is_end || line.contains("effect")) && !is_running) {
                 continue;
             }
             run += u64::from(is_begin);

@@ -22,8 +22,13 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), BoxError> {
 //! let folder = tempfile::tempdir()?;
-//! let settings =
-//!     Settings { order: Order::Partition, lock_ttl: 30_000_000, max_hold: None, tolerance: 0 };
+//! let settings = Settings {
+//!     order: Order::Partition,
+//!     lock_ttl: 30_000_000,
+//!     max_hold: None,
+//!     transactions: None,
+//!     tolerance: 0,
+//! };
 //! let history = HistoryRecorder::create(folder.path(), "test", Some(settings))?;
 //! let mut stack = ServiceBuilder::new()
 //!     // records each answer

@@ -8,7 +8,7 @@ use std::{fmt, io};
 use campanile_core::{Clock, LockHandle};
 use campanile_history::{
     Begin, Entry, Event, Fault, FaultKind, Partition, Position, Recorder, Sent, Settings, Skipped,
-    State,
+    State, Visible,
 };
 
 use super::{AnswersLayer, RunRecorder, RunsLayer};
@@ -134,6 +134,13 @@ impl HistoryRecorder {
             token: entry.map(|entry| entry.token().get()),
             attempt: entry.map(|entry| entry.attempt().into()),
         }));
+    }
+
+    /// Records that the store has the effect of a run of a process. The effect names both; see
+    /// [`run_number`](Self::run_number).
+    pub fn visible(&self, process: &str, run: u64) {
+        let (at, process) = (self.now(), process.into());
+        self.record(&Event::Visible(Visible { at, process, run }));
     }
 
     /// Records a fault, from a time before it began until a time after it ended.

@@ -45,10 +45,16 @@ impl<S> Layer<S> for RunsLayer {
 }
 
 impl HistoryRecorder {
+    /// Finds the number of this request's run in its process, for an effect that names its run. `None`
+    /// if the request has not passed [`RunsLayer`].
+    pub fn run_number<B>(&self, request: &Request<B>) -> Option<u64> {
+        request.extensions().get().map(|&RunId(run)| run)
+    }
+
     /// Records that the handler of this request has had its effect. Does nothing if the request has
     /// not passed [`RunsLayer`].
     pub fn effect<B>(&self, request: &Request<B>) {
-        if let Some(&RunId(run)) = request.extensions().get() {
+        if let Some(run) = self.run_number(request) {
             self.record(&Event::Effect(Effect { at: self.now(), run }));
         }
     }

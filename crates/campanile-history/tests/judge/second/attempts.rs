@@ -54,7 +54,9 @@ fn weight(terms: &Terms<'_>, fault: &Fault) -> Time {
     let by_length = 1 + (to - from) / max(terms.history.lock_ttl, 1);
     match &*fault.fault {
         "killed" | "clock_stepped" => 1,
-        "suspended" | "store_unavailable" | "store_lost_writes" => by_length,
+        "suspended" | "store_unavailable" | "store_lost_writes" | "store_sessions_ended" => {
+            by_length
+        }
         "network_cut" if fault.peer == "store" => by_length,
         _ => 0,
     }

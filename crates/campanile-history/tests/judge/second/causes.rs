@@ -27,6 +27,10 @@ fn cause(terms: &Terms<'_>, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Op
         Some("unguarded")
     } else if n.began_late {
         Some("suspended")
+    } else if terms.rerun(p, n)
+        || p.invisible && p.processed().is_none() && p.ended(n.run.begin) == Some("ok")
+    {
+        Some("rolled_back")
     } else if let Some(cause) = cause_of_not_recorded(terms, key, p, n) {
         Some(cause)
     } else if terms.writes_lost(p, n) {
@@ -53,7 +57,7 @@ fn cause_of_not_recorded(
     }
     let killed = terms.killed(p.run).is_some_and(|killed| killed <= n.run.begin);
     if killed && (p.run.end.is_none() || ended == Some("ok")) {
-        let effect = p.run.effect || p.run.end.is_some();
+        let effect = !p.invisible && (p.run.effect || p.run.end.is_some());
         return Some(if effect { "killed_after_effect" } else { "killed_before_effect" });
     }
     let lost = p.run.end.as_ref().is_some_and(|end| end.lost);

@@ -2,12 +2,15 @@
 
 use super::Findings;
 use super::read::Entry;
-use super::terms::{Key, Terms, touch};
+use super::terms::{Key, KeyRun, Terms, touch};
 
 pub(super) fn entry(terms: &Terms<'_>, findings: &mut Findings) {
     for (name, key) in &terms.keys {
         for entry in &key.entries {
-            if completed_by_no_run(key, entry) || not_kept(terms, key, entry) {
+            if completed_by_no_run(key, entry)
+                || not_kept(terms, key, entry)
+                || not_visible(terms, key, entry)
+            {
                 findings.violated("entry", name);
             }
         }
@@ -30,9 +33,21 @@ fn not_kept(terms: &Terms<'_>, key: &Key<'_>, entry: &Entry) -> bool {
     let processed = runs.filter(|run| run.processed().is_some_and(|at| at <= entry.at));
     let last = processed.max_by_key(|run| run.answer.map(|answer| (answer.at, answer.line)));
     let Some(r) = last else { return false };
+    (entry.state != "completed" || entry.token < r.run.token) && !excused(terms, key, r, entry)
+}
+
+/// Checks (c).
+fn not_visible(terms: &Terms<'_>, key: &Key<'_>, entry: &Entry) -> bool {
+    let runs = key.runs.iter().filter(|run| run.run.token.is_some());
+    let begun = runs.filter(|run| run.run.begin <= entry.at);
+    let visible = begun.filter(|run| run.visible.iter().any(|at| *at <= entry.at));
+    let last = visible.max_by_key(|run| run.run.begin);
+    last.is_some_and(|r| entry.state != "completed" && !excused(terms, key, r, entry))
+}
+
+fn excused(terms: &Terms<'_>, key: &Key<'_>, r: &KeyRun<'_>, entry: &Entry) -> bool {
     let time = (r.run.begin, entry.at);
-    let excused = terms.intervals("store_lost_writes").any(|it| touch(it, time))
+    terms.intervals("store_lost_writes").any(|it| touch(it, time))
         || terms.intervals("store_evicted").any(|it| touch(it, time))
-        || key.reopened.iter().any(|at| touch((*at, *at), time));
-    (entry.state != "completed" || entry.token < r.run.token) && !excused
+        || key.reopened.iter().any(|at| touch((*at, *at), time))
 }

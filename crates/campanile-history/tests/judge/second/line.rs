@@ -68,7 +68,7 @@ impl Line {
         self.one_of("unit", &["us"]).map(|_| ())
     }
 
-    pub(super) fn settings(&self) -> Result<Option<[Value; 4]>, String> {
+    pub(super) fn settings(&self) -> Result<Option<[Value; 5]>, String> {
         let Some(settings) = self.0.get("settings").filter(|settings| !settings.is_null()) else {
             return Ok(None);
         };
@@ -81,6 +81,10 @@ impl Line {
             settings.number("lock_ttl")?.into(),
             settings.maybe_number("max_hold")?.into(),
             settings.maybe_number("tolerance")?.unwrap_or(0).into(),
+            match settings.maybe_text("transactions")? {
+                Some(_) => settings.one_of("transactions", &["store"])?.into(),
+                None => Value::Null,
+            },
         ]))
     }
 }

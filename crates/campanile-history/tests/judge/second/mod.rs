@@ -10,6 +10,7 @@
 mod attempts;
 mod causes;
 mod commits;
+mod effects;
 mod entries;
 mod line;
 mod read;
@@ -48,6 +49,7 @@ pub(crate) fn judge(files: &[(&str, &str)]) -> Result<Findings, String> {
     attempts::attempt_not_counted(&terms, &mut findings);
     commits::commit_past_unfinished(&terms, &mut findings);
     commits::commit_lowered(&terms, &mut findings);
+    effects::effect(&terms, &mut findings);
     entries::entry(&terms, &mut findings);
     Ok(findings)
 }

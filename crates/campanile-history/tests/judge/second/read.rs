@@ -19,6 +19,8 @@ pub(super) struct History {
     pub(super) lock_ttl: Time,
     pub(super) max_hold: Option<Time>,
     pub(super) tolerance: Time,
+    /// Whether effects are in transactions.
+    pub(super) transactions: bool,
     pub(super) events: usize,
     /// The time of the last event.
     pub(super) last: Time,
@@ -32,6 +34,7 @@ pub(super) struct History {
     pub(super) commits: Vec<(Time, Partition, Time)>,
     pub(super) resets: Vec<(Time, Partition)>,
     pub(super) entries: Vec<Entry>,
+    pub(super) visible: Vec<Visible>,
     pub(super) reopened: Vec<(Time, String)>,
     pub(super) unlocked: Vec<(Time, String)>,
     pub(super) faults: Vec<Fault>,
@@ -60,7 +63,10 @@ pub(super) struct Sent {
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) process: String,
+    pub(super) number: u64,
     pub(super) place: Place,
+    /// The position of the line of its begin among all lines.
+    pub(super) line: usize,
     pub(super) record: Record,
     pub(super) key: Option<String>,
     pub(super) token: Option<u64>,
@@ -105,6 +111,13 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug)]
+pub(super) struct Visible {
+    pub(super) at: Time,
+    pub(super) process: String,
+    pub(super) run: u64,
+}
+
+#[derive(Debug)]
 pub(super) struct Fault {
     pub(super) fault: String,
     pub(super) at: Time,
@@ -131,7 +144,7 @@ impl fmt::Display for Record {
 pub(super) fn read(files: &[(&str, &str)]) -> Result<History, String> {
     let mut history = History::default();
     let mut clock = None;
-    let mut settings: Option<[Value; 4]> = None;
+    let mut settings: Option<[Value; 5]> = None;
     let mut processes = HashSet::new();
     let mut lines = 0;
     for (name, text) in files {
@@ -172,11 +185,17 @@ pub(super) fn read(files: &[(&str, &str)]) -> Result<History, String> {
     }
     let mut records = HashSet::new();
     history.sent.retain(|sent| records.insert(sent.record.clone()));
-    let [order, lock_ttl, max_hold, tolerance] = settings.ok_or("no settings")?;
+    let [order, lock_ttl, max_hold, tolerance, transactions] = settings.ok_or("no settings")?;
     history.order = order.as_str().expect("checked").to_owned();
     history.lock_ttl = lock_ttl.as_u64().expect("checked").into();
     history.max_hold = max_hold.as_u64().map(Time::from);
     history.tolerance = tolerance.as_u64().expect("checked").into();
+    history.transactions = transactions.is_string();
+    let begun: HashSet<_> = history.runs.iter().map(|run| (&run.process, run.number)).collect();
+    if let Some(visible) = history.visible.iter().find(|it| !begun.contains(&(&it.process, it.run)))
+    {
+        return Err(format!("the run did not begin: {visible:?}"));
+    }
     Ok(history)
 }
 
@@ -210,12 +229,15 @@ impl History {
                 order: line.maybe_text("order")?,
             }),
             "begin" => {
-                if runs.insert(line.number("run")?, Some(self.runs.len())).is_some() {
+                let number = line.number("run")?;
+                if runs.insert(number, Some(self.runs.len())).is_some() {
                     return Err("the run began before".to_owned());
                 }
                 self.runs.push(Run {
                     process: process.to_owned(),
+                    number,
                     place: place.clone(),
+                    line: position,
                     record: line.record("record")?,
                     key: line.maybe_text("key")?,
                     token: line.maybe_number("token")?,
@@ -273,6 +295,11 @@ impl History {
                     token: line.maybe_number("token")?,
                 });
             }
+            "visible" => self.visible.push(Visible {
+                at,
+                process: line.text("process")?,
+                run: line.number("run")?,
+            }),
             "reopened" => self.reopened.push((at, line.text("key")?)),
             "unlocked" => self.unlocked.push((at, line.text("key")?)),
             "fault" => self.add_fault(line, at)?,
@@ -292,7 +319,11 @@ impl History {
         };
         match &*fault.fault {
             "killed" | "suspended" => fault.process = Some(line.text("process")?),
-            "store_unavailable" | "store_lost_writes" | "store_evicted" | "broker_killed" => {}
+            "store_unavailable"
+            | "store_lost_writes"
+            | "store_evicted"
+            | "store_sessions_ended"
+            | "broker_killed" => {}
             "clock_stepped" => fault.by = line.integer("by")?.into(),
             "network_cut" => {
                 fault.process = line.maybe_text("process")?;

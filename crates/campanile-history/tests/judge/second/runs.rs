@@ -36,7 +36,7 @@ pub(super) fn token(terms: &Terms<'_>, findings: &mut Findings) {
         for (p, n) in pairs(key) {
             let Some(p) = p else { continue };
             let rises = n.run.token > p.run.token;
-            if !rises && !terms.writes_lost(p, n) && !terms.evicted(p, n) {
+            if !rises && !terms.rerun(p, n) && !terms.writes_lost(p, n) && !terms.evicted(p, n) {
                 findings.violated("token", name);
             }
         }

@@ -43,6 +43,11 @@ pub(super) struct KeyRun<'h> {
     pub(super) answer: Option<&'h Answer>,
     pub(super) began_late: bool,
     pub(super) over: Time,
+    /// The times of each `visible` of it, with `settings.transactions`.
+    pub(super) visible: Vec<Time>,
+    pub(super) invisible: bool,
+    /// Whether its `end` with `ok` is no success.
+    no_success: bool,
 }
 
 /// The parts of an unrenewed time, in the order of their causes.
@@ -77,7 +82,8 @@ fn covered(intervals: impl Iterator<Item = Interval>, within: Interval) -> Time 
 
 impl KeyRun<'_> {
     pub(super) fn success(&self) -> Option<Time> {
-        self.run.end.as_ref().filter(|end| end.how == "ok").map(|end| end.at)
+        let end = self.run.end.as_ref().filter(|end| end.how == "ok" && !self.no_success);
+        end.map(|end| end.at)
     }
 
     /// Returns when the run was answered as processed, if it was.
@@ -102,6 +108,7 @@ impl<'h> Key<'h> {
             entry.state == "completed" && run.run.token.is_some() && entry.token == run.run.token
         });
         run.processed().is_some()
+            || !run.visible.is_empty()
             || run.success().is_some_and(|success| {
                 in_entry || self.duplicates.iter().any(|at| success <= *at && *at <= by)
             })
@@ -122,7 +129,9 @@ impl<'h> Terms<'h> {
             let first = killed.entry(process).or_insert(fault.at);
             *first = min(*first, fault.at);
         }
-        let (answer_of_run, answers_of_no_run) = answers(history);
+        let mut visible = visible(history);
+        let no_success = no_success(history, &visible);
+        let (answer_of_run, answers_of_no_run) = answers(history, &no_success);
         let mut terms = Self {
             history,
             keys: BTreeMap::new(),
@@ -138,7 +147,11 @@ impl<'h> Terms<'h> {
             };
             let over = terms.over(run);
             let answer = answer_of_run.get(&index).copied();
-            let run = KeyRun { run, answer, began_late: false, over };
+            let visible = std::mem::take(&mut visible[index]);
+            let invisible = history.transactions && visible.is_empty();
+            let no_success = no_success[index];
+            let began_late = false;
+            let run = KeyRun { run, answer, began_late, over, visible, invisible, no_success };
             terms.keys.entry(key).or_default().runs.push(run);
         }
         for sent in &history.sent {
@@ -222,6 +235,26 @@ impl<'h> Terms<'h> {
             && self.suspended(&n.run.process).any(|it| touch(it, (p.run.begin, n.run.begin)))
     }
 
+    pub(super) fn rerun(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        let attempt = |run: &Run| run.attempt.unwrap_or(1);
+        let (first, last) = (min(p.run.line, n.run.line), max(p.run.line, n.run.line));
+        let answered = || {
+            self.history.answers.iter().any(|answer| {
+                answer.process == n.run.process
+                    && answer.record == n.run.record
+                    && first < answer.line
+                    && answer.line < last
+            })
+        };
+        n.run.token.is_some()
+            && p.run.token == n.run.token
+            && p.run.process == n.run.process
+            && p.run.record == n.run.record
+            && attempt(p.run) == attempt(n.run)
+            && (p.invisible || n.invisible)
+            && !answered()
+    }
+
     pub(super) fn unrenewed(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Unrenewed {
         let time = (p.run.begin, n.run.begin);
         let cuts = self.history.faults.iter().filter(|fault| {
@@ -257,14 +290,17 @@ impl<'h> Terms<'h> {
 }
 
 /// Returns the answers of runs, given by their position in the history, and the other answers.
-fn answers(history: &History) -> (HashMap<usize, &Answer>, Vec<&Answer>) {
+fn answers<'h>(
+    history: &'h History,
+    no_success: &[bool],
+) -> (HashMap<usize, &'h Answer>, Vec<&'h Answer>) {
     enum Step<'h> {
         Success(usize),
         Answer(&'h Answer),
     }
     let mut steps = BTreeMap::new();
     for (index, run) in history.runs.iter().enumerate() {
-        if let Some(end) = run.end.as_ref().filter(|end| end.how == "ok") {
+        if let Some(end) = run.end.as_ref().filter(|end| end.how == "ok" && !no_success[index]) {
             steps.insert(end.line, Step::Success(index));
         }
     }
@@ -289,6 +325,25 @@ fn answers(history: &History) -> (HashMap<usize, &Answer>, Vec<&Answer>) {
         }
     }
     (of_runs, of_none)
+}
+
+/// Returns the times of each `visible` of each run, with `settings.transactions`.
+fn visible(history: &History) -> Vec<Vec<Time>> {
+    let mut times: HashMap<_, Vec<Time>> = HashMap::new();
+    for visible in history.visible.iter().filter(|_| history.transactions) {
+        times.entry((&visible.process, visible.run)).or_default().push(visible.at);
+    }
+    let runs = history.runs.iter();
+    runs.map(|run| times.remove(&(&run.process, run.number)).unwrap_or_default()).collect()
+}
+
+/// Returns for each run whether its `end` with `ok` is no success.
+fn no_success(history: &History, visible: &[Vec<Time>]) -> Vec<bool> {
+    let lost = history.faults.iter().filter(|fault| fault.fault == "store_lost_writes");
+    let last_lost = lost.map(|lost| max(lost.at, lost.until.unwrap_or(history.last))).max();
+    let may_be_lost = |run: &Run| last_lost.is_some_and(|last| run.begin <= last);
+    let runs = history.runs.iter().zip(visible);
+    runs.map(|(run, times)| history.transactions && times.is_empty() && !may_be_lost(run)).collect()
 }
 
 fn finished(history: &History) -> HashMap<&Record, Time> {

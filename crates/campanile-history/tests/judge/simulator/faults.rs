@@ -20,6 +20,9 @@ impl Simulation {
         let now = self.now;
         let awake: Vec<usize> =
             (0..PROCESSES).filter(|&n| self.processes[n].suspended_until < now).collect();
+        if self.has_transactions && self.rng.u8(..3) == 0 {
+            return self.end_sessions();
+        }
         match self.rng.u8(..if has_data_loss { 4 } else { 2 }) {
             0 => {
                 let process = self.rng.choice(awake).expect("one is awake");
@@ -34,6 +37,7 @@ impl Simulation {
                 let from = now - self.rng.u64(1..100_000).min(now);
                 self.entries
                     .retain(|_, entry| entry.state != State::Completed || entry.since < from);
+                self.effects.retain(|effect| effect.at < from);
                 self.record_fault(from, Some(now), FaultKind::StoreLostWrites);
             }
             _ => {
@@ -41,6 +45,27 @@ impl Simulation {
                 self.entries.retain(|_, entry| entry.state != State::Completed || rng.u8(..) < 250);
                 self.record_fault(now, Some(now), FaultKind::StoreEvicted);
             }
+        }
+    }
+
+    /// Rolls back some of the open transactions.
+    fn end_sessions(&mut self) {
+        let at = self.now;
+        self.record_fault(at, Some(at), FaultKind::StoreSessionsEnded);
+        for partition in 0..self.partitions.len() {
+            let Some(Running { number: run, phase, .. }) = self.partitions[partition].run else {
+                continue;
+            };
+            if phase == Phase::RolledBack || self.rng.bool() {
+                continue;
+            }
+            if phase != Phase::Ended {
+                self.record_owned(
+                    partition,
+                    Event::End(End { at, run, how: How::Error, lost: None }),
+                );
+            }
+            self.enter(partition, run, Phase::RolledBack);
         }
     }
 
@@ -56,7 +81,7 @@ impl Simulation {
                 let (_, key) = self.position(partition);
                 if run.phase == Phase::Ended && self.rng.bool() {
                     // The completion had arrived, and its answer had not.
-                    self.complete(&key);
+                    self.complete(partition, &key, run.number);
                 } else {
                     self.entries.get_mut(&key).expect("the key is locked").locked_until =
                         self.now + LOCK_TTL;
@@ -77,13 +102,13 @@ impl Simulation {
         self.record_fault(now, Some(until), kind);
         for partition in self.partitions_of(process) {
             let (at, run) = (until, self.partitions[partition].run.take());
-            if let Some(Running { number: run, phase }) = run {
+            if let Some(Running { number: run, phase, .. }) = run {
                 let (record, key) = self.position(partition);
                 // The last renewal was up to half of the time to live ago.
                 let remaining = self.rng.u64(LOCK_TTL / 2 + 1..=LOCK_TTL);
                 self.entries.get_mut(&key).expect("the key is locked").locked_until =
                     now + remaining;
-                if phase != Phase::Ended {
+                if matches!(phase, Phase::Begun | Phase::HadEffect) {
                     let (how, lost) = (How::Dropped, Some("expired".into()));
                     self.record_event(&name, Event::End(End { at, run, how, lost }));
                 }

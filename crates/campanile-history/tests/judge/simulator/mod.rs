@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use campanile_history::{
     Answer, Begin, Coordinates, Effect, End, Entry, Event, How, Outcome, Partition, Position, Sent,
-    State,
+    State, Visible,
 };
 
 pub(crate) const LOCK_TTL: u64 = 3_000_000;
@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     pub(crate) steps_per_fault: u64,
     /// Whether the store loses writes and entries.
     pub(crate) has_data_loss: bool,
+    /// Whether handlers have their effects in transactions of the store.
+    pub(crate) has_transactions: bool,
 }
 
 /// The events of each process, by its name.
@@ -31,6 +33,7 @@ pub(crate) type Recorded = BTreeMap<String, Vec<Event>>;
 
 struct Simulation {
     rng: fastrand::Rng,
+    has_transactions: bool,
     now: u64,
     partitions: Vec<Log>,
     /// When each partition continues.
@@ -39,6 +42,8 @@ struct Simulation {
     started: usize,
     next_token: u64,
     entries: BTreeMap<String, Stored>,
+    /// Those that transactions have committed.
+    effects: Vec<Committed>,
     recorded: Recorded,
 }
 
@@ -55,6 +60,8 @@ struct Log {
 struct Running {
     number: u64,
     phase: Phase,
+    /// An earlier run under the same lock, if its commit may still arrive.
+    late: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -62,6 +69,8 @@ enum Phase {
     Begun,
     HadEffect,
     Ended,
+    /// The transaction was rolled back, and the handler runs again.
+    RolledBack,
 }
 
 struct Consumer {
@@ -79,6 +88,13 @@ struct Stored {
     /// When the lock expires, for a key that is PROCESSING.
     locked_until: u64,
     since: u64,
+}
+
+/// An effect in the store.
+struct Committed {
+    at: u64,
+    process: String,
+    run: u64,
 }
 
 /// Runs a simulation until all records are finished.
@@ -103,7 +119,11 @@ pub(crate) fn simulate(plan: &Plan) -> Recorded {
 
 /// Writes a history, and calls a function with the names and the contents of its files.
 pub(crate) fn with_texts<T>(recorded: &Recorded, call: impl FnOnce(&[(&str, &str)]) -> T) -> T {
-    let settings = format!(r#","settings":{{"order":"partition","lock_ttl":{LOCK_TTL}}}"#);
+    let is_visible = |event: &Event| matches!(event, Event::Visible(_));
+    let has_transactions = recorded.values().flatten().any(is_visible);
+    let transactions = if has_transactions { r#","transactions":"store""# } else { "" };
+    let settings =
+        format!(r#","settings":{{"order":"partition","lock_ttl":{LOCK_TTL}{transactions}}}"#);
     let mut files = Vec::new();
     for (process, events) in recorded {
         let mut text = format!(
@@ -146,10 +166,22 @@ impl Simulation {
             log.keys.push(format!("p-{key}"));
         }
         let recorded = BTreeMap::from([("test".to_owned(), sent)]);
-        let (queue, entries) = (BinaryHeap::new(), BTreeMap::new());
+        let (queue, entries, effects) = (BinaryHeap::new(), BTreeMap::new(), Vec::new());
+        let has_transactions = plan.has_transactions;
         let (now, processes, started, next_token) = (10, Vec::new(), 0, 1);
-        let mut simulation =
-            Self { rng, now, partitions, queue, processes, started, next_token, entries, recorded };
+        let mut simulation = Self {
+            rng,
+            has_transactions,
+            now,
+            partitions,
+            queue,
+            processes,
+            started,
+            next_token,
+            entries,
+            effects,
+            recorded,
+        };
         for process in 0..PROCESSES {
             let consumer = simulation.new_consumer();
             simulation.processes.insert(process, consumer);
@@ -179,8 +211,12 @@ impl Simulation {
 
     /// Records an event of the owner of a partition.
     fn record_owned(&mut self, partition: usize, event: Event) {
-        let owner = self.processes[self.partitions[partition].owner].name.clone();
+        let owner = self.owner(partition);
         self.record_event(&owner, event);
+    }
+
+    fn owner(&self, partition: usize) -> String {
+        self.processes[self.partitions[partition].owner].name.clone()
     }
 
     fn position(&self, partition: usize) -> (Coordinates, String) {
@@ -192,10 +228,23 @@ impl Simulation {
     /// Continues the next record of a partition.
     fn step(&mut self, partition: usize) {
         let (at, (record, key)) = (self.now, self.position(partition));
-        let Some(Running { number: run, phase }) = self.partitions[partition].run else {
+        let Some(Running { number: run, phase, late }) = self.partitions[partition].run else {
             return self.acquire(partition, record, key);
         };
         match phase {
+            Phase::Ended | Phase::RolledBack if self.is_rolled_back(phase) => {
+                // One in some commits that were given up arrives later.
+                let late = Some(run).filter(|_| phase == Phase::Ended && self.rng.bool());
+                let Stored { token, attempt, .. } = self.entries[&key];
+                self.begin(partition, record, key, token, attempt, late);
+            }
+            Phase::Ended if late.is_some_and(|_| self.rng.bool()) => {
+                self.complete(partition, &key, late.expect("checked"));
+                let (outcome, error) = (Outcome::Error, Some("committed before".into()));
+                self.record_owned(partition, Event::Answer(Answer { at, record, outcome, error }));
+                self.partitions[partition].run = None;
+                self.continue_in(partition, 10);
+            }
             Phase::Begun => match self.rng.u8(..100) {
                 0..4 => self.end(partition, run, How::Error, None),
                 4..6 => self.end(partition, run, How::Dropped, None),
@@ -209,17 +258,23 @@ impl Simulation {
                 self.record_owned(partition, Event::End(end));
                 self.enter(partition, run, Phase::Ended);
             }
-            Phase::Ended => {
-                self.complete(&key);
+            Phase::Ended | Phase::RolledBack => {
+                self.complete(partition, &key, run);
                 self.answer(partition, record, Outcome::Processed);
             }
         }
     }
 
     fn enter(&mut self, partition: usize, run: u64, phase: Phase) {
-        self.partitions[partition].run = Some(Running { number: run, phase });
+        let late = self.partitions[partition].run.as_ref().and_then(|running| running.late);
+        self.partitions[partition].run = Some(Running { number: run, phase, late });
         let micros = self.rng.u64(1..20_000);
         self.continue_in(partition, micros);
+    }
+
+    /// Whether the transaction is rolled back when it should be committed, because of a conflict.
+    fn is_rolled_back(&mut self, phase: Phase) -> bool {
+        phase == Phase::RolledBack || (self.has_transactions && self.rng.u8(..) < 16)
     }
 
     fn acquire(&mut self, partition: usize, record: Coordinates, key: String) {
@@ -241,14 +296,24 @@ impl Simulation {
         let (state, locked_until) = (State::Processing, u64::MAX);
         let stored = Stored { state, token, attempt, locked_until, since: now };
         self.entries.insert(key.clone(), stored);
+        self.begin(partition, record, key, token, attempt, None);
+    }
+
+    fn begin(
+        &mut self,
+        partition: usize,
+        record: Coordinates,
+        key: String,
+        token: u64,
+        attempt: u32,
+        late: Option<u64>,
+    ) {
         let process = &mut self.processes[self.partitions[partition].owner];
         process.next_run += 1;
-        let run = process.next_run;
+        let (at, run) = (self.now, process.next_run);
         let (key, token, attempt) = (Some(key), Some(token), Some(attempt));
-        self.record_owned(
-            partition,
-            Event::Begin(Begin { at: now, run, record, key, token, attempt }),
-        );
+        self.record_owned(partition, Event::Begin(Begin { at, run, record, key, token, attempt }));
+        self.partitions[partition].run = Some(Running { number: run, phase: Phase::Begun, late });
         self.enter(partition, run, Phase::Begun);
     }
 
@@ -270,7 +335,10 @@ impl Simulation {
         self.continue_in(partition, backoff);
     }
 
-    fn complete(&mut self, key: &str) {
+    /// Completes the entry, and commits the effect of this run of the owner with it.
+    fn complete(&mut self, partition: usize, key: &str, run: u64) {
+        let (at, process) = (self.now, self.owner(partition));
+        self.effects.push(Committed { at, process, run });
         let entry = self.entries.get_mut(key).expect("the key is locked");
         (entry.state, entry.since) = (State::Completed, self.now);
     }
@@ -288,10 +356,15 @@ impl Simulation {
         self.continue_in(partition, 10);
     }
 
-    /// Records the entries.
+    /// Records the effects and the entries.
     fn finish(mut self) -> Recorded {
         // After the end of the last suspension.
         let at = self.now + 10 * LOCK_TTL;
+        if self.has_transactions {
+            for Committed { process, run, .. } in std::mem::take(&mut self.effects) {
+                self.record_event("test", Event::Visible(Visible { at, process, run }));
+            }
+        }
         for (key, entry) in std::mem::take(&mut self.entries) {
             let Stored { state, token, attempt, .. } = entry;
             let (token, attempt) = (Some(token), Some(attempt));
