@@ -1,10 +1,11 @@
 //! A consumer process for tests that kill it: books records of the form
 //! `{"id":"b-1","account":3,"cents":5}` in a Postgres ledger, using the transactional inbox.
-//! Arguments: brokers, group, topic, Postgres URL, then settings of librdkafka such as
-//! `session.timeout.ms=3000`.
+//! Arguments: brokers, group, topic, Postgres URL, folder of the history, then settings of librdkafka
+//! such as `session.timeout.ms=3000`.
 //!
-//! A booking consists of two writes: a row of the ledger, which no constraint protects against
-//! duplicates, and the balance of its account.
+//! A booking consists of two writes: a row of the ledger, which names its run and which no constraint
+//! protects against duplicates, and the balance of its account. The process is called `booker-PID` in
+//! the history.
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use campanile::IdempotencyConfig;
 use campanile::postgres::{Inbox, Transaction};
 use campanile::prelude::*;
 use campanile::{Consumer, PgStore, Request, consumer::Summary};
+use campanile_test::history::HistoryRecorder;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -27,10 +29,12 @@ async fn main() -> Result<(), BoxError> {
     // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let options = arguments.split_off(arguments.len().min(4));
-    let arguments: Result<[String; 4], _> = arguments.try_into();
-    let [brokers, group, topic, postgres] =
-        arguments.map_err(|given| format!("expected four arguments, got {given:?}"))?;
+    let options = arguments.split_off(arguments.len().min(5));
+    let arguments: Result<[String; 5], _> = arguments.try_into();
+    let [brokers, group, topic, postgres, folder] =
+        arguments.map_err(|given| format!("expected five arguments, got {given:?}"))?;
+    let process = format!("booker-{}", std::process::id());
+    let history = HistoryRecorder::create(folder, &*process, None)?;
     let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
     for option in options {
         let (name, value) = option.split_once('=').ok_or("options have the form NAME=VALUE")?;
@@ -45,12 +49,17 @@ async fn main() -> Result<(), BoxError> {
         .with_max_attempts(1_000);
     let bookings =
         IdempotencyLayer::new(inbox.keeper(), idempotency, key::field(|b: &Booking| &b.id))?;
+    let runs = history.clone();
     let service = ServiceBuilder::new()
+        // Records the answers.
+        .layer(history.answers())
         // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
         // A lock per booking, which is committed together with its completion.
         .layer(inbox.layer(bookings)?)
-        .service_fn(book);
+        // Records the runs, each in a transaction of its own.
+        .layer(history.runs())
+        .service_fn(move |request| book(request, process.clone(), runs.clone()));
     let summary: Summary = Consumer::new(config)?
         .subscribe([topic])
         .serve(service)
@@ -60,13 +69,18 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-async fn book(request: Request<Booking>) -> Result<(), BoxError> {
+async fn book(
+    request: Request<Booking>,
+    process: String,
+    history: HistoryRecorder,
+) -> Result<(), BoxError> {
     let Booking { id, account, cents } = request.body();
+    let run = history.run_number(&request).ok_or("the run is not recorded")?.cast_signed();
     let transaction = Transaction::from_request(&request)?;
     transaction
         .execute(
-            "INSERT INTO ledger (id, account, cents) VALUES ($1, $2, $3)",
-            &[id, account, cents],
+            "INSERT INTO ledger (id, account, cents, process, run) VALUES ($1, $2, $3, $4, $5)",
+            &[id, account, cents, &process, &run],
         )
         .await?;
     // Some bookings take longer, so that kills hit them halfway.

@@ -1,5 +1,6 @@
 //! Kafka to Postgres on real servers: consumer processes book records in a ledger while the
-//! processes are killed, their sessions are terminated, and the server is killed.
+//! processes are killed, their sessions are terminated, and the server is killed. The rows of the
+//! ledger are part of the history that is judged.
 //!
 //! The storm prints one line. `CAMPANILE_INBOX_RECORDS`, `_KILLS` and `_TERMINATIONS` make it
 //! longer, and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
@@ -7,22 +8,46 @@
 
 #[path = "../support/group.rs"]
 mod group;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/history.rs"]
+mod history;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/progress.rs"]
+mod progress;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/worker.rs"]
+mod worker;
 
+use std::collections::HashMap;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use campanile::IdempotencyKey;
+use campanile::key::Namespace;
 use campanile::postgres::migrate;
-use campanile_test::{KafkaServer, Message, PgServer, Process, eventually};
-use tempfile::TempDir;
+use campanile::store::StoreKey;
+use campanile_test::history::{Cause, Entry, Event, FaultKind, Order, State, Transactions};
+use campanile_test::{KafkaServer, Message, PgServer, eventually};
+
+use history::{Payment, Report, TestHistory};
+use worker::Worker;
 
 const TOPIC: &str = "bookings";
 const GROUP: &str = "ledger";
+const NAMESPACE: &str = "ledger";
 const PARTITIONS: i32 = 8;
 const MEMBERS: usize = 2;
 const ACCOUNTS: usize = 100;
 const SHORT_SESSION: [&str; 2] = ["session.timeout.ms=2000", "heartbeat.interval.ms=200"];
+/// The lock's time to live in the consumers.
+const LOCK_TTL: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Why keys may run again. A killed process never has had an effect, unless it is in the ledger, and
+/// then its key never runs again.
+const CAUSES: &[Cause] =
+    &[Cause::RolledBack, Cause::Failed, Cause::KilledBeforeEffect, Cause::StoreUnavailable];
 
 /// A fault that the storm injects.
 #[derive(Clone, Copy)]
@@ -51,74 +76,82 @@ fn kills_book_each_key_once_with_correct_sum() {
     let mut bookings: Vec<usize> = (0..keys).collect();
     bookings.extend((keys..records).map(|_| rng.usize(..keys)));
     rng.shuffle(&mut bookings);
-    let messages: Vec<_> = bookings.iter().map(|id| booking(*id, rng.i32(0..PARTITIONS))).collect();
-    let producer = fixture.kafka.producer();
+    let bookings: Vec<_> = bookings.iter().map(|id| booking(*id, rng.i32(0..PARTITIONS))).collect();
     let steps = faults.len() + 1;
-    let mut members: Vec<Process> = (0..MEMBERS).map(|_| fixture.start_member()).collect();
+    let mut members: Vec<Worker> = (0..MEMBERS).map(|_| fixture.start_member()).collect();
     let mut terminated = 0;
-    for (step, chunk) in messages.chunks(records.div_ceil(steps)).enumerate() {
+    for (step, chunk) in bookings.chunks(records.div_ceil(steps)).enumerate() {
         // Records are produced while the faults occur, so that every fault hits consumers with work
         // in flight.
         for part in chunk.chunks(chunk.len().div_ceil(8)) {
-            producer.produce_all(part.iter().cloned()).unwrap();
+            let (recorder, producer) = (&fixture.history.recorder, fixture.kafka.producer());
+            history::produce(recorder, producer, TOPIC, part.iter().cloned());
             thread::sleep(Duration::from_millis(rng.u64(20..100)));
         }
         match faults.get(step) {
             Some(Fault::KillMember) => {
-                let member = rng.usize(..MEMBERS);
-                members[member].kill().unwrap();
-                members[member] = fixture.start_member();
+                members.swap_remove(rng.usize(..MEMBERS)).kill(&fixture.history);
+                members.push(fixture.start_member());
             }
             Some(Fault::TerminateSession) => terminated += fixture.terminate_sessions(),
-            Some(Fault::KillServer) => fixture.postgres.restart().unwrap(),
+            Some(Fault::KillServer) => fixture.restart_server(),
             None => {}
         }
     }
-    group::wait_until_committed(&fixture.kafka.consumer_config(GROUP), TOPIC, PARTITIONS, TIMEOUT);
-    for mut member in members {
-        let status = member.terminate().unwrap();
-        assert!(status.success(), "{status}: {}", member.log().unwrap());
-    }
+    let settings = fixture.kafka.consumer_config(GROUP);
+    group::wait_until_committed(&settings, TOPIC, PARTITIONS, TIMEOUT);
+    members.into_iter().for_each(Worker::stop);
+    fixture.history.recorder.record_commits(&settings, GROUP).unwrap();
+    fixture.record_ledger();
+    fixture.record_entries(keys);
 
-    let violations = fixture.violations(keys);
-    println!(
-        "storm: inbox: {records} records, {keys} keys, 0 runs again (), {} violations; {kills} \
-         kills, {terminated} sessions terminated, the server killed once, {} keys were tried again; \
-         seed {seed}",
-        violations.len(),
-        fixture.psql("SELECT count(*) FROM campanile.entry WHERE attempt > 1"),
+    let mut report = fixture.history.judge(CAUSES);
+    fixture.check_sums(keys, &mut report);
+    report.finish(
+        "inbox",
+        format_args!(
+            "{kills} kills, {terminated} sessions terminated, the server killed once; seed {seed}"
+        ),
     );
-    assert!(violations.is_empty(), "{violations:#?}");
 }
 
 struct Fixture {
     kafka: KafkaServer,
     postgres: PgServer,
-    folder: TempDir,
+    history: TestHistory,
 }
 
 impl Fixture {
     fn start() -> Self {
         let kafka = KafkaServer::start().unwrap();
         kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
-        let fixture =
-            Self { kafka, postgres: PgServer::start().unwrap(), folder: TempDir::new().unwrap() };
+        let transactions = Some(Transactions::Store);
+        let history = TestHistory::with_transactions(Order::Partition, LOCK_TTL, transactions);
+        let fixture = Self { kafka, postgres: PgServer::start().unwrap(), history };
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(migrate(fixture.postgres.url())).unwrap();
         fixture.psql(&format!(
-            "CREATE TABLE ledger (id text NOT NULL, account int NOT NULL, cents bigint NOT NULL);
+            "CREATE TABLE ledger (id text NOT NULL, account int NOT NULL, cents bigint NOT NULL,
+                 process text NOT NULL, run bigint NOT NULL);
              CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL);
              INSERT INTO account SELECT n, 0 FROM generate_series(0, {ACCOUNTS} - 1) n"
         ));
         fixture
     }
 
-    fn start_member(&self) -> Process {
+    fn start_member(&self) -> Worker {
         let mut command = Command::new(env!("CARGO_BIN_EXE_booker"));
         command.args([&self.kafka.bootstrap(), GROUP, TOPIC, &self.postgres.url()]);
-        command.args(SHORT_SESSION);
-        let log = self.folder.path().join(format!("log-{}", fastrand::u64(..)));
-        Process::spawn(&command, log).unwrap()
+        command.arg(self.history.folder()).args(SHORT_SESSION);
+        Worker::start(&command, &self.history)
+    }
+
+    /// Kills the server, which keeps its data, and starts it again.
+    fn restart_server(&mut self) {
+        let at = self.history.recorder.now();
+        self.postgres.restart().unwrap();
+        let until = Some(self.history.recorder.now());
+        self.history.recorder.fault(at, until, FaultKind::StoreUnavailable);
     }
 
     /// Terminates half of the sessions with an open transaction, and at least one session. Counts
@@ -132,24 +165,58 @@ impl Fixture {
                         WHERE application_name = 'campanile' AND xact_start IS NOT NULL)
              ) victims";
         // A consumer that was just killed may still be restarting.
+        let at = self.history.recorder.now();
         let terminated = || Some(self.psql(terminate).parse().unwrap()).filter(|count| *count > 0);
-        eventually(TIMEOUT, terminated).expect("a consumer has a session")
+        let terminated = eventually(TIMEOUT, terminated).expect("a consumer has a session");
+        let until = Some(self.history.recorder.now());
+        self.history.recorder.fault(at, until, FaultKind::StoreSessionsEnded);
+        terminated
     }
 
     fn psql(&self, sql: &str) -> String {
         self.postgres.psql(sql).unwrap()
     }
 
-    /// Finds the violated expectations.
-    fn violations(&self, keys: usize) -> Vec<String> {
+    /// Records the effects that were committed.
+    fn record_ledger(&self) {
+        for row in self.psql("SELECT process, run FROM ledger").lines() {
+            let (process, run) = row.split_once('|').unwrap();
+            self.history.recorder.visible(process, run.parse().unwrap());
+        }
+    }
+
+    /// Records the entries of all keys, read without the product's client.
+    fn record_entries(&self, keys: usize) {
+        let at = self.history.recorder.now();
+        let rows =
+            self.psql("SELECT encode(key, 'hex'), state, token, attempt FROM campanile.entry");
+        let rows: HashMap<_, _> = rows.lines().map(|row| row.split_once('|').unwrap()).collect();
+        let namespace = Namespace::try_from(NAMESPACE).unwrap();
+        for key in (0..keys).map(name) {
+            let digest = IdempotencyKey::new(key.clone()).unwrap();
+            let digest = StoreKey::new(namespace.clone(), &digest);
+            let digest: String = digest.digest().iter().map(|byte| format!("{byte:02x}")).collect();
+            let row = rows.get(&*digest).map(|row| row.split('|').collect::<Vec<_>>());
+            let state = match row.as_ref().map(|row| row[0]) {
+                None => State::Absent,
+                Some("P") => State::Processing,
+                Some("R") => State::Retrying,
+                Some("C") => State::Completed,
+                Some("F") => State::Failed,
+                Some(other) => panic!("unknown state {other}"),
+            };
+            let token = row.as_ref().map(|row| row[1].parse().unwrap());
+            let attempt = row.as_ref().map(|row| row[2].parse().unwrap());
+            self.history.recorder.record(&Event::Entry(Entry { at, key, state, token, attempt }));
+        }
+    }
+
+    /// Checks that the effects in the database are those of the keys, each as a whole.
+    fn check_sums(&self, keys: usize, report: &mut Report) {
         let sum: usize = (0..keys).map(cents).sum();
         let expected = [
-            ("rows", "SELECT count(*) FROM ledger", keys),
-            ("keys", "SELECT count(DISTINCT id) FROM ledger", keys),
             ("the sum", "SELECT sum(cents) FROM ledger", sum),
             ("the balances", "SELECT sum(balance) FROM account", sum),
-            ("entries", "SELECT count(*) FROM campanile.entry WHERE state = 'C'", keys),
-            ("other entries", "SELECT count(*) FROM campanile.entry WHERE state <> 'C'", 0),
             (
                 "accounts whose balance is not that of their rows",
                 "SELECT count(*) FROM account a WHERE balance IS DISTINCT FROM \
@@ -157,20 +224,22 @@ impl Fixture {
                 0,
             ),
         ];
-        let mut violations = Vec::new();
         for (what, sql, expected) in expected {
             let found = self.psql(sql);
-            if found != expected.to_string() {
-                violations.push(format!("{what}: expected {expected}, got {found}"));
-            }
+            let is_expected = found == expected.to_string();
+            report.expect(is_expected, || format!("{what}: expected {expected}, got {found}"));
         }
-        violations
     }
 }
 
-fn booking(id: usize, partition: i32) -> Message {
-    let body = serde_json::json!({ "id": format!("b-{id}"), "account": id % ACCOUNTS, "cents": cents(id) });
-    Message::to(TOPIC).partition(partition).payload(body.to_string())
+/// The message of a booking, and its key.
+fn booking(id: usize, partition: i32) -> Payment {
+    let body = serde_json::json!({ "id": name(id), "account": id % ACCOUNTS, "cents": cents(id) });
+    (Message::to(TOPIC).partition(partition).payload(body.to_string()), name(id), None)
+}
+
+fn name(id: usize) -> String {
+    format!("b-{id}")
 }
 
 /// Each booking has a different amount.

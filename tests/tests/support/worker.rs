@@ -1,5 +1,6 @@
 //! A consumer in its own process, and its faults.
 
+use std::path::Path;
 use std::process::Command;
 
 use campanile_test::Process;
@@ -31,9 +32,15 @@ impl Worker {
     ) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
         command.args([bootstrap, group, topic, store]).arg(history.folder()).args(options);
+        Self::start(&command, history)
+    }
+
+    /// Starts a program, which calls itself `PROGRAM-PID` in the history.
+    pub(crate) fn start(command: &Command, history: &TestHistory) -> Self {
         let log = history.folder().join(format!("log-{}", fastrand::u64(..)));
-        let process = Process::spawn(&command, log).unwrap();
-        let name = format!("worker-{}", process.pid());
+        let process = Process::spawn(command, log).unwrap();
+        let program = Path::new(command.get_program()).file_name().unwrap().to_str().unwrap();
+        let name = format!("{program}-{}", process.pid());
         Self { process, name, paused: None }
     }
 
