@@ -23,7 +23,7 @@ use campanile_history::{Cause, Rule, Verdict};
 use crate::agreement::{compare, compare_random};
 use crate::mutations::MUTATIONS;
 use crate::random::random_history;
-use crate::simulator::{Plan, simulate, with_texts};
+use crate::simulator::{Plan, TRANSACTIONS, simulate, with_texts};
 
 /// How many records are simulated, how many seeds have mutations, and how many random histories
 /// there are: in a small run, and in a full one of some minutes.
@@ -107,11 +107,10 @@ fn compare_forged() -> Compared {
 }
 
 fn compare_simulated(seed: u64, records: usize) -> Compared {
-    let (partitions, steps_per_fault, has_data_loss) = (64, 400, true);
+    let (partitions, steps_per_fault, has_data_loss) = (64, 200, true);
     let mut compared = Compared::default();
-    for has_transactions in [false, true] {
-        let plan =
-            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
+    for transactions in TRANSACTIONS {
+        let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss, transactions };
         with_texts(&simulate(&plan), |files| compared.add(compare(files)));
     }
     compared
@@ -121,9 +120,8 @@ fn compare_mutated(first: u64, count: u64) -> Compared {
     let mut compared = Compared::default();
     for seed in first..first + count {
         let (records, partitions, steps_per_fault) = (200, 6, 30);
-        let (has_data_loss, has_transactions) = (false, seed % 2 == 0);
-        let plan =
-            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
+        let (has_data_loss, transactions) = (false, TRANSACTIONS[(seed % 3) as usize]);
+        let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss, transactions };
         let recorded = simulate(&plan);
         for (_, mutation) in MUTATIONS {
             let mut mutated = recorded.clone();

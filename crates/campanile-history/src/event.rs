@@ -34,6 +34,8 @@ pub enum Event {
     Entry(Entry),
     /// The effect of a run, as a reader of the store sees it.
     Visible(Visible),
+    /// An output of a record, as a reader of committed messages sees it.
+    Output(Published),
     /// An operator reopened a key.
     Reopened(KeyEvent),
     /// An operator took the lock of a key from its owner.
@@ -144,7 +146,7 @@ pub enum Outcome {
     Error,
 }
 
-/// A message that was published in place of a record.
+/// A message that was published for a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     /// When the message was published.
@@ -302,7 +304,7 @@ impl Event {
             Self::Effect(event) => event.at,
             Self::End(event) => event.at,
             Self::Answer(event) => event.at,
-            Self::DeadLetter(event) | Self::Copy(event) => event.at,
+            Self::DeadLetter(event) | Self::Copy(event) | Self::Output(event) => event.at,
             Self::Skipped(event) => event.at,
             Self::Commit(event) | Self::Reset(event) => event.at,
             Self::Entry(event) => event.at,

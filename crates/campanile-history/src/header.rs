@@ -86,6 +86,8 @@ pub enum Order {
 pub enum Transactions {
     /// Those of the store, each committed together with the entry.
     Store,
+    /// Those of the broker, each committed together with the offset of the record.
+    Broker,
 }
 
 /// Reads a number that may be `null`, as other fields that may be missing.

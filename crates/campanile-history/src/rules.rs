@@ -56,6 +56,8 @@ table! {
         AttemptWithoutRun "attempt_without_run": "More attempts are counted than runs and faults explain.",
         AttemptNotCounted "attempt_not_counted": "The attempt of a process that was killed is not counted.",
         Effect "effect": "The effect of a key is visible twice, or that of a handler that did not succeed.",
+        OutputMissing "output_missing": "A record is answered as done and committed, and no output of its key is visible.",
+        OutputUncommitted "output_uncommitted": "An output is visible, and the offset of its record is not committed.",
         Entry "entry": "The entry of a key contradicts its runs.",
     }
 }

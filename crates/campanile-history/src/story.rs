@@ -61,6 +61,7 @@ pub(crate) fn describe(event: &Event) -> String {
         Event::Visible(visible) => {
             format!("the effect of run {} of {} is in the store", visible.run, visible.process)
         }
+        Event::Output(output) => format!("an output of {} is at {}", output.record, output.to),
         Event::Reopened(reopened) => format!("{} is reopened", reopened.key),
         Event::Unlocked(unlocked) => format!("{} is unlocked", unlocked.key),
         Event::Fault(fault) => {

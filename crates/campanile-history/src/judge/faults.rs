@@ -121,10 +121,12 @@ impl Faults {
         self.evicted.touches(from, until)
     }
 
-    /// Computes for how long a process could not renew a lock in this interval. `None` if it is too
+    /// Computes for how long a process could not renew a lock in this interval, which begins earlier if
+    /// the process was suspended then: the lock may be older. `None` if it is too
     /// short for a lock to expire: a lock is renewed after a third of its time to live, with jitter,
     /// so at least half of that time remains.
     pub(super) fn unrenewed(&self, process: usize, from: u64, until: u64) -> Option<Unrenewed> {
+        let from = self.suspended[process].start(from);
         let unrenewed = Unrenewed {
             suspended: self.suspended[process].covered(from, until).into(),
             unavailable: self.unavailable.covered(from, until).into(),

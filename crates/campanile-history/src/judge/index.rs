@@ -15,6 +15,8 @@ pub(super) struct Index<'a> {
     pub(super) partitions: Vec<PartitionEvents<'a>>,
     pub(super) runs: Vec<Run>,
     pub(super) answers: Vec<Answered>,
+    /// The record and the event of each output.
+    pub(super) outputs: Vec<(usize, usize)>,
 }
 
 /// A record that was sent, copied or processed.

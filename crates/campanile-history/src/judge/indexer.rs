@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::faults::Faults;
 use super::index::{Answered, Index, Key, PartitionEvents, Queue, Record, Run, RunEnd};
-use crate::{Coordinates, Event, History, Order, Outcome, Partition, Sent, State};
+use crate::{Coordinates, Event, History, Order, Outcome, Partition, Sent, State, Transactions};
 
 /// What is known while the events are collected.
 struct Indexer<'a> {
@@ -37,6 +37,7 @@ pub(super) fn index_history(history: &History) -> Index<'_> {
         partitions: Vec::new(),
         runs: Vec::new(),
         answers: Vec::new(),
+        outputs: Vec::new(),
     };
     let mut indexer = Indexer {
         index,
@@ -56,7 +57,9 @@ pub(super) fn index_history(history: &History) -> Index<'_> {
     for (event, line) in history.events.iter().enumerate() {
         match &line.event {
             Event::Sent(sent) => indexer.add_sent(event, sent),
-            Event::Visible(visible) if history.settings.transactions.is_some() => {
+            Event::Visible(visible)
+                if history.settings.transactions == Some(Transactions::Store) =>
+            {
                 let run = (&*visible.process, visible.run);
                 indexer.visible.entry(run).or_default().push(event);
             }
@@ -100,7 +103,8 @@ impl<'a> Indexer<'a> {
                 let Index { history, faults, .. } = &self.index;
                 let process = &*history.processes[self.process].name;
                 let visible = self.visible.remove(&(process, begin.run)).unwrap_or_default();
-                let is_invisible = history.settings.transactions.is_some() && visible.is_empty();
+                let is_invisible = history.settings.transactions == Some(Transactions::Store)
+                    && visible.is_empty();
                 let may_be_lost = faults.lost_writes(begin.at, u64::MAX);
                 self.index.runs.push(Run {
                     process: self.process,
@@ -181,6 +185,10 @@ impl<'a> Indexer<'a> {
                     key.completed.push(entry.token);
                 }
             }
+            Event::Output(output) => {
+                let record = self.record(&output.record);
+                self.index.outputs.push((record, event));
+            }
             Event::Reopened(reopened) => {
                 let key = self.key(reopened.key.as_str().into());
                 self.index.keys[key].reopened.push(reopened.at);
@@ -234,10 +242,11 @@ impl<'a> Indexer<'a> {
     }
 
     /// Finds the keys of records that have none in the history: that of the record of a copy, or
-    /// the coordinates of a record with a run.
+    /// the coordinates of a record with a run or an output.
     fn find_keys(&mut self) {
-        let mut has_run = vec![false; self.index.records.len()];
-        self.index.runs.iter().for_each(|run| has_run[run.record] = true);
+        let mut needs_key = vec![false; self.index.records.len()];
+        self.index.runs.iter().for_each(|run| needs_key[run.record] = true);
+        self.index.outputs.iter().for_each(|(record, _)| needs_key[*record] = true);
         for record in 0..self.index.records.len() {
             // The record of a copy may be a copy itself. Each step is taken once, which also ends a
             // circle.
@@ -249,7 +258,7 @@ impl<'a> Indexer<'a> {
             }
             let mut key = self.index.records[last].key;
             for record in chain.into_iter().rev() {
-                if key.is_none() && has_run[record] {
+                if key.is_none() && needs_key[record] {
                     key = Some(self.key(self.index.record_name(record).into()));
                 }
                 self.index.records[record].key = key;

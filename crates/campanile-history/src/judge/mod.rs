@@ -8,6 +8,7 @@ mod findings;
 mod index;
 mod indexer;
 mod order;
+mod outputs;
 mod pair;
 mod records;
 mod runs;
@@ -28,6 +29,7 @@ pub fn judge(history: &History) -> Verdict {
     order::check(&index, &mut findings);
     commits::check(&index, &mut findings);
     effects::check(&index, &mut findings);
+    outputs::check(&index, &mut findings);
     entries::check(&index, &mut findings);
     findings.into_verdict()
 }

@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 
-use campanile_history::Cause;
+use campanile_history::{Cause, Transactions};
 
 use crate::agreement::{compare_random, judge_recorded};
 use crate::mutations::MUTATIONS;
 use crate::random::random_history;
-use crate::simulator::{Plan, simulate};
+use crate::simulator::{Plan, TRANSACTIONS, simulate};
 
 #[test]
 fn simulated_histories_are_sound_and_name_all_causes() {
@@ -17,15 +17,17 @@ fn simulated_histories_are_sound_and_name_all_causes() {
     let records = records.map_or(6_000, |text| text.parse().unwrap());
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    for has_transactions in [false, true] {
-        let (partitions, steps_per_fault, has_data_loss) = (64, 400, true);
-        let plan =
-            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
+    for transactions in TRANSACTIONS {
+        let (partitions, steps_per_fault, has_data_loss) = (64, 200, true);
+        let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss, transactions };
         let verdict = judge_recorded(&simulate(&plan));
         assert!(verdict.is_sound(), "{verdict}");
         assert_eq!(verdict.records, records);
         let causes: Vec<_> = verdict.causes().into_keys().collect();
-        let of_kind = if has_transactions { Cause::RolledBack } else { Cause::KilledAfterEffect };
+        let of_kind = match transactions {
+            Some(Transactions::Store) => Cause::RolledBack,
+            _ => Cause::KilledAfterEffect,
+        };
         let mut expected = vec![
             of_kind,
             Cause::Failed,
@@ -47,9 +49,8 @@ fn small_simulated_histories_are_sound() {
     let first = fastrand::u64(..u64::MAX / 2);
     for seed in first..first + 60 {
         let (records, partitions, steps_per_fault) = (100, 6, 10);
-        let (has_data_loss, has_transactions) = (true, seed % 2 == 0);
-        let plan =
-            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
+        let (has_data_loss, transactions) = (true, TRANSACTIONS[(seed % 3) as usize]);
+        let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss, transactions };
         let verdict = judge_recorded(&simulate(&plan));
         assert!(verdict.is_sound(), "seed {seed}: {verdict}");
     }
@@ -59,11 +60,10 @@ fn small_simulated_histories_are_sound() {
 fn planted_mutations_violate_their_rule() {
     let mut planted: HashMap<&str, usize> = HashMap::new();
     let first = fastrand::u64(..u64::MAX / 2);
-    for seed in first..first + 10 {
+    for seed in first..first + 15 {
         let (records, partitions, steps_per_fault) = (200, 6, 30);
-        let (has_data_loss, has_transactions) = (false, seed % 2 == 0);
-        let plan =
-            Plan { seed, records, partitions, steps_per_fault, has_data_loss, has_transactions };
+        let (has_data_loss, transactions) = (false, TRANSACTIONS[(seed % 3) as usize]);
+        let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss, transactions };
         let recorded = simulate(&plan);
         for (name, mutation) in MUTATIONS {
             let mut mutated = recorded.clone();

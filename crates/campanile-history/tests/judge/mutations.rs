@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use campanile_history::{
-    Answer, Begin, Cause, End, Entry, Event, FaultKind, How, Outcome, Position, Rule, Visible,
+    Answer, Begin, Cause, End, Entry, Event, FaultKind, How, Outcome, Position, Published, Rule,
+    Visible,
 };
 
 use crate::agreement::judge_recorded;
@@ -106,6 +107,37 @@ pub(crate) const MUTATIONS: &[(&str, Mutation)] = &[
         recorded.get_mut("test")?.push(Event::Visible(Visible { at, process, run }));
         Some(Rule::Effect)
     }),
+    ("output repeated", |recorded| {
+        let mut output = outputs(recorded).next()?.clone();
+        output.to.offset += 1_000_000;
+        recorded.get_mut("test")?.push(Event::Output(output));
+        Some(Rule::Effect)
+    }),
+    ("output removed", |recorded| {
+        let removed = outputs(recorded).next()?.clone();
+        let is_other = |event: &Event| !matches!(event, Event::Output(it) if *it == removed);
+        recorded.get_mut("test")?.retain(is_other);
+        Some(Rule::OutputMissing)
+    }),
+    ("commits of a partition removed", |recorded| {
+        let partition = outputs(recorded).next()?.record.partition.clone();
+        let is_other =
+            |event: &Event| !matches!(event, Event::Commit(it) if it.partition == partition);
+        recorded.get_mut("broker")?.retain(is_other);
+        Some(Rule::OutputUncommitted)
+    }),
+    ("outputs exchanged", |recorded| {
+        let first = outputs(recorded).next()?.clone();
+        let second = outputs(recorded).find(|it| is_behind(it, &first))?.clone();
+        for event in recorded.get_mut("test")? {
+            match event {
+                Event::Output(output) if *output == first => output.to = second.to.clone(),
+                Event::Output(output) if *output == second => output.to = first.to.clone(),
+                _ => {}
+            }
+        }
+        Some(Rule::Order)
+    }),
     ("token repeated", |recorded| {
         let (_, _, first, next) = pair(recorded, |end| end.how == How::Error)?;
         begin_of(recorded, &next)?.token = first.token;
@@ -144,6 +176,19 @@ pub(crate) const MUTATIONS: &[(&str, Mutation)] = &[
         Some(Rule::Entry)
     }),
 ];
+
+fn outputs(recorded: &Recorded) -> impl Iterator<Item = &Published> {
+    recorded.values().flatten().filter_map(|event| match event {
+        Event::Output(output) => Some(output),
+        _ => None,
+    })
+}
+
+/// Checks whether an output is that of a later record of the same partition.
+fn is_behind(output: &Published, first: &Published) -> bool {
+    let (record, before) = (&output.record, &first.record);
+    record.partition == before.partition && record.offset > before.offset
+}
 
 fn is_processed(answer: &Answer) -> bool {
     answer.outcome == Outcome::Processed

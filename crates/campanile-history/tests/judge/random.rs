@@ -142,7 +142,8 @@ impl Random {
         let lock_ttl = self.rng.u64(..12);
         let max_hold = self.rng.u64(..6);
         let max_hold = self.maybe(2, format!(",\"max_hold\":{max_hold}"));
-        let transactions = self.maybe(2, ",\"transactions\":\"store\"".to_owned());
+        let transactions = self.rng.choice(["store", "broker"]).unwrap();
+        let transactions = self.maybe(2, format!(",\"transactions\":\"{transactions}\""));
         let tolerance = self.rng.u64(..4);
         let tolerance = self.maybe(2, format!(",\"tolerance\":{tolerance}"));
         format!(
@@ -220,7 +221,7 @@ impl Random {
 
     fn step(&mut self, process: &mut Process) {
         let at = self.time();
-        let line = match self.rng.u32(..32) {
+        let line = match self.rng.u32(..34) {
             0..8 => return self.begin(process, at),
             8..16 => return self.end(process, at),
             16..19 => {
@@ -268,6 +269,13 @@ impl Random {
             27 => {
                 let (event, key) = (self.rng.choice(["reopened", "unlocked"]).unwrap(), self.key());
                 format!("\"event\":\"{event}\",\"at\":{at},\"key\":\"{key}\"")
+            }
+            28 | 29 => {
+                let (record, offset) = (self.text(), self.rng.u64(..4));
+                let to = self.rng.choice(["o/0", "o/0", "o/1"]).unwrap();
+                format!(
+                    "\"event\":\"output\",\"at\":{at},\"record\":\"{record}\",\"to\":\"{to}@{offset}\""
+                )
             }
             _ => self.fault(at),
         };

@@ -13,6 +13,7 @@ pub(super) fn commit_past_unfinished(terms: &Terms<'_>, findings: &mut Findings)
         .chain(history.answers.iter().map(|answer| &answer.record))
         .chain(history.dead_letters.iter().map(|letter| &letter.record))
         .chain(history.copies.iter().flat_map(|copy| [&copy.record, &copy.to]))
+        .chain(history.outputs.iter().map(|output| &output.record))
         .chain(history.skipped.iter().map(|(_, record)| record));
     // For each partition, each record's offset with the time by which it and all before are
     // finished.

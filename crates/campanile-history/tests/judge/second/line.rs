@@ -82,7 +82,7 @@ impl Line {
             settings.maybe_number("max_hold")?.into(),
             settings.maybe_number("tolerance")?.unwrap_or(0).into(),
             match settings.maybe_text("transactions")? {
-                Some(_) => settings.one_of("transactions", &["store"])?.into(),
+                Some(_) => settings.one_of("transactions", &["store", "broker"])?.into(),
                 None => Value::Null,
             },
         ]))

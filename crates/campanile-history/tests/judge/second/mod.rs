@@ -13,6 +13,7 @@ mod commits;
 mod effects;
 mod entries;
 mod line;
+mod outputs;
 mod read;
 mod records;
 mod runs;
@@ -50,6 +51,12 @@ pub(crate) fn judge(files: &[(&str, &str)]) -> Result<Findings, String> {
     commits::commit_past_unfinished(&terms, &mut findings);
     commits::commit_lowered(&terms, &mut findings);
     effects::effect(&terms, &mut findings);
+    if history.transactions == "broker" {
+        outputs::effect(&terms, &mut findings);
+        outputs::output_missing(&terms, &mut findings);
+        outputs::output_uncommitted(&terms, &mut findings);
+        outputs::order(&terms, &mut findings);
+    }
     entries::entry(&terms, &mut findings);
     Ok(findings)
 }

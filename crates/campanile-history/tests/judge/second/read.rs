@@ -19,8 +19,8 @@ pub(super) struct History {
     pub(super) lock_ttl: Time,
     pub(super) max_hold: Option<Time>,
     pub(super) tolerance: Time,
-    /// Whether effects are in transactions.
-    pub(super) transactions: bool,
+    /// `store`, `broker` or nothing.
+    pub(super) transactions: String,
     pub(super) events: usize,
     /// The time of the last event.
     pub(super) last: Time,
@@ -35,6 +35,7 @@ pub(super) struct History {
     pub(super) resets: Vec<(Time, Partition)>,
     pub(super) entries: Vec<Entry>,
     pub(super) visible: Vec<Visible>,
+    pub(super) outputs: Vec<Published>,
     pub(super) reopened: Vec<(Time, String)>,
     pub(super) unlocked: Vec<(Time, String)>,
     pub(super) faults: Vec<Fault>,
@@ -190,7 +191,7 @@ pub(super) fn read(files: &[(&str, &str)]) -> Result<History, String> {
     history.lock_ttl = lock_ttl.as_u64().expect("checked").into();
     history.max_hold = max_hold.as_u64().map(Time::from);
     history.tolerance = tolerance.as_u64().expect("checked").into();
-    history.transactions = transactions.is_string();
+    history.transactions = transactions.as_str().unwrap_or_default().to_owned();
     let begun: HashSet<_> = history.runs.iter().map(|run| (&run.process, run.number)).collect();
     if let Some(visible) = history.visible.iter().find(|it| !begun.contains(&(&it.process, it.run)))
     {
@@ -271,9 +272,13 @@ impl History {
                     outcome: line.one_of("outcome", &outcomes)?,
                 });
             }
-            kind @ ("dead_letter" | "copy") => {
+            kind @ ("dead_letter" | "copy" | "output") => {
                 let (record, to) = (line.record("record")?, line.record("to")?);
-                let events = if kind == "copy" { &mut self.copies } else { &mut self.dead_letters };
+                let events = match kind {
+                    "copy" => &mut self.copies,
+                    "output" => &mut self.outputs,
+                    _ => &mut self.dead_letters,
+                };
                 events.push(Published { at, record, to });
             }
             "skipped" => self.skipped.push((at, line.record("record")?)),

@@ -57,13 +57,13 @@ pub(super) fn order(terms: &Terms<'_>, findings: &mut Findings) {
 
 /// A queue of a partition.
 #[derive(PartialEq, Eq, Hash)]
-enum Queue<'h> {
+pub(super) enum Queue<'h> {
     Partition,
     Order(Option<&'h str>),
 }
 
 /// Returns the queue of each record that has one.
-fn queues<'h>(terms: &Terms<'h>) -> HashMap<&'h Record, (&'h Partition, Queue<'h>)> {
+pub(super) fn queues<'h>(terms: &Terms<'h>) -> HashMap<&'h Record, (&'h Partition, Queue<'h>)> {
     let mut queues = HashMap::new();
     let copies = terms.history.copies.iter().map(|copy| &copy.to);
     queues.extend(copies.map(|copy| (copy, (&copy.partition, Queue::Partition))));

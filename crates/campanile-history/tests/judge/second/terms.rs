@@ -3,6 +3,7 @@
 use std::cmp::{max, min};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::effects::{no_success, visible};
 use super::read::{Answer, Entry, Fault, History, Record, Run, Time};
 
 /// What never comes to pass.
@@ -148,7 +149,7 @@ impl<'h> Terms<'h> {
             let over = terms.over(run);
             let answer = answer_of_run.get(&index).copied();
             let visible = std::mem::take(&mut visible[index]);
-            let invisible = history.transactions && visible.is_empty();
+            let invisible = history.transactions == "store" && visible.is_empty();
             let no_success = no_success[index];
             let began_late = false;
             let run = KeyRun { run, answer, began_late, over, visible, invisible, no_success };
@@ -256,7 +257,7 @@ impl<'h> Terms<'h> {
     }
 
     pub(super) fn unrenewed(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Unrenewed {
-        let time = (p.run.begin, n.run.begin);
+        let time = (self.start_of_suspension(&p.run.process, p.run.begin), n.run.begin);
         let cuts = self.history.faults.iter().filter(|fault| {
             let process = fault.process.as_ref();
             fault.fault == "network_cut"
@@ -271,6 +272,16 @@ impl<'h> Terms<'h> {
             store_unavailable: covered(self.intervals("store_unavailable"), time),
             network_cut: covered(cuts.map(|fault| self.interval(fault)), time),
             clock_stepped: steps.map(|fault| fault.by).sum(),
+        }
+    }
+
+    /// Returns when the suspensions began, which touch each other, and of which one contains this
+    /// time. The time itself if none does.
+    fn start_of_suspension(&self, process: &str, at: Time) -> Time {
+        let touching = self.suspended(process).filter(|it| touch(*it, (at, at)));
+        match touching.map(|(from, _)| from).min() {
+            Some(from) if from < at => self.start_of_suspension(process, from),
+            _ => at,
         }
     }
 
@@ -327,25 +338,6 @@ fn answers<'h>(
     (of_runs, of_none)
 }
 
-/// Returns the times of each `visible` of each run, with `settings.transactions`.
-fn visible(history: &History) -> Vec<Vec<Time>> {
-    let mut times: HashMap<_, Vec<Time>> = HashMap::new();
-    for visible in history.visible.iter().filter(|_| history.transactions) {
-        times.entry((&visible.process, visible.run)).or_default().push(visible.at);
-    }
-    let runs = history.runs.iter();
-    runs.map(|run| times.remove(&(&run.process, run.number)).unwrap_or_default()).collect()
-}
-
-/// Returns for each run whether its `end` with `ok` is no success.
-fn no_success(history: &History, visible: &[Vec<Time>]) -> Vec<bool> {
-    let lost = history.faults.iter().filter(|fault| fault.fault == "store_lost_writes");
-    let last_lost = lost.map(|lost| max(lost.at, lost.until.unwrap_or(history.last))).max();
-    let may_be_lost = |run: &Run| last_lost.is_some_and(|last| run.begin <= last);
-    let runs = history.runs.iter().zip(visible);
-    runs.map(|(run, times)| history.transactions && times.is_empty() && !may_be_lost(run)).collect()
-}
-
 fn finished(history: &History) -> HashMap<&Record, Time> {
     let answers = history.answers.iter().filter(|answer| answer.outcome != "error");
     let mut finished = HashMap::new();
@@ -374,7 +366,8 @@ fn keys_of_records(history: &History) -> HashMap<&Record, String> {
     for copy in &history.copies {
         original.entry(&copy.to).or_insert(&copy.record);
     }
-    let with_run: HashSet<_> = history.runs.iter().map(|run| &run.record).collect();
+    let outputs = || history.outputs.iter().map(|output| &output.record);
+    let named: HashSet<_> = history.runs.iter().map(|run| &run.record).chain(outputs()).collect();
     let key = |record| {
         // The record, the one it is a copy of, the one that is a copy of, and so on.
         let mut chain: Vec<&Record> = Vec::new();
@@ -386,11 +379,12 @@ fn keys_of_records(history: &History) -> HashMap<&Record, String> {
             chain.push(record);
             next = original.get(record).copied();
         }
-        chain.iter().rfind(|record| with_run.contains(*record)).map(ToString::to_string)
+        chain.iter().rfind(|record| named.contains(*record)).map(ToString::to_string)
     };
     let records = history.sent.iter().map(|sent| &sent.record);
     let records = records.chain(history.runs.iter().map(|run| &run.record));
     let records = records.chain(history.answers.iter().map(|answer| &answer.record));
+    let records = records.chain(outputs());
     let records: HashSet<_> = records.collect();
     records.into_iter().filter_map(|record| Some((record, key(record)?))).collect()
 }

@@ -1,6 +1,6 @@
 //! What is broken in a simulation.
 
-use campanile_history::{Answer, End, Event, Fault, FaultKind, How, Outcome, State};
+use campanile_history::{Answer, End, Event, Fault, FaultKind, How, Outcome, State, Transactions};
 
 use super::{LOCK_TTL, PROCESSES, Phase, Running, Simulation};
 
@@ -20,8 +20,8 @@ impl Simulation {
         let now = self.now;
         let awake: Vec<usize> =
             (0..PROCESSES).filter(|&n| self.processes[n].suspended_until < now).collect();
-        if self.has_transactions && self.rng.u8(..3) == 0 {
-            return self.end_sessions();
+        if self.transactions == Some(Transactions::Store) && self.rng.bool() {
+            self.end_sessions();
         }
         match self.rng.u8(..if has_data_loss { 4 } else { 2 }) {
             0 => {
@@ -87,10 +87,20 @@ impl Simulation {
                         self.now + LOCK_TTL;
                 }
             }
+            self.deliver_again(partition);
             let delay = self.rng.u64(1..LOCK_TTL);
             self.continue_in(partition, delay);
         }
         self.processes[process] = self.new_consumer();
+    }
+
+    /// Continues at the committed offset. The outputs behind it are aborted.
+    fn deliver_again(&mut self, partition: usize) {
+        if self.transactions == Some(Transactions::Broker) {
+            let log = &mut self.partitions[partition];
+            log.next = log.committed;
+            log.pending.clear();
+        }
     }
 
     fn suspend(&mut self, process: usize) {
@@ -115,6 +125,7 @@ impl Simulation {
                 let (outcome, error) = (Outcome::Error, Some("lock lost".into()));
                 self.record_event(&name, Event::Answer(Answer { at, record, outcome, error }));
             }
+            self.deliver_again(partition);
             self.move_partition(partition);
             let delay = self.rng.u64(1..LOCK_TTL);
             self.continue_in(partition, delay);

@@ -7,13 +7,17 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use campanile_history::{
-    Answer, Begin, Coordinates, Effect, End, Entry, Event, How, Outcome, Partition, Position, Sent,
-    State, Visible,
+    Answer, Begin, Coordinates, Effect, End, Entry, Event, How, Outcome, Partition, Position,
+    Published, Sent, State, Transactions, Visible,
 };
 
 pub(crate) const LOCK_TTL: u64 = 3_000_000;
 const TOPIC: &str = "payments";
 const PROCESSES: usize = 4;
+
+/// The kinds of simulations.
+pub(crate) const TRANSACTIONS: [Option<Transactions>; 3] =
+    [None, Some(Transactions::Store), Some(Transactions::Broker)];
 
 /// What a simulation does.
 pub(crate) struct Plan {
@@ -24,8 +28,8 @@ pub(crate) struct Plan {
     pub(crate) steps_per_fault: u64,
     /// Whether the store loses writes and entries.
     pub(crate) has_data_loss: bool,
-    /// Whether handlers have their effects in transactions of the store.
-    pub(crate) has_transactions: bool,
+    /// The transactions in which handlers have their effects.
+    pub(crate) transactions: Option<Transactions>,
 }
 
 /// The events of each process, by its name.
@@ -33,7 +37,7 @@ pub(crate) type Recorded = BTreeMap<String, Vec<Event>>;
 
 struct Simulation {
     rng: fastrand::Rng,
-    has_transactions: bool,
+    transactions: Option<Transactions>,
     now: u64,
     partitions: Vec<Log>,
     /// When each partition continues.
@@ -44,6 +48,8 @@ struct Simulation {
     entries: BTreeMap<String, Stored>,
     /// Those that transactions have committed.
     effects: Vec<Committed>,
+    /// The number of outputs.
+    outputs: i64,
     recorded: Recorded,
 }
 
@@ -51,6 +57,10 @@ struct Simulation {
 struct Log {
     keys: Vec<String>,
     next: usize,
+    /// The records below this are committed.
+    committed: usize,
+    /// The records with outputs that are not committed.
+    pending: Vec<Coordinates>,
     owner: usize,
     run: Option<Running>,
     /// What was queued for another time is ignored, such as a step of the former owner.
@@ -85,6 +95,8 @@ struct Stored {
     state: State,
     token: u64,
     attempt: u32,
+    /// The record of the run.
+    record: Coordinates,
     /// When the lock expires, for a key that is PROCESSING.
     locked_until: u64,
     since: u64,
@@ -119,9 +131,12 @@ pub(crate) fn simulate(plan: &Plan) -> Recorded {
 
 /// Writes a history, and calls a function with the names and the contents of its files.
 pub(crate) fn with_texts<T>(recorded: &Recorded, call: impl FnOnce(&[(&str, &str)]) -> T) -> T {
-    let is_visible = |event: &Event| matches!(event, Event::Visible(_));
-    let has_transactions = recorded.values().flatten().any(is_visible);
-    let transactions = if has_transactions { r#","transactions":"store""# } else { "" };
+    let transactions = recorded.values().flatten().find_map(|event| match event {
+        Event::Visible(_) => Some(r#","transactions":"store""#),
+        Event::Output(_) => Some(r#","transactions":"broker""#),
+        _ => None,
+    });
+    let transactions = transactions.unwrap_or_default();
     let settings =
         format!(r#","settings":{{"order":"partition","lock_ttl":{LOCK_TTL}{transactions}}}"#);
     let mut files = Vec::new();
@@ -146,6 +161,8 @@ impl Simulation {
             .map(|partition| Log {
                 keys: Vec::new(),
                 next: 0,
+                committed: 0,
+                pending: Vec::new(),
                 owner: partition % PROCESSES,
                 run: None,
                 continues_at: 0,
@@ -167,11 +184,11 @@ impl Simulation {
         }
         let recorded = BTreeMap::from([("test".to_owned(), sent)]);
         let (queue, entries, effects) = (BinaryHeap::new(), BTreeMap::new(), Vec::new());
-        let has_transactions = plan.has_transactions;
+        let transactions = plan.transactions;
         let (now, processes, started, next_token) = (10, Vec::new(), 0, 1);
         let mut simulation = Self {
             rng,
-            has_transactions,
+            transactions,
             now,
             partitions,
             queue,
@@ -180,6 +197,7 @@ impl Simulation {
             next_token,
             entries,
             effects,
+            outputs: 0,
             recorded,
         };
         for process in 0..PROCESSES {
@@ -274,7 +292,8 @@ impl Simulation {
 
     /// Whether the transaction is rolled back when it should be committed, because of a conflict.
     fn is_rolled_back(&mut self, phase: Phase) -> bool {
-        phase == Phase::RolledBack || (self.has_transactions && self.rng.u8(..) < 16)
+        phase == Phase::RolledBack
+            || (self.transactions == Some(Transactions::Store) && self.rng.u8(..) < 16)
     }
 
     fn acquire(&mut self, partition: usize, record: Coordinates, key: String) {
@@ -294,7 +313,8 @@ impl Simulation {
         self.next_token += 1;
         // Renewed as long as its owner lives.
         let (state, locked_until) = (State::Processing, u64::MAX);
-        let stored = Stored { state, token, attempt, locked_until, since: now };
+        let stored =
+            Stored { state, token, attempt, record: record.clone(), locked_until, since: now };
         self.entries.insert(key.clone(), stored);
         self.begin(partition, record, key, token, attempt, None);
     }
@@ -345,22 +365,41 @@ impl Simulation {
 
     fn answer(&mut self, partition: usize, record: Coordinates, outcome: Outcome) {
         let at = self.now;
+        let (_, key) = self.position(partition);
+        if self.entries[&key].record == record {
+            self.partitions[partition].pending.push(record.clone());
+        }
         self.record_owned(partition, Event::Answer(Answer { at, record, outcome, error: None }));
         let log = &mut self.partitions[partition];
         (log.next, log.run) = (log.next + 1, None);
         let (offset, is_last) = (log.next as i64, log.next == log.keys.len());
         if is_last || self.rng.u8(..) < 64 {
+            self.commit_outputs(partition);
             let partition = Partition { topic: TOPIC.into(), number: partition as i32 };
             self.record_event("broker", Event::Commit(Position { at, partition, offset }));
         }
         self.continue_in(partition, 10);
     }
 
+    /// Commits the outputs of the records that are finished, with the next offset.
+    fn commit_outputs(&mut self, partition: usize) {
+        let log = &mut self.partitions[partition];
+        log.committed = log.next;
+        let records = std::mem::take(&mut log.pending);
+        if self.transactions == Some(Transactions::Broker) {
+            for record in records {
+                self.outputs += 1;
+                let (at, to) = (self.now, Coordinates::new("invoices", 0, self.outputs));
+                self.record_event("test", Event::Output(Published { at, record, to }));
+            }
+        }
+    }
+
     /// Records the effects and the entries.
     fn finish(mut self) -> Recorded {
         // After the end of the last suspension.
         let at = self.now + 10 * LOCK_TTL;
-        if self.has_transactions {
+        if self.transactions == Some(Transactions::Store) {
             for Committed { process, run, .. } in std::mem::take(&mut self.effects) {
                 self.record_event("test", Event::Visible(Visible { at, process, run }));
             }
