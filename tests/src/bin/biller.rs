@@ -1,18 +1,21 @@
 //! A consumer process for tests that kill and stop it: bills records that carry a key as payload, in
 //! transactions. Arguments: brokers, group, topic, invoice topic, transactional id, Redis URL or
-//! `none`, then options: `interval_ms=20`, and settings of librdkafka such as
+//! `none`, folder of the history, then options: `interval_ms=20`, and settings of librdkafka such as
 //! `session.timeout.ms=3000`.
 //!
 //! An invoice has the record's key, and its payload is `KEY PARTITION@OFFSET`: the record's payload
-//! and its position. With a Redis there is an invoice per key, without one an invoice per record.
+//! and its position. With a Redis there is an invoice per key, without one an invoice per record. The
+//! process is called `biller-PID` in the history.
 
 use std::time::Duration;
 
+use campanile::outcome::WithoutLock;
 use campanile::prelude::*;
 use campanile::{
     Consumer, IdempotencyConfig, Output, Outputs, ProcessingOrder, Request, Transactions,
     consumer::Summary,
 };
+use campanile_test::history::HistoryRecorder;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -21,10 +24,11 @@ async fn main() -> Result<(), BoxError> {
     // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let options = arguments.split_off(arguments.len().min(6));
-    let arguments: Result<[String; 6], _> = arguments.try_into();
-    let [brokers, group, topic, invoices, id, redis] =
-        arguments.map_err(|given| format!("expected six arguments, got {given:?}"))?;
+    let options = arguments.split_off(arguments.len().min(7));
+    let arguments: Result<[String; 7], _> = arguments.try_into();
+    let [brokers, group, topic, invoices, id, redis, folder] =
+        arguments.map_err(|given| format!("expected seven arguments, got {given:?}"))?;
+    let history = HistoryRecorder::create(folder, format!("biller-{}", std::process::id()), None)?;
 
     let mut config = ConsumerConfig::new(brokers, group);
     let mut transactions = Transactions::new(id);
@@ -39,7 +43,14 @@ async fn main() -> Result<(), BoxError> {
     let consumer = Consumer::new(config)?.subscribe([topic]).with_order(ProcessingOrder::by_key());
     let bill = move |request: Request| bill(request, invoices.clone());
     let serve = if redis == "none" {
-        let service = ServiceBuilder::new().layer(DecodeLayer::raw()).service_fn(bill);
+        let service = ServiceBuilder::new()
+            // Records the answers.
+            .layer(history.answers())
+            .map_response(|outputs| Outcome::WithoutLock(outputs, WithoutLock::MissingKey))
+            .layer(DecodeLayer::raw())
+            // Records the runs.
+            .layer(history.runs())
+            .service_fn(bill);
         consumer.serve_transactional(service, transactions)
     } else {
         let store = RedisStore::connect(redis).await?;
@@ -48,9 +59,13 @@ async fn main() -> Result<(), BoxError> {
         let idempotency = IdempotencyConfig::new("bills").with_lock_ttl(Duration::from_secs(2));
         let layer = IdempotencyLayer::new(store, idempotency, key)?;
         let service = ServiceBuilder::new()
+            // Records the answers.
+            .layer(history.answers())
             .layer(DecodeLayer::raw())
             // An invoice per key, kept in the key's entry.
             .layer(Outputs::stored_by(layer))
+            // Records the runs.
+            .layer(history.runs())
             .service_fn(bill);
         consumer.serve_transactional(service, transactions)
     };

@@ -125,14 +125,14 @@ impl Report {
 }
 
 /// A message, its idempotency key, and the key by which records are processed in order.
-pub(crate) type Payment = (Message, String, Option<String>);
+pub(crate) type Payment<K = String> = (Message, K, Option<String>);
 
-/// Produces these messages to a topic, and records them.
-pub(crate) fn produce(
+/// Produces these messages to a topic, and records them. The keys may be optional.
+pub(crate) fn produce<K: Into<Option<String>>>(
     history: &HistoryRecorder,
     producer: &Producer,
     topic: &str,
-    payments: impl IntoIterator<Item = Payment>,
+    payments: impl IntoIterator<Item = Payment<K>>,
 ) {
     let at = history.now();
     let (messages, keys): (Vec<_>, Vec<_>) =
@@ -141,6 +141,6 @@ pub(crate) fn produce(
     for (delivered, (key, order)) in delivered.into_iter().zip(keys) {
         let Delivered { partition, offset } = delivered;
         let record = Coordinates { topic: topic.into(), partition, offset };
-        history.sent(at, &record, Some(&key), order.as_deref());
+        history.sent(at, &record, key.into().as_deref(), order.as_deref());
     }
 }

@@ -1,7 +1,7 @@
 //! A consumer in its own process, and its faults.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use campanile_test::Process;
 use campanile_test::history::FaultKind;
@@ -58,8 +58,13 @@ impl Worker {
 
     /// Checks that the worker has not exited.
     pub(crate) fn expect_running(&mut self) {
-        let exit_status = self.process.exited().unwrap();
+        let exit_status = self.exited();
         assert_eq!(exit_status, None, "{} exited on its own: {}", self.name, self.log());
+    }
+
+    /// Checks whether the worker has exited, and how.
+    pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
+        self.process.exited().unwrap()
     }
 
     /// Stops the worker gracefully.

@@ -2,31 +2,36 @@
 
 use std::time::Duration;
 
+use campanile::outcome::WithoutLock;
 use campanile::prelude::*;
-use campanile::{Consumer, Output, Outputs, Transactions};
+use campanile::{Consumer, Output, Outputs, Request, Transactions};
+use campanile_test::history::{self as recorded, Cause, FaultKind, Order, Peer};
 use campanile_test::{KafkaServer, Message, Proxy, eventually};
 use tokio::sync::oneshot;
+use tower::ServiceBuilder;
 
-use crate::invoices::Invoice;
+use crate::history::{self, TestHistory};
 use crate::{PARTITIONS, TIMEOUT, group, invoices, start_behind_proxy};
 
 const RECORDS: usize = 6_000;
 
 /// Starts a broker behind a proxy, with payments.
-fn with_payments() -> (KafkaServer, Proxy) {
+fn with_payments(history: &TestHistory) -> (KafkaServer, Proxy) {
     let (kafka, proxy) = start_behind_proxy();
     for topic in ["payments", "invoices"] {
         kafka.create_topic(topic, PARTITIONS, &[]).unwrap();
     }
     let payment = |id: usize| {
         let message = Message::to("payments").partition(id as i32 % PARTITIONS);
-        message.payload(format!("p-{id}"))
+        (message.payload(format!("p-{id}")), None, None)
     };
-    kafka.producer().produce_all((0..RECORDS).map(payment)).unwrap();
+    let payments = (0..RECORDS).map(payment);
+    history::produce::<Option<_>>(&history.recorder, kafka.producer(), "payments", payments);
     (kafka, proxy)
 }
 
-async fn bill(record: Record) -> Result<Outputs, BoxError> {
+async fn bill(request: Request) -> Result<Outputs, BoxError> {
+    let record = request.record();
     // Makes transactions follow each other, so that one is open whenever the brokers become
     // unavailable.
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -35,23 +40,40 @@ async fn bill(record: Record) -> Result<Outputs, BoxError> {
     let invoice = Output::to("invoices")
         .key(format!("a-{partition}"))
         .payload(format!("{text} {partition}@{}", record.offset()));
-    Ok(Outputs::of(&record).with(invoice))
+    Ok(Outputs::of(record).with(invoice))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_outage_beyond_transaction_timeout_ends_no_consumer() {
-    let (kafka, proxy) = tokio::task::spawn_blocking(with_payments).await.unwrap();
-    let mut config = kafka.consumer_config("billing");
+    let setup = tokio::task::spawn_blocking(|| {
+        let transactions = Some(recorded::Transactions::Broker);
+        // There are no locks.
+        let history =
+            TestHistory::with_transactions(Order::Partition, Duration::ZERO, transactions);
+        let (kafka, proxy) = with_payments(&history);
+        (history, kafka, proxy)
+    });
+    let (history, kafka, proxy) = setup.await.unwrap();
+    let mut config = kafka.consumer_config("payments");
     // The consumer keeps its partitions in the meantime.
     config.set("bootstrap.servers", proxy.addr().to_string()).set("session.timeout.ms", "45000");
     let transactions = Transactions::new("billing-0")
         .with_interval(Duration::from_millis(1))
         .set("transaction.timeout.ms", "1000");
+    let recorder = history.recorder.clone();
+    let service = ServiceBuilder::new()
+        // Records the answers.
+        .layer(recorder.answers())
+        .map_response(|outputs| Outcome::WithoutLock(outputs, WithoutLock::MissingKey))
+        .layer(DecodeLayer::raw())
+        // Records the runs.
+        .layer(recorder.runs())
+        .service_fn(bill);
     let (stop, stopped) = oneshot::channel::<()>();
     let serve = Consumer::new(config)
         .unwrap()
         .subscribe(["payments"])
-        .serve_transactional(tower::service_fn(bill), transactions)
+        .serve_transactional(service, transactions)
         .with_graceful_shutdown(async move { stopped.await.unwrap_or_default() });
     let mut serving = tokio::spawn(serve.into_future());
     let outage = tokio::task::spawn_blocking(move || {
@@ -59,17 +81,20 @@ async fn broker_outage_beyond_transaction_timeout_ends_no_consumer() {
             let sent = || invoices::read(&kafka, "invoices", "read_uncommitted").len();
             eventually(TIMEOUT, || (sent() >= at_least).then_some(())).expect("outputs are sent");
         };
-        wait_for_outputs(200);
         // First, requests are not executed. Then, requests are executed but their replies are lost.
-        proxy.cut();
-        std::thread::sleep(Duration::from_secs(4));
-        proxy.heal().unwrap();
-        wait_for_outputs(800);
-        proxy.swallow_replies();
-        std::thread::sleep(Duration::from_secs(4));
-        proxy.heal().unwrap();
+        let fault = |outputs: usize, start: fn(&Proxy)| {
+            wait_for_outputs(outputs);
+            let at = recorder.now();
+            start(&proxy);
+            std::thread::sleep(Duration::from_secs(4));
+            proxy.heal().unwrap();
+            let kind = FaultKind::NetworkCut { process: None, peer: Peer::Broker };
+            recorder.fault(at, Some(recorder.now()), kind);
+        };
+        fault(200, Proxy::cut);
+        fault(800, Proxy::swallow_replies);
         group::wait_until_committed(
-            &kafka.consumer_config("billing"),
+            &kafka.consumer_config("payments"),
             "payments",
             PARTITIONS,
             TIMEOUT,
@@ -82,8 +107,10 @@ async fn broker_outage_beyond_transaction_timeout_ends_no_consumer() {
     };
     stop.send(()).unwrap();
     serving.await.unwrap().expect("the consumer continues when the brokers are back");
-    let unit_of = |invoice: &Invoice| format!("{}@{}", invoice.partition, invoice.offset);
-    let read = move || invoices::read(&kafka, "invoices", "read_committed");
-    let invoices = tokio::task::spawn_blocking(read).await.unwrap();
-    assert_eq!(invoices::violations(&invoices, RECORDS, unit_of), [""; 0]);
+    let judged = tokio::task::spawn_blocking(move || {
+        let invoices = invoices::read(&kafka, "invoices", "read_committed");
+        invoices::record(&history, &kafka, "payments", &invoices);
+        history.judge(&[Cause::Unguarded]).finish("broker outage", format_args!(""))
+    });
+    judged.await.unwrap();
 }

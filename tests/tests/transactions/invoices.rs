@@ -1,30 +1,40 @@
 //! The contents of an invoice topic.
 
-use std::collections::HashMap;
-
+use campanile::record::Coordinates;
 use campanile_test::KafkaServer;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
+use crate::history::TestHistory;
 use crate::{PARTITIONS, TIMEOUT};
 
 /// An invoice, and the position of its record.
-#[derive(Debug)]
 pub(crate) struct Invoice {
-    pub(crate) account: String,
     pub(crate) id: String,
     pub(crate) partition: i32,
     pub(crate) offset: i64,
+    at: Coordinates,
 }
 
 /// Reads all invoices, in the order of each partition, with this isolation level.
 pub(crate) fn read(kafka: &KafkaServer, topic: &str, isolation: &str) -> Vec<Invoice> {
-    let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec()).unwrap();
-    let parse =
-        |message: OwnedMessage| Invoice::parse(text(message.key()), &text(message.payload()));
-    messages(kafka, topic, PARTITIONS, isolation).into_iter().map(parse).collect()
+    messages(kafka, topic, PARTITIONS, isolation).iter().map(Invoice::parse).collect()
+}
+
+/// Records these invoices, of records of this topic, and the commits of the group of that name.
+pub(crate) fn record(
+    history: &TestHistory,
+    kafka: &KafkaServer,
+    topic: &str,
+    invoices: &[Invoice],
+) {
+    for Invoice { partition, offset, at, .. } in invoices {
+        let record = Coordinates { topic: topic.into(), partition: *partition, offset: *offset };
+        history.recorder.output(&record, at);
+    }
+    history.recorder.record_commits(&kafka.consumer_config(topic), topic).unwrap();
 }
 
 /// Reads all messages of these partitions, in the order of each partition.
@@ -54,36 +64,16 @@ pub(crate) fn messages(
 }
 
 impl Invoice {
-    fn parse(account: String, text: &str) -> Self {
+    fn parse(message: &OwnedMessage) -> Self {
+        let text = std::str::from_utf8(message.payload().unwrap()).unwrap();
         let (id, position) = text.split_once(' ').unwrap();
         let (partition, offset) = position.split_once('@').unwrap();
         let (partition, offset) = (partition.parse().unwrap(), offset.parse().unwrap());
-        Self { account, id: id.to_owned(), partition, offset }
+        let at = Coordinates {
+            topic: message.topic().into(),
+            partition: message.partition(),
+            offset: message.offset(),
+        };
+        Self { id: id.to_owned(), partition, offset, at }
     }
-}
-
-/// Finds the violations among the invoices. `unit_of` names the unit that must have exactly one
-/// invoice.
-pub(crate) fn violations(
-    invoices: &[Invoice],
-    expected: usize,
-    unit_of: impl Fn(&Invoice) -> String,
-) -> Vec<String> {
-    let mut violations = Vec::new();
-    let mut counts: HashMap<String, usize> = HashMap::new();
-    let mut last: HashMap<&str, i64> = HashMap::new();
-    for invoice in invoices {
-        *counts.entry(unit_of(invoice)).or_default() += 1;
-        // All records of an account are in one partition.
-        let before = last.insert(&invoice.account, invoice.offset);
-        if before.is_some_and(|before| before >= invoice.offset) {
-            violations.push(format!("{invoice:?} comes after {before:?}"));
-        }
-    }
-    violations
-        .extend(counts.iter().filter(|(_, count)| **count > 1).map(|t| format!("twice: {t:?}")));
-    if counts.len() != expected {
-        violations.push(format!("{} of {expected}", counts.len()));
-    }
-    violations
 }

@@ -10,11 +10,22 @@ mod aborts;
 mod broker_outage;
 #[path = "../support/group.rs"]
 mod group;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/history.rs"]
+mod history;
 mod input;
 mod invoices;
 mod positions;
 mod process_faults;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/progress.rs"]
+mod progress;
 mod refused_outputs;
+#[path = "../support/store.rs"]
+mod store;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../support/worker.rs"]
+mod worker;
 
 use std::net::Ipv4Addr;
 use std::sync::LazyLock;

@@ -6,37 +6,42 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use campanile_test::{Process, RedisServer, eventually};
-use tempfile::TempDir;
+use campanile_test::history::{Cause, HistoryRecorder, Order, Transactions};
+use campanile_test::{RedisServer, eventually};
 
-use crate::invoices::{self, Invoice};
-use crate::{KAFKA, PARTITIONS, TIMEOUT, Topics, group};
+use crate::history::TestHistory;
+use crate::worker::Worker;
+use crate::{KAFKA, PARTITIONS, TIMEOUT, Topics, group, history, invoices, store};
 
 const INSTANCES: usize = 2;
 const ACCOUNTS: usize = 256;
 /// For the classic protocol; in the newer one, the broker sets these.
 const SHORT_SESSION: &[&str] = &["session.timeout.ms=2000", "heartbeat.interval.ms=200"];
+/// The lock's time to live in the consumers.
+const LOCK_TTL: Duration = Duration::from_secs(2);
 /// Records produced per second.
 const RECORDS_PER_SECOND: usize = 1_000;
 
 #[test]
 fn process_faults_bill_each_record_once_in_account_order() {
-    let unit_of = |invoice: &Invoice| format!("{}@{}", invoice.partition, invoice.offset);
-    run_with_faults("each record", &["group.protocol=consumer"], None, unit_of);
+    run_with_faults("each record", &["group.protocol=consumer"], None, &[Cause::Unguarded]);
 }
 
 #[test]
 fn process_faults_bill_each_key_once_despite_repeats() {
     let redis = RedisServer::start().unwrap();
-    run_with_faults("each key", SHORT_SESSION, Some(redis), |invoice| invoice.id.clone());
+    let killed = [Cause::KilledAfterEffect, Cause::KilledBeforeEffect];
+    let causes = [&killed[..], &[Cause::Suspended, Cause::Dropped]].concat();
+    run_with_faults("each key", SHORT_SESSION, Some(redis), &causes);
 }
 
-/// Injects faults into processes and checks that there is one invoice for each unit that `unit_of` names.
+/// Injects faults into processes, and judges their history. Keys may be processed again only for these
+/// causes.
 fn run_with_faults(
     name: &str,
     options: &'static [&'static str],
     redis: Option<RedisServer>,
-    unit_of: impl Fn(&Invoice) -> String,
+    causes: &[Cause],
 ) {
     let records = env_or("CAMPANILE_TRANSACTION_RECORDS", 20_000) as usize;
     let kills = env_or("CAMPANILE_TRANSACTION_KILLS", 10);
@@ -44,17 +49,20 @@ fn run_with_faults(
     println!("{name}: seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     let topics = Topics::create();
+    let transactions = Some(Transactions::Broker);
+    let history = TestHistory::with_transactions(Order::Key, LOCK_TTL, transactions);
+    let has_keys = redis.is_some();
     // Also set if an assertion fails, so that the producer's thread ends.
     let faults_done = SetOnDrop(Arc::new(AtomicBool::new(false)));
     let producer_thread = thread::spawn({
         let (topics, faults_done, rng) = (topics.clone(), faults_done.0.clone(), rng.fork());
-        move || produce_until(&topics, records, &faults_done, rng)
+        let recorder = history.recorder.clone();
+        move || produce_until(&topics, &recorder, has_keys, records, &faults_done, rng)
     });
 
     let url = redis.as_ref().map_or_else(|| "none".to_owned(), RedisServer::url);
-    let mut launcher =
-        Launcher { topics, url, options, folder: TempDir::new().unwrap(), starts: 0 };
-    let mut members: Vec<Process> = (0..INSTANCES).map(|n| launcher.start(n)).collect();
+    let launcher = Launcher { topics, url, options, history: &history };
+    let mut members: Vec<Worker> = (0..INSTANCES).map(|n| launcher.start(n)).collect();
     let (mut fenced, mut suspended) = (0, 0);
     for kill in 0..kills {
         thread::sleep(Duration::from_millis(rng.u64(300..1_500)));
@@ -63,9 +71,9 @@ fn run_with_faults(
         match kill % 5 {
             // The process's partitions are reassigned, and its open transaction is not committed.
             1 => {
-                member.pause().unwrap();
+                member.pause(&history);
                 thread::sleep(Duration::from_secs(4));
-                member.resume().unwrap();
+                member.resume(&history);
                 suspended += 1;
             }
             // Another process takes over the transactional id. A member that replaces its producer after
@@ -73,19 +81,19 @@ fn run_with_faults(
             2 => {
                 let mut successor = launcher.start(instance);
                 let exits = || {
-                    let exited = member.exited().transpose().map(|status| (status, false));
-                    exited.or_else(|| Some((successor.exited().transpose()?, true)))
+                    let exited = member.exited().map(|status| (status, false));
+                    exited.or_else(|| Some((successor.exited()?, true)))
                 };
                 let Some((status, is_successor)) = eventually(TIMEOUT, exits) else {
-                    let (log, other) = (member.log().unwrap(), successor.log().unwrap());
+                    let (log, other) = (member.log(), successor.log());
                     panic!("neither process was fenced; they logged: {log}; {other}");
                 };
                 if !is_successor {
                     std::mem::swap(member, &mut successor);
                 }
                 // The one that exits is `successor` now.
-                let log = successor.log().unwrap();
-                assert!(!status.unwrap().success() && log.contains("fenced"), "{log}");
+                let log = successor.log();
+                assert!(!status.success() && log.contains("fenced"), "{log}");
                 println!(
                     "fenced: {}",
                     if is_successor { "the successor" } else { "the former process" }
@@ -93,33 +101,34 @@ fn run_with_faults(
                 fenced += 1;
             }
             _ => {
-                member.kill().unwrap();
-                *member = launcher.start(instance);
+                members.remove(instance).kill(&history);
+                members.insert(instance, launcher.start(instance));
             }
         }
     }
     drop(faults_done);
-    let (records, keys) = producer_thread.join().unwrap();
-    let settings = KAFKA.consumer_config(&launcher.topics.payments);
-    group::wait_until_committed(&settings, &launcher.topics.payments, PARTITIONS, TIMEOUT);
-    for mut member in members {
-        let status = member.terminate().unwrap();
-        assert!(status.success(), "{status}: {}", member.log().unwrap());
-    }
+    let keys = producer_thread.join().unwrap();
+    let payments = &launcher.topics.payments;
+    group::wait_until_committed(&KAFKA.consumer_config(payments), payments, PARTITIONS, TIMEOUT);
+    members.into_iter().for_each(Worker::stop);
 
     let invoices = invoices::read(&KAFKA, &launcher.topics.invoices, "read_committed");
     let all = invoices::read(&KAFKA, &launcher.topics.invoices, "read_uncommitted").len();
-    let expected = if redis.is_some() { keys } else { records };
-    let violations = invoices::violations(&invoices, expected, unit_of);
-    println!(
-        "storm: transactions, {name}: {records} records, {keys} keys, {} violations; {kills} processes \
-         ended or held, {suspended} of them stood still and {fenced} were fenced, {} outputs were \
-         aborted; seed {seed}",
-        violations.len(),
-        all - invoices.len(),
+    invoices::record(&history, &KAFKA, payments, &invoices);
+    if let Some(redis) = &redis {
+        let (entries, at) = (store::read_entries([redis], "bills"), history.recorder.now());
+        for key in (0..keys).map(|id| format!("p-{id}")) {
+            history.recorder.entry(at, &key, entries.get(&key));
+        }
+    }
+    history.judge(causes).finish(
+        &format!("transactions, {name}"),
+        format_args!(
+            "{kills} processes ended or held, {suspended} of them stood still and {fenced} were \
+             fenced, {} outputs were aborted; seed {seed}",
+            all - invoices.len(),
+        ),
     );
-    let shown: Vec<_> = violations.iter().take(10).collect();
-    assert!(shown.is_empty(), "the first of {}: {shown:#?}", violations.len());
 }
 
 struct SetOnDrop(Arc<AtomicBool>);
@@ -131,13 +140,16 @@ impl Drop for SetOnDrop {
 }
 
 /// Produces at least `min_records` records, and until `faults_done` is set: a process learns that
-/// it is fenced only when it commits. Counts the records and the keys.
+/// it is fenced only when it commits. Counts the keys. They are those of the records, too, if
+/// `has_keys` is set.
 fn produce_until(
     topics: &Topics,
+    recorder: &HistoryRecorder,
+    has_keys: bool,
     min_records: usize,
     faults_done: &AtomicBool,
     mut rng: fastrand::Rng,
-) -> (usize, usize) {
+) -> usize {
     let (mut records, mut keys) = (0, 0);
     while records < min_records || !faults_done.load(Ordering::Relaxed) {
         let chunk: Vec<_> = (0..RECORDS_PER_SECOND / 10)
@@ -145,35 +157,35 @@ fn produce_until(
                 let id = if keys > 0 && rng.u8(..20) == 0 { rng.usize(..keys) } else { keys };
                 keys = keys.max(id + 1);
                 // A repeat may belong to another account, and so to another partition.
-                topics.payment((id + rng.usize(..2)) % ACCOUNTS, id)
+                let account = (id + rng.usize(..2)) % ACCOUNTS;
+                let key = has_keys.then(|| format!("p-{id}"));
+                (topics.payment(account, id), key, Some(format!("a-{account}")))
             })
             .collect();
         records += chunk.len();
-        KAFKA.producer().produce_all(chunk).unwrap();
+        history::produce(recorder, KAFKA.producer(), &topics.payments, chunk);
         thread::sleep(Duration::from_millis(100));
     }
-    (records, keys)
+    keys
 }
 
-struct Launcher {
+struct Launcher<'a> {
     topics: Topics,
     url: String,
     options: &'static [&'static str],
-    folder: TempDir,
-    starts: u32,
+    history: &'a TestHistory,
 }
 
-impl Launcher {
+impl Launcher<'_> {
     /// Starts an instance, or restarts it.
-    fn start(&mut self, instance: usize) -> Process {
-        self.starts += 1;
+    fn start(&self, instance: usize) -> Worker {
         let Topics { payments, invoices } = &self.topics;
         let mut command = Command::new(env!("CARGO_BIN_EXE_biller"));
         let id = format!("{payments}-{instance}");
         command.args([&KAFKA.bootstrap(), payments, payments, invoices, &id, &self.url]);
         // So short that a kill is likely to hit an open transaction.
-        command.arg("interval_ms=20").args(self.options);
-        Process::spawn(&command, self.folder.path().join(format!("log-{}", self.starts))).unwrap()
+        command.arg(self.history.folder()).arg("interval_ms=20").args(self.options);
+        Worker::start(&command, self.history)
     }
 }
 

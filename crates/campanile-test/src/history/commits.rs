@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use super::HistoryRecorder;
@@ -34,15 +35,19 @@ impl HistoryRecorder {
     /// Fails if the broker does not answer.
     pub fn record_commits(&self, config: &ClientConfig, group: &str) -> Result<usize, ServerError> {
         let mut config = config.clone();
-        config.set("group.id", format!("{group}-auditor"));
+        config.set("group.id", format!("{group}-auditor")).set("enable.partition.eof", "true");
+        // A fetch that finds nothing new ends at once.
+        config.set("fetch.wait.max.ms", "10");
         let consumer: BaseConsumer = config.create()?;
+        config.set("isolation.level", "read_uncommitted");
+        let uncommitted: BaseConsumer = config.create()?;
         let metadata = consumer.fetch_metadata(Some(OFFSETS_TOPIC), REQUEST_TIMEOUT)?;
         let mut count = 0;
         // How far the broker's clock is ahead of the history's.
         let ahead = unix_micros().saturating_sub(self.now());
         for topic in metadata.topics() {
             for partition in topic.partitions() {
-                for commit in read(&consumer, partition.id(), group)? {
+                for commit in read(&consumer, &uncommitted, partition.id(), group)? {
                     let at = (commit.at * 1_000).saturating_sub(ahead);
                     self.committed(at, &commit.topic, commit.partition, commit.offset);
                     count += 1;
@@ -53,33 +58,47 @@ impl HistoryRecorder {
     }
 }
 
-/// Reads the commits of a group from a partition of the topic of all commits, in order.
-fn read(consumer: &BaseConsumer, partition: i32, group: &str) -> Result<Vec<Commit>, ServerError> {
-    let end = consumer.fetch_watermarks(OFFSETS_TOPIC, partition, REQUEST_TIMEOUT)?.1;
+/// Reads the commits of a group from a partition of the topic of all commits, in order. Those of
+/// transactions that were aborted are no commits, and those of open ones are awaited.
+fn read(
+    consumer: &BaseConsumer,
+    uncommitted: &BaseConsumer,
+    partition: i32,
+    group: &str,
+) -> Result<Vec<Commit>, ServerError> {
+    let end_of = |consumer: &BaseConsumer| {
+        let watermarks = consumer.fetch_watermarks(OFFSETS_TOPIC, partition, REQUEST_TIMEOUT);
+        watermarks.map(|(_, end)| end)
+    };
+    let end = end_of(uncommitted)?;
     let mut commits = Vec::new();
     if end == 0 {
         return Ok(commits);
     }
+    let not_ready = || ServerError::NotReady {
+        server: "the topic of the group's commits".into(),
+        within: TIMEOUT,
+        log: String::new(),
+    };
+    let is_decided = || end_of(consumer).is_ok_and(|decided| decided >= end).then_some(());
+    eventually(TIMEOUT, is_decided).ok_or_else(not_ready)?;
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(OFFSETS_TOPIC, partition, Offset::Beginning)?;
     consumer.assign(&list)?;
     let all_read = || {
         while let Some(message) = consumer.poll(POLL_TIMEOUT) {
-            // Errors are those of connections, which librdkafka opens again.
-            let Ok(message) = message else { continue };
-            commits.extend(parse_commit(&message, group));
-            if message.offset() == end - 1 {
-                return Some(());
+            match message {
+                Ok(message) => commits.extend(parse_commit(&message, group)),
+                // The last messages may be markers of transactions, which are not returned.
+                Err(KafkaError::PartitionEOF(_)) => return Some(()),
+                // Errors are those of connections, which librdkafka opens again.
+                Err(_) => {}
             }
         }
         None
     };
     let read = eventually(TIMEOUT, all_read);
-    read.ok_or_else(|| ServerError::NotReady {
-        server: "the topic of the group's commits".into(),
-        within: TIMEOUT,
-        log: String::new(),
-    })?;
+    read.ok_or_else(not_ready)?;
     Ok(commits)
 }
 

@@ -7,8 +7,8 @@ use std::{fmt, io};
 
 use campanile_core::{Clock, LockHandle};
 use campanile_history::{
-    Begin, Entry, Event, Fault, FaultKind, Partition, Position, Recorder, Sent, Settings, Skipped,
-    State, Visible,
+    Begin, Entry, Event, Fault, FaultKind, Partition, Position, Published, Recorder, Sent,
+    Settings, Skipped, State, Visible,
 };
 
 use super::{AnswersLayer, RunRecorder, RunsLayer};
@@ -141,6 +141,13 @@ impl HistoryRecorder {
     pub fn visible(&self, process: &str, run: u64) {
         let (at, process) = (self.now(), process.into());
         self.record(&Event::Visible(Visible { at, process, run }));
+    }
+
+    /// Records that a reader of committed messages has read an output of a record at `to`. The output
+    /// names its record.
+    pub fn output(&self, record: &campanile_core::Coordinates, to: &campanile_core::Coordinates) {
+        let (at, record, to) = (self.now(), coordinates(record), coordinates(to));
+        self.record(&Event::Output(Published { at, record, to }));
     }
 
     /// Records a fault, from a time before it began until a time after it ended.
