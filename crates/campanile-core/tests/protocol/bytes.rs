@@ -1,11 +1,12 @@
 //! The stored form of an entry: 44 bytes and a tail.
 
-use campanile_core::{Details, Entry, State, Unreadable};
+use bytes::Bytes;
+use campanile_core::{Details, Entry, Operation, State, Unreadable, step};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::check::check;
-use crate::draft::{Draft, ME, NOW, SECOND, fingerprint, owner, time, token};
+use crate::draft::{Draft, ME, NOW, SECOND, fingerprint, my_grant, owner, time, token};
 
 /// An entry with a recognizable value in every field.
 fn full() -> Draft {
@@ -103,6 +104,19 @@ fn unreadable_bytes_report_the_reason() {
 }
 
 #[test]
+fn unreadable_displays_the_reason() {
+    for (reason, expected) in [
+        (Unreadable::Short { length: 43 }, "43 bytes, shorter than the header of 44"),
+        (Unreadable::Version(0xC2), "first byte is 0xc2, expected 0xc1"),
+        (Unreadable::State(5), "unknown state 5"),
+        (Unreadable::Flags(64), "unknown flags 0x40"),
+        (Unreadable::Token, "the token is 2^53 or greater"),
+    ] {
+        assert_eq!(reason.to_string(), format!("unreadable entry: {expected}"));
+    }
+}
+
+#[test]
 fn stored_contents_are_never_displayed() {
     let secret = b"secret: 4111 1111 1111 1111 and so on, and so on, and on";
     let unreadable = Entry::from_bytes(secret).expect_err("unknown version");
@@ -134,6 +148,23 @@ fn details_are_stored_before_the_tail() {
         assert_eq!(entry.error().as_deref(), text.filter(|_| kind == 3));
         assert_eq!(entry.reply().map(|reply| &reply[..]), Some(tail).filter(|_| kind == 4));
         assert_eq!(&entry.to_bytes()[44..], [encoded, tail].concat());
+    }
+}
+
+#[test]
+fn completed_tail_kind_is_that_of_a_completed_entry() {
+    let details = Details::builder(owner(ME)).build();
+    for (has_details, has_reply) in [(false, false), (false, true), (true, false), (true, true)] {
+        let complete = Operation::Complete {
+            grant: my_grant(),
+            attempt: 1,
+            fingerprint: None,
+            reply: has_reply.then(|| Bytes::from_static(b"done")),
+            details: has_details.then(|| details.clone()),
+        };
+        let (entry, _) = step(None, &complete, time(NOW));
+        let stored = entry.expect("completed").to_bytes();
+        assert_eq!(Entry::completed_tail_kind(has_details, has_reply), stored[6]);
     }
 }
 
