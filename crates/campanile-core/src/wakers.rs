@@ -105,3 +105,36 @@ impl<T: Watch> Drop for Watcher<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio_test::{assert_pending, task};
+
+    use super::*;
+
+    impl Watch for Arc<Wakers> {
+        fn wakers(&self) -> &Wakers {
+            self
+        }
+    }
+
+    #[test]
+    fn slot_of_dropped_watcher_is_used_again() {
+        let wakers = Arc::new(Wakers::default());
+        let mut kept = Watcher::new(wakers.clone());
+        let mut task = task::spawn(());
+        task.enter(|cx, _| {
+            assert_pending!(kept.poll(cx, |_| None::<()>));
+            for _ in 0..100 {
+                let mut dropped = Watcher::new(wakers.clone());
+                assert_pending!(dropped.poll(cx, |_| None::<()>));
+                assert_pending!(dropped.poll(cx, |_| None::<()>));
+            }
+        });
+        assert_eq!(wakers.lock().len(), 2);
+        wakers.wake_all();
+        assert!(task.is_woken());
+    }
+}

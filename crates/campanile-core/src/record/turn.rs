@@ -121,6 +121,33 @@ mod tests {
     }
 
     #[test]
+    fn progress_is_what_was_set_last() {
+        let record = Record::builder("t", 0, 0).build();
+        let progress = || {
+            (
+                record.is_ahead(),
+                record.is_processing(),
+                record.is_recording(),
+                record.is_duplicate(),
+            )
+        };
+        assert_eq!(progress(), (false, false, false, false));
+        record.start(true);
+        assert_eq!(progress(), (true, false, false, false));
+        record.begin_turn();
+        assert_eq!(progress(), (false, false, false, false));
+        record.set_processing();
+        record.begin_turn(); // not ahead any more, so nothing changes
+        assert_eq!(progress(), (false, true, false, false));
+        record.interrupt().set_recording();
+        assert_eq!(progress(), (false, false, true, false));
+        record.interrupt().set_duplicate();
+        assert_eq!(progress(), (false, false, false, true));
+        record.start(false);
+        assert_eq!(progress(), (false, false, false, false));
+    }
+
+    #[test]
     fn restart_clears_recording_and_interrupted() {
         let record = Record::builder("t", 0, 0).build();
         record.set_interrupted();
@@ -128,5 +155,16 @@ mod tests {
         assert!(record.is_recording() && record.interrupt().is_set());
         record.start(false);
         assert!(!record.is_recording() && !record.interrupt().is_set());
+    }
+
+    #[test]
+    fn turn_is_cancelled_only_by_an_interrupt() {
+        let record = Record::builder("t", 0, 0).build();
+        record.start(true);
+        let turn = record.interrupt().turn().expect("the record is ahead");
+        record.begin_turn();
+        assert!(!turn.is_cancelled());
+        record.set_interrupted();
+        assert!(turn.is_cancelled());
     }
 }

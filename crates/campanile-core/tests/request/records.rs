@@ -1,7 +1,9 @@
 //! Records and headers, as Kafka defines them.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
-use campanile_core::{Record, Request};
+use campanile_core::{Record, RecordBuilder, Request, Timestamp};
 
 #[test]
 fn headers_keep_order_repeats_and_nulls() {
@@ -63,12 +65,34 @@ fn request_parts_round_trip() {
 
 #[test]
 fn record_size_counts_all_parts() {
-    let empty = Record::builder("t", 0, 0).build().size();
-    let full = Record::builder("t", 0, 0)
-        .key(vec![0; 100])
-        .payload(vec![0; 1000])
-        .header("name", vec![0; 10_000])
-        .build()
-        .size();
-    assert!(full >= empty + 11_104, "{full} with all parts, {empty} without");
+    let size = |builder: RecordBuilder| builder.build().size();
+    let empty = || Record::builder("t", 0, 0);
+    assert!(size(empty()) >= size_of::<Record>());
+    assert_eq!(size(empty().key(vec![0; 100])), size(empty()) + 100);
+    assert_eq!(size(empty().payload(vec![0; 1000])), size(empty()) + 1000);
+    let header = size(empty().null_header("")) - size(empty());
+    assert!(header > 0);
+    let full = empty().key("k").payload("pp").header("abc", "defg").null_header("hijkl");
+    assert_eq!(size(full), size(empty()) + 1 + 2 + 3 + 4 + 5 + 2 * header);
+}
+
+#[test]
+fn record_returns_what_it_was_built_with() {
+    let timestamp = Timestamp::CreateTime(SystemTime::UNIX_EPOCH);
+    let record = Record::builder("payments", 3, 42).key("account").timestamp(timestamp).build();
+    assert_eq!((record.topic(), record.partition(), record.offset()), ("payments", 3, 42));
+    assert_eq!(record.key(), Some(&Bytes::from("account")));
+    assert_eq!(record.timestamp(), Some(timestamp));
+    assert_eq!((record.headers().len(), record.headers().is_empty()), (0, true));
+    let record = Record::builder("payments", 3, 42).header("a", "1").null_header("b").build();
+    assert_eq!((record.headers().len(), record.headers().is_empty()), (2, false));
+    assert_eq!((record.key(), record.timestamp()), (None, None));
+}
+
+#[test]
+fn record_remembers_a_wait_for_another_process() {
+    let record = Record::builder("t", 0, 0).build();
+    assert!(!record.has_waited_elsewhere());
+    record.set_waited_elsewhere();
+    assert!(record.has_waited_elsewhere());
 }
