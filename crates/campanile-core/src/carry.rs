@@ -117,3 +117,40 @@ impl<T> CarryLock for WithLock<T> {
         self.lock.as_ref()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Record;
+    use crate::lock::tests::new_lock;
+
+    fn check<R: CarryLock>(mut request: R) {
+        assert!(request.lock_handle().is_none());
+        request.set_lock(new_lock());
+        assert_eq!(request.lock_handle().map(LockHandle::token), Some(new_lock().token()));
+    }
+
+    #[test]
+    fn every_request_keeps_its_lock() {
+        check(Request::new(Record::builder("t", 0, 0).build(), ()));
+        check(http::Request::new(()));
+        check(WithLock::new(()));
+    }
+
+    #[test]
+    fn wrapped_request_is_accessible() {
+        let mut job = WithLock::new(vec![1]);
+        job.push(2);
+        WithLock::extensions_mut(&mut job).insert("kept");
+        assert_eq!(WithLock::extensions(&job).get::<&str>(), Some(&"kept"));
+        assert!(job.interrupt().is_none());
+        assert_eq!(job.into_inner(), [1, 2]);
+    }
+
+    #[test]
+    fn interrupt_is_that_of_the_record() {
+        let record = Record::builder("t", 0, 7).build();
+        let interrupt = CarryLock::interrupt(&Request::new(record, ()));
+        assert_eq!(interrupt.map(|interrupt| interrupt.record().offset()), Some(7));
+    }
+}

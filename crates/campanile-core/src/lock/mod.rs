@@ -175,7 +175,7 @@ const fn decode_cause(code: u8) -> Option<LostCause> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use tokio_test::{assert_pending, assert_ready, task};
 
     use super::*;
@@ -188,6 +188,57 @@ mod tests {
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
         let grant = Grant { token: FencingToken::new(7).unwrap(), owner: Owner::new(1).unwrap() };
         LockControl::new(store_key, key, grant, 1, clock, Duration::from_secs(10))
+    }
+
+    /// A lock that is held for ten seconds of a clock that stands still.
+    pub(crate) fn new_lock() -> LockHandle {
+        new_control(&Arc::default()).lock_handle().clone()
+    }
+
+    #[test]
+    fn lock_shows_its_grant() {
+        let lock = new_lock();
+        assert_eq!((lock.key().as_bytes(), lock.namespace().as_str()), (&b"k"[..], "n"));
+        assert_eq!((lock.token().get(), lock.attempt()), (7, 1));
+        assert_eq!(lock.grant().token, lock.token());
+        assert_eq!(lock.store_key().namespace(), lock.namespace());
+        let shown = format!("{lock:?}");
+        assert!(shown.contains("token: 7, attempt: 1, remaining: 10s"), "{shown}");
+    }
+
+    #[test]
+    fn cause_of_loss_wakes_nobody() {
+        let clock = Arc::new(AtomicU64::new(0));
+        let control = new_control(&clock);
+        let mut lost = task::spawn(control.lock_handle().lost());
+        assert_pending!(lost.poll());
+        assert_eq!((control.cause(), control.loss()), (None, None));
+        clock.store(10, Ordering::Relaxed);
+        assert_eq!(control.cause(), Some(LostCause::Expired));
+        assert!(!lost.is_woken());
+        assert_eq!(control.loss().map(|lost| lost.cause), Some(LostCause::Expired));
+        assert!(lost.is_woken());
+    }
+
+    #[test]
+    fn every_cause_is_kept() {
+        use LostCause::{Ended, Expired, MaxHold, Superseded};
+        for cause in [Superseded, Expired, MaxHold, Ended] {
+            let control = new_control(&Arc::default());
+            control.lose(cause);
+            assert_eq!(control.cause(), Some(cause));
+            assert_eq!(control.lock_handle().check().map_err(|lost| lost.cause), Err(cause));
+        }
+    }
+
+    #[test]
+    fn control_keeps_what_the_handler_did() {
+        let control = new_control(&Arc::default());
+        assert_eq!(control.deadline(), Duration::from_secs(10));
+        assert!(!control.is_effect_possible() && control.completion().is_none());
+        control.set_effect_possible();
+        control.complete(Completion { reply: None, at: SystemTime::UNIX_EPOCH });
+        assert!(control.is_effect_possible() && control.completion().is_some());
     }
 
     #[test]
