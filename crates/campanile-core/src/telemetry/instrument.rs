@@ -56,3 +56,31 @@ pub enum InstrumentKind {
 /// The values of some of an instrument's attributes.
 #[doc(hidden)]
 pub type Labels<'a> = &'a [(&'static str, &'a str)];
+
+#[cfg(test)]
+mod tests {
+    use super::super::instruments::{BUFFERED_SIZE, REQUESTS, STORE_BATCHES, STORE_CALLS};
+    use super::super::{INSTRUMENTS, buckets};
+    use super::*;
+
+    #[test]
+    fn prometheus_name_has_unit_and_kind() {
+        for (instrument, name) in [
+            (&REQUESTS, "campanile_requests_total"),
+            (&STORE_CALLS, "campanile_store_call_duration_seconds"),
+            (&BUFFERED_SIZE, "campanile_consumer_buffered_size_bytes"),
+            (&STORE_BATCHES, "campanile_store_batch_size"),
+        ] {
+            assert_eq!(instrument.prometheus_name(), name);
+        }
+    }
+
+    #[test]
+    fn buckets_are_those_of_every_histogram() {
+        let is_histogram =
+            |it: &&&Instrument| matches!(it.kind, InstrumentKind::Histogram([_, ..]));
+        let histograms = INSTRUMENTS.iter().filter(is_histogram).map(|it| it.name);
+        assert!(buckets().map(|(name, _)| name).eq(histograms));
+        assert!(buckets().any(|(name, _)| name == STORE_CALLS.name));
+    }
+}

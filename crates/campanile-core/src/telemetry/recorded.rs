@@ -169,3 +169,90 @@ impl<E> fmt::Debug for ResultHistogram<E> {
         f.write_str("ResultHistogram")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics::with_local_recorder;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::super::instruments::{
+        BUFFERED_SIZE, NAMESPACE, SETTLEMENTS_REFUSED, STORE_BATCHES, STORE_CALLS, STORE_ERRORS,
+    };
+    use super::super::{SettlementKind, StoreErrorType};
+    use super::*;
+
+    /// Returns the samples that were recorded, without those of quantiles, in order.
+    fn samples(record: impl FnOnce()) -> Vec<String> {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        with_local_recorder(&recorder, record);
+        let text = handle.render();
+        let is_sample = |line: &&str| !line.is_empty() && !line.contains("quantile");
+        let mut samples: Vec<_> = text.lines().filter(is_sample).map(ToOwned::to_owned).collect();
+        samples.sort_unstable();
+        samples
+    }
+
+    #[test]
+    fn every_value_of_a_family_exists_from_the_start() {
+        let samples = samples(|| {
+            let labels: Labels<'_> = &[(NAMESPACE, "n")];
+            let refused: Family<SettlementKind, Counter> =
+                Family::new(&SETTLEMENTS_REFUSED, labels);
+            refused.of(SettlementKind::Release).increment(2);
+        });
+        let sample = |kind, value| {
+            format!(
+                "campanile_settlements_refused{{campanile_namespace=\"n\",\
+                 campanile_settlement=\"{kind}\"}} {value}"
+            )
+        };
+        for expected in
+            [sample("complete", 0), sample("fail", 0), sample("release", 2), sample("give_up", 0)]
+        {
+            assert!(samples.contains(&expected), "{expected} is not in {samples:#?}");
+        }
+    }
+
+    #[test]
+    fn gauge_is_set_and_counts_its_owners() {
+        let samples = samples(|| {
+            let gauge = Gauge::new(&BUFFERED_SIZE, &[]);
+            gauge.set(5.0);
+            gauge.increment();
+            gauge.increment();
+            gauge.decrement();
+        });
+        assert!(samples.contains(&"campanile_consumer_buffered_size 6".to_owned()), "{samples:#?}");
+    }
+
+    #[test]
+    fn series_of_an_error_exists_once_it_has_occurred() {
+        let samples = samples(|| {
+            let calls: ResultHistogram<StoreErrorType> = ResultHistogram::new(&STORE_CALLS, &[]);
+            calls.record(None, 0.5);
+            calls.record(Some(StoreErrorType::Timeout), 2.0);
+            calls.record(Some(StoreErrorType::Timeout), 3.0);
+        });
+        let sums: Vec<_> = samples.iter().filter(|sample| sample.contains("_sum")).collect();
+        assert_eq!(
+            sums,
+            [
+                "campanile_store_call_duration_sum 0.5",
+                "campanile_store_call_duration_sum{error_type=\"timeout\"} 5"
+            ]
+        );
+    }
+
+    #[test]
+    fn unit_is_that_of_the_instrument() {
+        for (instrument, unit) in [
+            (&STORE_CALLS, Unit::Seconds),
+            (&BUFFERED_SIZE, Unit::Bytes),
+            (&STORE_BATCHES, Unit::Count),
+            (&STORE_ERRORS, Unit::Count),
+        ] {
+            assert_eq!(unit_of(instrument), unit, "{}", instrument.name);
+        }
+    }
+}
