@@ -81,3 +81,22 @@ where
         error::find(error).map(&self.classify)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_classifier_with_an_opinion_decides() {
+        let on_permanent = || on(|_: &error::Permanent| Disposition::DeadLetter);
+        let on_skip = || on(|_: &error::Skip| Disposition::Skip);
+        let all = |_: &(dyn Error + 'static)| Some(Disposition::Stop);
+        let both = error::permanent(error::skip("no"));
+        let skip = error::skip("no");
+        assert_eq!((on_permanent(), on_skip()).classify(&both), Some(Disposition::DeadLetter));
+        assert_eq!((on_skip(), on_permanent()).classify(&both), Some(Disposition::Skip));
+        assert_eq!((on_permanent(), on_skip()).classify(&skip), Some(Disposition::Skip));
+        assert_eq!((on_permanent(), all).classify(&skip), Some(Disposition::Stop));
+        assert_eq!(on_permanent().classify(&skip), None);
+    }
+}

@@ -86,3 +86,16 @@ impl FingerprintHasher {
         Fingerprint(NonZeroU64::new(u64::from_be_bytes(first)).unwrap_or(NonZeroU64::MIN))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprint_is_the_same_in_every_version() {
+        let fingerprint = Fingerprint::of(b"cents: 100");
+        assert_eq!(format!("{fingerprint:?}"), "Fingerprint(3b487a00513e8690)");
+        assert_eq!(Fingerprint::from_bits(fingerprint.to_bits()), Some(fingerprint));
+        assert_eq!(Fingerprint::from_bits(0), None);
+    }
+}

@@ -155,3 +155,63 @@ pub struct Command {
     /// How long the entry is kept after the operation.
     pub retention: Retention,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retention_is_that_of_the_state() {
+        const DAY: Duration = Duration::from_secs(86_400);
+        let [attempts, completed, failed] = [DAY * 7, DAY * 7, DAY * 30];
+        assert_eq!(Retention::default(), Retention { attempts, completed, failed });
+        let [attempts, completed, failed] = [DAY, DAY * 2, DAY * 3];
+        let retention = Retention { attempts, completed, failed };
+        for (state, expected) in [
+            (State::Processing, attempts),
+            (State::Retrying, attempts),
+            (State::Completed, completed),
+            (State::Failed, failed),
+        ] {
+            assert_eq!(retention.of(state), expected, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn operations_have_the_names_of_the_protocol() {
+        let owner = Owner::new(1).unwrap();
+        let grant = Grant { token: FencingToken::ZERO, owner };
+        let (ttl, delay) = (Duration::ZERO, Duration::ZERO);
+        for (name, operation) in [
+            (
+                "acquire",
+                Operation::Acquire {
+                    owner,
+                    ttl,
+                    max_attempts: 1,
+                    fingerprint: None,
+                    floor: FencingToken::ZERO,
+                    details: None,
+                },
+            ),
+            ("renew", Operation::Renew { grant, ttl }),
+            (
+                "complete",
+                Operation::Complete {
+                    grant,
+                    attempt: 1,
+                    fingerprint: None,
+                    reply: None,
+                    details: None,
+                },
+            ),
+            ("fail", Operation::Fail { grant, delay, last: false, error: "".into() }),
+            ("release", Operation::Release { grant, ran: true }),
+            ("cancel", Operation::Cancel { owner }),
+            ("give_up", Operation::GiveUp { grant, reason: "".into() }),
+            ("redrive", Operation::Redrive { token: FencingToken::ZERO, force: false }),
+        ] {
+            assert_eq!(operation.name(), name);
+        }
+    }
+}

@@ -85,3 +85,24 @@ pub enum WithoutLock {
     /// The store was unavailable, and the user's predicate let the request through.
     StoreUnavailable,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reply_is_that_of_the_run_or_the_stored_one() {
+        let completed_at = SystemTime::UNIX_EPOCH;
+        let duplicate = |reply| Outcome::Duplicate(Duplicate::new(reply, 2, completed_at));
+        for (outcome, reply, is_duplicate) in [
+            (Outcome::Processed(1), Some(1), false),
+            (Outcome::WithoutLock(2, WithoutLock::MissingKey), Some(2), false),
+            (duplicate(Some(3)), Some(3), true),
+            (duplicate(None), None, true),
+            (Outcome::GivenUp(GivenUp::new(4, None)), None, false),
+        ] {
+            assert_eq!(outcome.is_duplicate(), is_duplicate, "{outcome:?}");
+            assert_eq!(outcome.into_reply(), reply);
+        }
+    }
+}

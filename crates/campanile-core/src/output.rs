@@ -107,3 +107,67 @@ impl fmt::Debug for Output {
         write!(f, "Output({})", self.topic)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tracing::Span;
+
+    use super::*;
+    use crate::Headers;
+    use crate::trace::{Tracer, set_tracer};
+
+    #[test]
+    fn size_counts_all_parts() {
+        let empty = || Output::to("t");
+        assert_eq!(empty().size(), size_of::<Output>());
+        let header = size_of::<String>();
+        let full = empty().key("k").payload("pp").header("abc", "defg").null_header("hijkl");
+        assert_eq!(full.size(), empty().size() + 1 + 2 + 3 + 4 + 5 + 2 * header);
+    }
+
+    #[test]
+    fn output_contains_what_was_set() {
+        let timestamp = Timestamp::CreateTime(std::time::SystemTime::UNIX_EPOCH);
+        let output = Output::to("t").header("a", "1").null_header("b").timestamp(timestamp);
+        let headers = [("a".to_owned(), Some(Bytes::from("1"))), ("b".to_owned(), None)];
+        assert_eq!((output.timestamp, &output.headers[..]), (Some(timestamp), &headers[..]));
+    }
+
+    const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    /// A tracer with one span, which is always the current one.
+    struct OneSpan;
+
+    impl Tracer for OneSpan {
+        fn follow(&self, _: &Span, _: &Headers) {}
+
+        fn current(&self) -> Option<TraceContext> {
+            TRACE.parse().ok()
+        }
+
+        fn current_state(&self) -> Option<String> {
+            Some("a=1".to_owned())
+        }
+
+        fn link_completed(&self, _: &TraceContext) {}
+    }
+
+    /// The only test of this process that sets the tracer.
+    #[test]
+    fn current_trace_replaces_a_state_and_never_a_trace() {
+        let texts = |output: Output| -> Vec<(String, Bytes)> {
+            let value = |(name, value): (String, Option<Bytes>)| Some((name, value?));
+            output.with_current_trace().headers.into_iter().filter_map(value).collect()
+        };
+        assert_eq!((TraceContext::current(), texts(Output::to("t"))), (None, vec![]));
+        set_tracer(OneSpan).unwrap();
+        assert!(set_tracer(OneSpan).is_err());
+        assert_eq!(TraceContext::current(), TRACE.parse().ok());
+        let header = |name: &str, value: &'static str| (name.to_owned(), Bytes::from(value));
+        let traced = vec![header("traceparent", TRACE), header("tracestate", "a=1")];
+        assert_eq!(texts(Output::to("t")), traced);
+        assert_eq!(texts(Output::to("t").header("tracestate", "b=2")), traced);
+        let other = || Output::to("t").header("traceparent", "x").header("tracestate", "b=2");
+        assert_eq!(texts(other()), [header("traceparent", "x"), header("tracestate", "b=2")]);
+    }
+}

@@ -97,3 +97,15 @@ pub enum Reply {
     /// No change: the stored value cannot be read.
     Corrupt,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_is_decided_at_a_whole_microsecond() {
+        let time = |nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos);
+        let answer = Answer::new(time(1_999), Reply::Renewed);
+        assert_eq!((answer.now, answer.reply), (time(1_000), Reply::Renewed));
+    }
+}

@@ -59,3 +59,31 @@ impl fmt::Debug for StoreKey {
         write!(f, "StoreKey({}/{})", self.namespace, self.digest_hex())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::hash_map::RandomState;
+    use std::hash::BuildHasher;
+
+    use super::*;
+
+    #[test]
+    fn digest_is_the_same_in_every_version() {
+        let key = IdempotencyKey::new("p-1").unwrap();
+        let namespace = Namespace::try_from("payments").unwrap();
+        let store_key = StoreKey::new(namespace.clone(), &key);
+        assert_eq!(store_key.digest_hex(), "007e5b36c415879c90ca70253f9101a0");
+        assert_eq!(store_key.namespace(), &namespace);
+        assert_eq!(StoreKey::from_digest(namespace, *store_key.digest()), store_key);
+        assert_eq!(format!("{store_key:?}"), "StoreKey(payments/007e5b36c415879c90ca70253f9101a0)");
+    }
+
+    #[test]
+    fn keys_differ_in_their_hashes() {
+        let hasher = RandomState::new();
+        let hash = |digest| {
+            hasher.hash_one(StoreKey::from_digest(Namespace::try_from("n").unwrap(), [digest; 16]))
+        };
+        assert_ne!(hash(1), hash(2));
+    }
+}

@@ -76,3 +76,21 @@ pub struct Grant {
     /// The nonce drawn by the client.
     pub owner: Owner,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_is_below_the_limit_and_displays_its_number() {
+        assert_eq!(FencingToken::new(FencingToken::LIMIT), None);
+        let last = FencingToken::new((1 << 53) - 1).unwrap();
+        assert_eq!((last.get(), last.to_string()), ((1 << 53) - 1, "9007199254740991".to_owned()));
+    }
+
+    #[test]
+    fn zero_is_no_nonce() {
+        assert_eq!(Owner::new(0), None);
+        assert_eq!(Owner::new(7).map(Owner::get), Some(7));
+    }
+}
