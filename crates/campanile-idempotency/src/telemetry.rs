@@ -137,3 +137,115 @@ impl StoreMetrics {
         self.errors.of(kind).increment(1);
     }
 }
+
+#[cfg(all(test, feature = "metrics"))]
+mod tests {
+    use std::time::SystemTime;
+
+    use campanile_core::telemetry::AttributeValue;
+    use campanile_core::{Duplicate, GivenUp, IdempotencyKey};
+    use metrics::with_local_recorder;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    /// Returns the samples that are not zero, in order.
+    fn samples(record: impl FnOnce()) -> Vec<String> {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        with_local_recorder(&recorder, record);
+        let text = handle.render();
+        let is_sample = |line: &&str| {
+            !line.is_empty()
+                && !line.ends_with(" 0")
+                && !line.contains("quantile")
+                && !line.starts_with('#')
+        };
+        let mut samples: Vec<_> = text.lines().filter(is_sample).map(ToOwned::to_owned).collect();
+        samples.sort_unstable();
+        samples
+    }
+
+    fn layer_samples(record: impl FnOnce(&LayerMetrics)) -> Vec<String> {
+        samples(|| record(&LayerMetrics::new(&Namespace::try_from("n").unwrap())))
+    }
+
+    fn sample(name: &str, labels: &str, value: u64) -> String {
+        format!("campanile_{name}{{campanile_namespace=\"n\",campanile_{labels}}} {value}")
+    }
+
+    #[test]
+    fn every_answer_has_its_outcome() {
+        let (key, at) = (IdempotencyKey::new("k").unwrap(), SystemTime::UNIX_EPOCH);
+        let error = |error: IdempotencyError| Err(BoxError::from(error));
+        for (answer, outcome) in [
+            (Ok(Outcome::Processed(())), RequestOutcome::Processed),
+            (Ok(Outcome::Duplicate(Duplicate::new(None, 1, at))), RequestOutcome::Duplicate),
+            (Ok(Outcome::GivenUp(GivenUp::new(1, None))), RequestOutcome::GivenUp),
+            (Ok(Outcome::WithoutLock((), WithoutLock::MissingKey)), RequestOutcome::WithoutLock),
+            (error(IdempotencyError::MissingKey), RequestOutcome::MissingKey),
+            (error(IdempotencyError::InvalidKey("x".into())), RequestOutcome::InvalidKey),
+            (error(IdempotencyError::Mismatch { key }), RequestOutcome::Mismatch),
+            (error(IdempotencyError::Store(StoreError::timeout("x"))), RequestOutcome::StoreError),
+            (error(IdempotencyError::ShuttingDown), RequestOutcome::ShuttingDown),
+            (Err("x".into()), RequestOutcome::ServiceError),
+        ] {
+            assert_eq!(request_outcome(&answer), outcome, "{answer:?}");
+            let text = RequestOutcome::ATTRIBUTE.values[outcome as usize];
+            let counted = layer_samples(|metrics| metrics.count_answer(&answer));
+            assert_eq!(counted, [sample("requests", &format!("request_outcome=\"{text}\""), 1)]);
+        }
+    }
+
+    #[test]
+    fn layer_counts_drops_unguarded_runs_and_losses() {
+        let dropped = layer_samples(|metrics| metrics.count_dropped());
+        assert_eq!(dropped, [sample("requests", "request_outcome=\"dropped\"", 1)]);
+        for (reason, text) in [
+            (WithoutLock::MissingKey, "missing_key"),
+            (WithoutLock::StoreUnavailable, "store_unavailable"),
+        ] {
+            let runs = layer_samples(|metrics| metrics.count_unguarded_run(reason));
+            let expected = sample("unguarded_runs", &format!("unguarded_cause=\"{text}\""), 1);
+            assert_eq!(runs, [expected]);
+        }
+        for (cause, text) in [
+            (LostCause::Superseded, "superseded"),
+            (LostCause::Expired, "expired"),
+            (LostCause::MaxHold, "max_hold"),
+        ] {
+            let lost = layer_samples(|metrics| metrics.count_lost(cause));
+            let expected = sample("locks_lost", &format!("lock_loss_cause=\"{text}\""), 1);
+            assert_eq!(lost, [expected]);
+        }
+        let ended = layer_samples(|metrics| metrics.count_lost(LostCause::Ended));
+        assert!(ended.is_empty(), "{ended:?}");
+    }
+
+    #[test]
+    fn call_is_measured_once_for_each_kind_of_operation() {
+        use StoreOperation::{Acquire, Renew, Settle};
+        let operations = [Settle, Acquire, Settle, Renew, Acquire];
+        let measured = samples(|| StoreMetrics::new().record_call(operations.into_iter(), 0.5));
+        for operation in ["acquire", "renew", "settle"] {
+            let labels = format!("{{campanile_store_operation=\"{operation}\"}}");
+            let count = format!("campanile_store_call_duration_count{labels} 1");
+            assert!(measured.contains(&count), "{count} is not in {measured:#?}");
+        }
+        assert!(measured.contains(&"campanile_store_batch_size_sum 5".to_owned()), "{measured:#?}");
+    }
+
+    #[test]
+    fn every_error_of_a_store_has_its_type() {
+        for (error, text) in [
+            (StoreError::unavailable("x"), "unavailable"),
+            (StoreError::timeout("x"), "timeout"),
+            (StoreError::unreadable("x"), "unreadable"),
+            (StoreError::overloaded("x"), "overloaded"),
+            (StoreError::misconfigured("x"), "misconfigured"),
+        ] {
+            let counted = samples(|| StoreMetrics::new().count_error(&error));
+            assert_eq!(counted, [format!("campanile_store_errors{{error_type=\"{text}\"}} 1")]);
+        }
+    }
+}
