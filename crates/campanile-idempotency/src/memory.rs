@@ -215,3 +215,103 @@ impl fmt::Debug for MemoryStore {
         f.debug_struct("MemoryStore").field("entries", &self.lock().by_key.len()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use campanile_core::{FencingToken, Grant, IdempotencyKey, Namespace, Operation, Owner, Reply};
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const HOUR: u64 = 3600;
+
+    /// A store with a clock in seconds.
+    fn new_store() -> (MemoryStore, Arc<AtomicU64>) {
+        let seconds = Arc::new(AtomicU64::new(2_000_000_000));
+        let clock = seconds.clone();
+        let now =
+            move || SystemTime::UNIX_EPOCH + Duration::from_secs(clock.load(Ordering::Relaxed));
+        (MemoryStore::with_clock(now), seconds)
+    }
+
+    fn key(namespace: &str, number: u64) -> StoreKey {
+        let key = IdempotencyKey::new(number.to_string()).unwrap();
+        StoreKey::new(Namespace::try_from(namespace).unwrap(), &key)
+    }
+
+    /// Completes a key without an entry, which is kept for an hour.
+    fn complete(store: &MemoryStore, key: StoreKey) {
+        let hour = Duration::from_secs(HOUR);
+        let retention = Retention { attempts: hour, completed: hour, failed: hour };
+        let grant = Grant { token: FencingToken::ZERO, owner: Owner::new(1).unwrap() };
+        let operation = Operation::Complete {
+            grant,
+            attempt: 1,
+            fingerprint: None,
+            reply: None,
+            details: None,
+        };
+        let answer = store.apply(Command { key, operation, retention }).now_or_never().unwrap();
+        assert_eq!(answer.unwrap().reply, Reply::Completed);
+    }
+
+    fn scan(store: &MemoryStore, cursor: &ScanCursor) -> ScanPage {
+        let filter = ScanFilter::new(Namespace::try_from("n").unwrap());
+        store.scan(&filter, cursor).now_or_never().unwrap().unwrap()
+    }
+
+    #[test]
+    fn scan_returns_each_live_entry_of_its_namespace_once() {
+        let (store, seconds) = new_store();
+        complete(&store, key("n", 0));
+        seconds.fetch_add(HOUR, Ordering::Relaxed); // the first entry has expired
+        complete(&store, key("other", 0));
+        for number in 1..2500 {
+            complete(&store, key("n", number));
+        }
+        let mut found = Vec::new();
+        let (mut pages, mut cursor) = (0, ScanCursor::default());
+        loop {
+            let page = scan(&store, &cursor);
+            pages += 1;
+            found.extend(page.entries.into_iter().map(|(key, _)| *key.digest()));
+            match page.next {
+                Some(next) => cursor = next,
+                None => break,
+            }
+        }
+        let mut expected: Vec<_> = (1..2500).map(|number| *key("n", number).digest()).collect();
+        expected.sort_unstable();
+        assert!(found == expected, "{} entries in {pages} pages", found.len());
+        assert_eq!(pages, 3);
+    }
+
+    #[test]
+    fn page_that_is_just_full_is_the_last() {
+        let (store, _) = new_store();
+        (0..1000).for_each(|number| complete(&store, key("n", number)));
+        let page = scan(&store, &ScanCursor::default());
+        assert_eq!((page.entries.len(), page.next), (1000, None));
+    }
+
+    #[test]
+    fn expired_entries_are_removed() {
+        let (store, seconds) = new_store();
+        for number in 0..10_000 {
+            complete(&store, key("n", number));
+            seconds.fetch_add(HOUR / 100, Ordering::Relaxed); // a hundred entries are alive
+        }
+        let kept = store.lock().by_key.len();
+        assert!((100..=1024).contains(&kept), "{kept} entries are kept");
+        assert!(format!("{store:?}").contains(&format!("entries: {kept}")));
+    }
+
+    #[test]
+    fn live_entries_are_searched_for_expired_ones_whenever_they_have_doubled() {
+        let (store, _) = new_store();
+        (0..5000).for_each(|number| complete(&store, key("n", number)));
+        assert_eq!(store.lock().cleanup_at, 8192);
+    }
+}

@@ -115,3 +115,44 @@ impl Error for StoreError {
         Some(&*self.source)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_whether_the_command_may_have_been_applied() {
+        use StoreErrorKind::{Misconfigured, Overloaded, Timeout, Unavailable, Unreadable};
+        for (error, kind, was_sent, is_outage, text) in [
+            (StoreError::unavailable("x"), Unavailable, true, true, "the store is unavailable"),
+            (StoreError::not_sent("x"), Unavailable, false, true, "the store is unavailable"),
+            (StoreError::timeout("x"), Timeout, true, true, "the store did not answer in time"),
+            (
+                StoreError::overloaded("x"),
+                Overloaded,
+                false,
+                true,
+                "too many store commands are unanswered",
+            ),
+            (
+                StoreError::unreadable("x"),
+                Unreadable,
+                true,
+                false,
+                "the store returned unreadable data",
+            ),
+            (
+                StoreError::misconfigured("x"),
+                Misconfigured,
+                true,
+                false,
+                "the store is not configured as its data requires",
+            ),
+        ] {
+            assert_eq!((error.kind(), error.was_sent()), (kind, was_sent), "{error}");
+            assert_eq!((kind.is_outage(), error.to_string().as_str()), (is_outage, text));
+            assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("x"));
+            assert!(error.possibly_sent().was_sent());
+        }
+    }
+}

@@ -169,3 +169,57 @@ impl ScanPage {
         Self { busy, ..self }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::{FencingToken, Grant, Operation, Owner, step};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// An entry that was COMPLETED when it was created, at this many seconds.
+    fn completed(created: u32) -> Entry {
+        let (token, owner) = (FencingToken::ZERO, Owner::new(1).unwrap());
+        let complete = Operation::Complete {
+            grant: Grant { token, owner },
+            attempt: 1,
+            fingerprint: None,
+            reply: None,
+            details: None,
+        };
+        step(None, &complete, SystemTime::UNIX_EPOCH + SECOND * created).0.unwrap()
+    }
+
+    #[test]
+    fn filter_selects_states_and_ages() {
+        let all = || ScanFilter::new(Namespace::try_from("n").unwrap());
+        let failed = all().with_state(State::Failed);
+        let settled = failed.clone().with_state(State::Completed);
+        for (filter, now, expected) in [
+            (all(), 10, true),
+            (all(), 0, true),
+            (failed.clone(), 10, false),
+            (settled.clone(), 10, true),
+            (all().with_min_age(SECOND * 3), 12, false),
+            (all().with_min_age(SECOND * 3), 13, true),
+            (all().with_min_age(SECOND * 3), 14, true),
+            (failed.with_min_age(SECOND), 14, false),
+            (settled.with_min_age(SECOND), 14, true),
+        ] {
+            let now = SystemTime::UNIX_EPOCH + SECOND * now;
+            assert_eq!(filter.matches(&completed(10), now), expected, "{filter:?} at {now:?}");
+        }
+        let filter = all().with_state(State::Failed).with_min_age(SECOND);
+        assert_eq!(filter.namespace().as_str(), "n");
+        assert_eq!((filter.states(), filter.min_age()), (&[State::Failed][..], SECOND));
+    }
+
+    #[test]
+    fn cursor_and_page_contain_what_was_set() {
+        assert_eq!(ScanCursor::from_bytes(*b"next").as_bytes(), b"next");
+        let page = ScanPage::new(SystemTime::UNIX_EPOCH, Vec::new(), None);
+        assert_eq!(page.busy, Duration::ZERO);
+        assert_eq!(page.with_busy(SECOND).busy, SECOND);
+    }
+}
