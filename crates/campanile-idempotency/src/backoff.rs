@@ -95,4 +95,11 @@ mod tests {
         assert!(Backoff::new(second * 2, second).is_err());
         assert!(Backoff::new(second, MAX_BACKOFF + second).is_err());
     }
+
+    #[test]
+    fn settings_at_bounds_are_accepted() {
+        for max in [Duration::from_nanos(1), MAX_BACKOFF] {
+            assert_eq!(Backoff::new(max, max).unwrap().max(), max);
+        }
+    }
 }

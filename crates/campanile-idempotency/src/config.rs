@@ -400,6 +400,22 @@ mod tests {
     }
 
     #[test]
+    fn settings_can_be_read() {
+        let backoff = Backoff::new(SECOND, HOUR).unwrap();
+        let config = config()
+            .with_lock_ttl(2 * SECOND)
+            .with_max_hold(3 * SECOND)
+            .with_backoff(backoff)
+            .with_retention(4 * DAY)
+            .with_attempt_retention(5 * DAY)
+            .with_failed_retention(6 * DAY);
+        assert_eq!((config.lock_ttl(), config.max_hold()), (2 * SECOND, 3 * SECOND));
+        assert_eq!((config.backoff(), config.retention()), (backoff, 4 * DAY));
+        assert_eq!((config.attempt_retention(), config.failed_retention()), (5 * DAY, 6 * DAY));
+        assert_eq!(config.validate().unwrap().as_str(), "payments");
+    }
+
+    #[test]
     fn settings_at_bounds_are_accepted() {
         for config in [
             config(),

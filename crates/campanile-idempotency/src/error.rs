@@ -267,3 +267,99 @@ impl fmt::Debug for ErrorLock {
         f.write_str(if self.lock().is_some() { "held" } else { "none" })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::{FencingToken, LostCause};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn key() -> IdempotencyKey {
+        IdempotencyKey::new("p-1").unwrap()
+    }
+
+    fn locked() -> IdempotencyError {
+        IdempotencyError::Locked { key: key(), retry_after: SECOND, settled: None }
+    }
+
+    fn backing_off() -> IdempotencyError {
+        IdempotencyError::BackingOff { key: key(), retry_after: SECOND, attempts: 2 }
+    }
+
+    fn exhausted(last_error: Option<Box<str>>) -> IdempotencyError {
+        let lock = ErrorLock::new(None);
+        let exhausted = Exhausted { key: key(), attempts: 3, give_ups: 1, last_error, lock };
+        IdempotencyError::Exhausted(exhausted)
+    }
+
+    fn failed(retry_after: Option<Duration>) -> IdempotencyError {
+        IdempotencyError::AttemptFailed(AttemptFailed {
+            key: key(),
+            attempt: 2,
+            disposition: Disposition::Retry { after: None },
+            retry_after,
+            source: "no funds".into(),
+            lock: ErrorLock::new(None),
+        })
+    }
+
+    fn lost() -> IdempotencyError {
+        let (token, cause) = (FencingToken::ZERO, LostCause::MaxHold);
+        IdempotencyError::LockLost(LockLost { key: key(), token, cause })
+    }
+
+    /// Checks the text of the error, and that of its source.
+    fn check(error: &dyn Error, text: &str, source: Option<&str>) {
+        assert_eq!(error.to_string(), text);
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), source, "{text}");
+    }
+
+    #[test]
+    fn errors_display_the_reason_and_have_its_source() {
+        use IdempotencyError::{InvalidKey, Mismatch, MissingKey, ShuttingDown, Store};
+        let store = Store(StoreError::timeout("after 1 s"));
+        let lost_text = "the lock was lost while the handler was running";
+        let lost_source = "lock lost (token 0): the handler held it longer than `max_hold`";
+        for (error, text, source) in [
+            (MissingKey, "the idempotency key is missing or empty", None),
+            (InvalidKey("a".into()), "the idempotency key is invalid", Some("a")),
+            (locked(), "the key is locked by another owner; retry after 1s", None),
+            (backing_off(), "backing off for 1s after attempt 2", None),
+            (Mismatch { key: key() }, "the key was already used for a different payload", None),
+            (exhausted(None), "no attempts left after 3", None),
+            (exhausted(Some("b".into())), "no attempts left after 3; last error: b", None),
+            (failed(None), "attempt 2 failed", Some("no funds")),
+            (lost(), lost_text, Some(lost_source)),
+            (store, "failed to access the key's entry", Some("the store did not answer in time")),
+            (ShuttingDown, "the lock keeper is shutting down", None),
+        ] {
+            check(&error, text, source);
+        }
+    }
+
+    #[test]
+    fn only_contention_and_failures_say_when_to_retry() {
+        for (error, retry_after, is_contention) in [
+            (locked(), Some(SECOND), true),
+            (backing_off(), Some(SECOND), true),
+            (failed(Some(SECOND)), Some(SECOND), false),
+            (failed(None), None, false),
+            (exhausted(None), None, false),
+        ] {
+            assert_eq!(error.retry_after(), retry_after, "{error}");
+            assert_eq!(error.is_contention(), is_contention, "{error}");
+        }
+    }
+
+    #[test]
+    fn panic_and_large_reply_display_their_facts() {
+        let panicked = Panicked::new(Box::new("no funds"));
+        assert_eq!(panicked.message(), "no funds");
+        check(&panicked, "the handler panicked: no funds", None);
+        check(&Panicked::new(Box::new(7)), "the handler panicked", None);
+        let text = ReplyTooLarge { size: 9, limit: 8 }.to_string();
+        assert!(text.starts_with("the reply of 9 bytes exceeds the limit of 8;"), "{text}");
+    }
+}
