@@ -121,8 +121,8 @@ mod tests {
         let empty = || Output::to("t");
         assert_eq!(empty().size(), size_of::<Output>());
         let header = size_of::<String>();
-        let full = empty().key("k").payload("pp").header("abc", "defg").null_header("hijkl");
-        assert_eq!(full.size(), empty().size() + 1 + 2 + 3 + 4 + 5 + 2 * header);
+        let full = empty().key("k").payload("pp").header("abc", "defg").null_header("hijklm");
+        assert_eq!(full.size(), empty().size() + 1 + 2 + 3 + 4 + 6 + 2 * header);
     }
 
     #[test]

@@ -18,8 +18,7 @@ pub trait KeyExtractor<R> {
     fn extract(&self, request: &R) -> Result<Option<IdempotencyKey>, BoxError>;
 
     /// Computes the fingerprint of the payload. The default, `None`, disables the comparison.
-    fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
-        let _ = request;
+    fn fingerprint(&self, _request: &R) -> Option<Fingerprint> {
         None
     }
 }

@@ -187,7 +187,7 @@ pub(crate) mod tests {
         let seconds = clock.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
         let grant = Grant { token: FencingToken::new(7).unwrap(), owner: Owner::new(1).unwrap() };
-        LockControl::new(store_key, key, grant, 1, clock, Duration::from_secs(10))
+        LockControl::new(store_key, key, grant, 3, clock, Duration::from_secs(10))
     }
 
     /// A lock that is held for ten seconds of a clock that stands still.
@@ -199,11 +199,11 @@ pub(crate) mod tests {
     fn lock_shows_its_grant() {
         let lock = new_lock();
         assert_eq!((lock.key().as_bytes(), lock.namespace().as_str()), (&b"k"[..], "n"));
-        assert_eq!((lock.token().get(), lock.attempt()), (7, 1));
+        assert_eq!((lock.token().get(), lock.attempt()), (7, 3));
         assert_eq!(lock.grant().token, lock.token());
         assert_eq!(lock.store_key().namespace(), lock.namespace());
         let shown = format!("{lock:?}");
-        assert!(shown.contains("token: 7, attempt: 1, remaining: 10s"), "{shown}");
+        assert!(shown.contains("token: 7, attempt: 3, remaining: 10s"), "{shown}");
     }
 
     #[test]

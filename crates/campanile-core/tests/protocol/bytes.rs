@@ -1,12 +1,14 @@
 //! The stored form of an entry: 44 bytes and a tail.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use campanile_core::{Details, Entry, Operation, State, Unreadable, step};
+use campanile_core::{Details, Entry, FencingToken, Operation, State, Unreadable, step};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::check::check;
-use crate::draft::{Draft, ME, NOW, SECOND, fingerprint, my_grant, owner, time, token};
+use crate::draft::{Draft, ME, NOW, OTHER, SECOND, fingerprint, my_grant, owner, time, token};
 
 /// An entry with a recognizable value in every field.
 fn full() -> Draft {
@@ -148,6 +150,39 @@ fn details_are_stored_before_the_tail() {
         assert_eq!(entry.error().as_deref(), text.filter(|_| kind == 3));
         assert_eq!(entry.reply().map(|reply| &reply[..]), Some(tail).filter(|_| kind == 4));
         assert_eq!(&entry.to_bytes()[44..], [encoded, tail].concat());
+    }
+}
+
+#[test]
+fn details_of_a_grant_replace_those_of_an_earlier_one() {
+    let of = |instance| Details::builder(owner(ME)).instance(instance).build();
+    let acquire = |details| Operation::Acquire {
+        owner: owner(ME),
+        ttl: Duration::from_secs(30),
+        max_attempts: 3,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+        details,
+    };
+    let due = Draft { owner: OTHER, ..Draft::new(State::Retrying, NOW) };
+    let stored = |instance| [&[0, 18][..], of(instance).as_bytes()].concat();
+    let with_details =
+        |kind, tail: &[u8]| Draft { kind, tail: [&stored("host/1"), tail].concat(), ..due.clone() };
+    let new = || Some(of("host/2"));
+    for (before, details, expected, kind, tail) in [
+        (due.clone(), new(), new(), 3, stored("host/2")),
+        (due.clone(), None, None, 0, vec![]),
+        (with_details(3, b""), None, Some(of("host/1")), 3, stored("host/1")),
+        (with_details(3, b"oh"), new(), new(), 3, [&stored("host/2"), &b"oh"[..]].concat()),
+        // An empty error is none, and details cannot be stored before a tail of an unknown kind.
+        (due.clone().with_error(""), new(), new(), 3, stored("host/2")),
+        (Draft { kind: 9, tail: b"oh".to_vec(), ..due.clone() }, new(), None, 9, b"oh".to_vec()),
+    ] {
+        let (entry, _) = step(Some(before.entry()), &acquire(details), time(NOW));
+        let entry = entry.expect("granted");
+        assert_eq!(entry.details(), expected.as_ref(), "{before:?}");
+        assert_eq!((entry.to_bytes()[6], &entry.to_bytes()[44..]), (kind, &tail[..]), "{before:?}");
+        assert_eq!(Entry::from_bytes(&entry.to_bytes()), Ok(entry));
     }
 }
 

@@ -3,9 +3,11 @@
 use std::error::Error;
 
 use bytes::Bytes;
+use campanile_core::decode::NotJson;
 use campanile_core::{BoxError, DecodeError, DecodeLayer, Record, Request, error};
 use serde::Deserialize;
-use tower::{Service, ServiceBuilder, ServiceExt};
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
 #[derive(Debug, PartialEq, Deserialize)]
 struct Payment {
@@ -79,6 +81,24 @@ async fn decode_error_names_record_and_position_without_payload() {
         assert!(text.contains("payments/3@42") && text.contains(expected), "{text}");
         assert!(!text.contains("secret"), "{text}");
     }
+}
+
+#[tokio::test]
+async fn json_error_has_its_position() {
+    let record = record("{\n \"cents\": x");
+    let failed = decode::<_, Payment>(DecodeLayer::json(), record).await.unwrap_err();
+    let not_json = error::find::<NotJson>(&*failed).unwrap();
+    assert_eq!((not_json.line(), not_json.column()), (2, 11));
+}
+
+#[test]
+fn service_is_ready_only_if_the_inner_one_is() {
+    let (inner, mut handle) = tower_test::mock::pair::<Request<Bytes>, ()>();
+    handle.allow(0);
+    let mut service = DecodeLayer::<_, Record>::bytes().layer(inner);
+    assert_pending!(task::spawn(service.ready()).poll());
+    handle.allow(1);
+    assert_ready_ok!(task::spawn(service.ready()).poll());
 }
 
 #[tokio::test]

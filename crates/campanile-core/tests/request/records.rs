@@ -72,8 +72,8 @@ fn record_size_counts_all_parts() {
     assert_eq!(size(empty().payload(vec![0; 1000])), size(empty()) + 1000);
     let header = size(empty().null_header("")) - size(empty());
     assert!(header > 0);
-    let full = empty().key("k").payload("pp").header("abc", "defg").null_header("hijkl");
-    assert_eq!(size(full), size(empty()) + 1 + 2 + 3 + 4 + 5 + 2 * header);
+    let full = empty().key("k").payload("pp").header("abc", "defg").null_header("hijklm");
+    assert_eq!(size(full), size(empty()) + 1 + 2 + 3 + 4 + 6 + 2 * header);
 }
 
 #[test]
