@@ -132,6 +132,15 @@ mod tests {
     }
 
     #[test]
+    fn context_has_the_identifiers_and_flags_of_its_span() {
+        let trace = |flags| TraceContext::new(5, 6, flags).unwrap();
+        assert_eq!((trace(7).trace_id(), trace(7).span_id(), trace(7).flags()), (5, 6, 7));
+        let sampled = [0, 1, 2, 3].map(|flags| trace(flags).is_sampled());
+        assert_eq!(sampled, [false, true, false, true]);
+        assert_eq!((TraceContext::new(0, 6, 0), TraceContext::new(5, 0, 0)), (None, None));
+    }
+
+    #[test]
     fn later_version_may_have_more_fields() {
         let later = VALID.replacen("00-", "cc-", 1) + "-more-fields";
         assert_eq!(later.parse::<TraceContext>().unwrap().to_string(), VALID);
