@@ -155,3 +155,29 @@ impl KeeperState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use campanile_core::Clock;
+
+    use super::*;
+
+    #[test]
+    fn floor_rises_to_tokens_of_at_most_a_day_ahead() {
+        const NOW: u64 = 1_800_000_000_000_000;
+        const DAY: u64 = 86_400_000_000;
+        let now = SystemTime::UNIX_EPOCH + Duration::from_micros(NOW);
+        let mut state = KeeperState::new(Clock::from_fn(|| Duration::ZERO), 1);
+        for (token, expected) in
+            [(7, 7), (5, 7), (NOW + DAY, NOW + DAY), (NOW + DAY + 1, NOW + DAY)]
+        {
+            let token = FencingToken::new(token).unwrap();
+            state.raise_floor(&Answer::new(now, Reply::Acquired { token, attempt: 1 }));
+            assert_eq!(state.floor.get(), expected);
+        }
+        state.raise_floor(&Answer::new(now, Reply::Completed));
+        assert_eq!(state.floor.get(), NOW + DAY);
+    }
+}

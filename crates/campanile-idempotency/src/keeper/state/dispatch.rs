@@ -258,13 +258,14 @@ impl KeeperState {
 }
 
 /// Computes how many commands must be queued to justify another call in addition to those in
-/// flight, for a store that accepts `max_batch` commands at once.
+/// flight, of which there are fewer than [`MAX_CALLS`], for a store that accepts `max_batch` commands
+/// at once.
 ///
 /// The first two calls start with a single command, so that a few partitions, each waiting for one
 /// record, do not wait for each other. The third and fourth need more: small batches cost the store
 /// several times as much, and a store that accepts large batches distributes them among more
 /// servers.
 fn min_batch_for_call(in_flight: usize, max_batch: usize) -> usize {
-    let thresholds = [1, max_batch / 64, max_batch / 8, max_batch / 4];
-    thresholds[in_flight.min(MAX_CALLS - 1)].max(1)
+    let thresholds: [_; MAX_CALLS] = [1, max_batch / 64, max_batch / 8, max_batch / 4];
+    thresholds[in_flight].max(1)
 }
