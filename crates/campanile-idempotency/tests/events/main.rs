@@ -152,6 +152,19 @@ async fn completion_pending_at_the_keepers_end_has_failed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn failure_pending_at_the_keepers_end_is_no_lost_completion() {
+    let (lines, _guard) = Lines::capture();
+    let mut harness = Harness::new();
+    let service = failing_service(&layer(&harness), || "busy".into());
+    harness.store.inject_always_of("fail", Fault::Refuse);
+    let call = service.start(request("p-1"));
+    assert!(is_pending(&call).await);
+    harness.crash().await;
+    call.await.unwrap().unwrap_err();
+    assert_eq!(lines.count(&[POSSIBLE]), 0, "{lines:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn unguarded_run_in_an_outage_is_reported() {
     let (lines, _guard) = Lines::capture();
     let harness = Harness::new();
