@@ -167,7 +167,7 @@ mod tests {
     }
 
     fn layer_samples(record: impl FnOnce(&LayerMetrics)) -> Vec<String> {
-        samples(|| record(&LayerMetrics::new(&Namespace::try_from("n").unwrap())))
+        samples(|| record(&LayerMetrics::new(&Namespace::try_from("n").expect("valid"))))
     }
 
     fn sample(name: &str, labels: &str, value: u64) -> String {
