@@ -136,12 +136,18 @@ async fn measure_clock_skew(
 ) -> RedisResult<Option<Duration>> {
     let before = client_time();
     let time = cmd("TIME").query_async::<(u64, u64)>(connection).await;
-    let Some((seconds, micros)) = none_if_forbidden(time)? else {
+    let Some(time) = none_if_forbidden(time)? else {
         return Ok(None);
     };
-    let after = client_time();
-    let server_time = Duration::from_secs(seconds) + Duration::from_micros(micros);
-    Ok(Some(before.saturating_sub(server_time).max(server_time.saturating_sub(after))))
+    Ok(Some(clock_skew(before, time, client_time())))
+}
+
+/// Computes the distance of the server's time, in seconds and microseconds, from the interval in which
+/// the client has received it.
+pub(super) fn clock_skew(before: Duration, time: (u64, u64), after: Duration) -> Duration {
+    let (seconds, micros) = time;
+    let time = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+    before.saturating_sub(time).max(time.saturating_sub(after))
 }
 
 #[expect(
@@ -150,4 +156,25 @@ async fn measure_clock_skew(
 )]
 fn client_time() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_skew_is_distance_from_the_interval() {
+        let (before, after) = (Duration::from_secs(100), Duration::from_secs(103));
+        let skew = |seconds, micros| clock_skew(before, (seconds, micros), after);
+        assert_eq!(skew(98, 500_000), Duration::from_millis(1500));
+        assert_eq!(skew(101, 0), Duration::ZERO);
+        assert_eq!(skew(104, 1), Duration::from_micros(1_000_001));
+    }
+
+    #[test]
+    fn server_time_out_of_range_is_a_skew() {
+        let second = Duration::from_secs(1);
+        let skew = clock_skew(second, (u64::MAX, u64::MAX), second);
+        assert_eq!(skew, Duration::MAX - second);
+    }
 }
