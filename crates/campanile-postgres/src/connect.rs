@@ -55,6 +55,9 @@ pub(crate) const TO_READ: Permissions = Permissions {
 /// The time limit for opening the second connection.
 const SECOND_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The upper limit of all timeouts, so that their deadlines can be computed without overflow.
+pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// The pause between two attempts to reach a server that is not up yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -68,7 +71,7 @@ pub(crate) async fn check_server(
     required: i32,
     permissions: &Permissions,
 ) -> Result<(), ConnectError> {
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + limit.min(MAX_TIMEOUT);
     let client = wait_for_connection_until(pool, limit, deadline).await?;
     let address = pool.address();
     let timed_out =
@@ -142,7 +145,7 @@ pub(crate) async fn wait_for_connection(
     pool: &Pool,
     limit: Duration,
 ) -> Result<Client, ConnectError> {
-    wait_for_connection_until(pool, limit, Instant::now() + limit).await
+    wait_for_connection_until(pool, limit, Instant::now() + limit.min(MAX_TIMEOUT)).await
 }
 
 async fn wait_for_connection_until(

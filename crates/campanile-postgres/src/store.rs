@@ -10,13 +10,10 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::batch::Batch;
 use crate::call::Schema;
-use crate::connect::{NO_PERMISSION, Permissions, TO_CALL, TO_READ, check_server};
+use crate::connect::{MAX_TIMEOUT, NO_PERMISSION, Permissions, TO_CALL, TO_READ, check_server};
 use crate::pool::Pool;
 use crate::sweep::{self, Sweeper};
 use crate::{ConnectError, PgConfig};
-
-/// The upper limit of all timeouts, so that their deadlines can be computed without overflow.
-const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Keeps entries in a table of Postgres, version 14 or later, with the schema that
 /// [`migrate`](crate::migrate()) creates. Clones share their connections.
@@ -110,7 +107,7 @@ impl PgStore {
         let command_timeout = config.command_timeout.min(MAX_TIMEOUT);
         check_server(
             &config.admin_pool()?,
-            config.connect_timeout.min(MAX_TIMEOUT),
+            config.connect_timeout,
             command_timeout,
             schema.version,
             permissions,

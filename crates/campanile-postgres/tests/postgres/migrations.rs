@@ -1,5 +1,7 @@
 //! The migration of the schema, and the errors for a missing or different schema.
 
+use std::time::Duration;
+
 use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_sql::{MIGRATIONS, VERSION};
 
@@ -12,6 +14,14 @@ async fn current_schema_is_left_unchanged() {
     let before = applied();
     migrate(database.config()).await.unwrap();
     assert_eq!(applied(), before);
+}
+
+#[tokio::test]
+async fn longest_connect_timeout_does_not_overflow() {
+    let database = Database::empty();
+    let config = database.config().with_connect_timeout(Duration::MAX);
+    migrate(config.clone()).await.unwrap();
+    PgStore::connect(config).await.unwrap();
 }
 
 #[tokio::test]
