@@ -8,6 +8,7 @@ use campanile_core::{
 };
 use campanile_sql::VERSION;
 use deadpool_postgres::GenericClient;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::failure::Failure;
@@ -112,7 +113,8 @@ impl<'a> Call<'a> {
         schema: &Schema,
     ) -> Result<Vec<Answer>, Failure> {
         let statement = self.parameters.statement(schema);
-        let response = execute(client, statement, &self.arguments()).await?;
+        let rows = execute(client, statement, &self.arguments()).await?;
+        let response = Response::read(&rows, self.members.len())?;
         let mut answers = self.answers(&response);
         if self.parameters == Parameters::Complete {
             let is_absent =
@@ -121,7 +123,8 @@ impl<'a> Call<'a> {
             if !absent.is_empty() {
                 let members = absent.iter().map(|&position| self.members[position]).collect();
                 let adopted = Self { members, ..*self };
-                let response = execute(client, schema.adopt, &adopted.adopt_arguments()).await?;
+                let rows = execute(client, schema.adopt, &adopted.adopt_arguments()).await?;
+                let response = Response::read(&rows, adopted.members.len())?;
                 for (position, answer) in absent.into_iter().zip(adopted.answers(&response)) {
                     answers[position] = answer;
                 }
@@ -225,11 +228,11 @@ async fn execute<C: GenericClient>(
     client: &C,
     statement: &str,
     arguments: &Arguments<'_>,
-) -> Result<Response, Failure> {
+) -> Result<Vec<Row>, Failure> {
     let statement = client.prepare_cached(statement).await?;
     let arguments: Vec<&(dyn ToSql + Sync)> =
         arguments.iter().map(|argument| &**argument as _).collect();
-    Response::read(&client.query(&statement, &arguments).await?)
+    Ok(client.query(&statement, &arguments).await?)
 }
 
 /// Splits a command into the parameters that it can share with others, and its retention in µs;

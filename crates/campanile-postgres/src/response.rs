@@ -27,16 +27,16 @@ pub(crate) enum Found {
 }
 
 impl Response {
-    pub(crate) fn read(rows: &[Row]) -> Result<Self, Failure> {
+    /// Reads the rows that a function returned for this number of keys.
+    pub(crate) fn read(rows: &[Row], keys: usize) -> Result<Self, Failure> {
         let [first, rows @ ..] = rows else {
             return Err(Failure::Unexpected("a function did not return the server's clock"));
         };
         let mut response = Self { now: first.try_get("now")?, found: Vec::new() };
         for row in rows {
             let position: i32 = row.try_get("place")?;
-            let Some(position) =
-                usize::try_from(position).ok().and_then(|position| position.checked_sub(1))
-            else {
+            let position = usize::try_from(position).ok().and_then(|it| it.checked_sub(1));
+            let Some(position) = position.filter(|position| *position < keys) else {
                 return Err(Failure::Unexpected("a function returned a key that it was not given"));
             };
             if response.found.len() <= position {
