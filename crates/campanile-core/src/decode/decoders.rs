@@ -73,7 +73,8 @@ impl NotJson {
                 missing.unwrap_or_else(|| "value of the wrong type or shape".to_owned())
             }
         };
-        Self { kind, line: error.line(), column: error.column() }
+        // At the end of the input, or of a line, the parser may count from 0.
+        Self { kind, line: error.line().max(1), column: error.column().max(1) }
     }
 
     /// Returns the line of the error, starting at 1.

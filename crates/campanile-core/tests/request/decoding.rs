@@ -64,10 +64,11 @@ async fn json_is_decoded() {
 
 #[tokio::test]
 async fn decode_error_names_record_and_position_without_payload() {
-    let cases: [(&[u8], &str); 6] = [
+    let cases: [(&[u8], &str); 7] = [
+        (b"", "unexpected end of input at line 1 column 1"),
+        (b"{\n", "unexpected end of input at line 2 column 1"),
         (b"secret", "syntax error at line 1 column 1"),
         (b"{\"secret", "unexpected end of input"),
-        (b"", "unexpected end of input"),
         (b"{\"cents\":\"secret\"}", "value of the wrong type or shape at line 1 column 17"),
         (b"{}", "missing field `cents` at line 1 column 2"),
         (b"\xff\xfe", "syntax error"),
