@@ -106,7 +106,7 @@ fn millis_of(timestamp: Timestamp) -> i64 {
 }
 
 /// Writes a length as LEB128: seven bits per byte, the lowest first, with the eighth bit set in all
-/// bytes but the last.
+/// bytes but the last, which is not zero unless it is the only one.
 fn put_length(to: &mut BytesMut, length: usize) {
     let mut remaining = length;
     while remaining >= 0x80 {
@@ -120,9 +120,15 @@ fn length(from: &mut Bytes) -> Result<usize, BoxError> {
     let mut length = 0_usize;
     for shift in (0..usize::BITS).step_by(7) {
         let byte = from.try_get_u8()?;
-        length |= usize::from(byte & 0x7f) << shift;
+        let bits = usize::from(byte & 0x7f);
+        length |= bits << shift;
+        if length >> shift != bits {
+            return Err("a length is out of range".into());
+        }
         if byte < 0x80 {
-            return Ok(length);
+            // Never written, so these are not the bytes that were stored.
+            let is_padded = byte == 0 && shift > 0;
+            return if is_padded { Err("a length is padded".into()) } else { Ok(length) };
         }
     }
     Err("unterminated length".into())
@@ -155,7 +161,8 @@ fn put_option(to: &mut BytesMut, bytes: Option<&[u8]>) {
 fn option(from: &mut Bytes) -> Result<Option<Bytes>, BoxError> {
     match from.try_get_u8()? {
         0 => Ok(None),
-        _ => bytes(from).map(Some),
+        1 => bytes(from).map(Some),
+        other => Err(format!("unknown mark {other} of an optional value").into()),
     }
 }
 
@@ -202,6 +209,22 @@ mod tests {
         let other = [&[VERSION + 1], &whole[1..]].concat();
         let error = decoded(other.into()).unwrap_err();
         assert!(error.to_string().contains("version 2"), "{error}");
+    }
+
+    #[test]
+    fn bytes_that_are_never_written_are_a_decode_error() {
+        let empty = b"\x01\x01p\0\0\0\x01\0\0\0\0\0\0\0\x02";
+        let decode = |rest: &[u8]| decoded([&empty[..], rest].concat().into());
+        assert!(decode(b"\0").is_ok(), "no messages");
+        for (rest, expected) in [
+            (&b"\x80\0"[..], "padded"),
+            (b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x02", "out of range"),
+            (b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x81\0", "unterminated"),
+            (b"\x01\x01t\x02\x01k", "unknown mark 2"),
+        ] {
+            let error = decode(rest).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]
