@@ -4,6 +4,9 @@ use bytes::Buf;
 
 use super::members::Partition;
 
+/// The maximum length of a topic's name. Each partition gets a copy of it, and takes only 4 bytes here.
+const MAX_TOPIC_LEN: usize = 249;
+
 /// Decodes a `ConsumerProtocolAssignment`. What cannot be decoded is left out.
 pub(super) fn decode(bytes: &[u8]) -> Vec<Partition> {
     let mut partitions = Vec::new();
@@ -16,6 +19,9 @@ fn read(mut bytes: &[u8], partitions: &mut Vec<Partition>) -> Option<()> {
     bytes.try_get_u16().ok()?; // the version; later ones only append fields
     for _ in 0..bytes.try_get_i32().ok()? {
         let len = usize::try_from(bytes.try_get_i16().ok()?).ok()?;
+        if len > MAX_TOPIC_LEN {
+            return None;
+        }
         let topic = String::from_utf8(bytes.split_off(..len)?.to_vec()).ok()?;
         for _ in 0..bytes.try_get_i32().ok()? {
             partitions.push((topic.clone(), bytes.try_get_i32().ok()?));
@@ -37,5 +43,15 @@ mod tests {
             assert!(decode(&bytes[..len]).len() <= 3);
         }
         assert_eq!(decode(b"\0\0\x7f\xff\xff\xff\xff\xff"), []);
+    }
+
+    #[test]
+    fn name_that_is_too_long_is_left_out() {
+        let encoded = |len: u16| {
+            let name = vec![b'a'; len.into()];
+            [&b"\0\x01\0\0\0\x01"[..], &len.to_be_bytes(), &name, b"\0\0\0\x01\0\0\0\x07"].concat()
+        };
+        assert_eq!(decode(&encoded(249)), [("a".repeat(249), 7)]);
+        assert_eq!(decode(&encoded(250)), []);
     }
 }
