@@ -11,6 +11,7 @@ mod evidence;
 mod faketime;
 mod features;
 mod fetch;
+mod fuzz;
 mod guarantees;
 mod install;
 #[path = "../../crates/campanile-test/src/kafka/libs.rs"]
@@ -58,16 +59,23 @@ cargo xtask <command>
             then the effects that are lost and repeated when each of them is killed. Prints a table;
             --write writes it into README.md and docs/choosing.md. Takes about 20 minutes.
   prove [AREA] [--size small|full]
-            explores what can be explored completely, and writes what it saw into docs/evidence.md: all
-            areas, or this one. The areas are `model`: the protocol's step in every history of a few
-            clients, and mutants of it; and `history`: many histories, judged by two independent judges.
-            The default size, full, takes several minutes and gigabytes of memory; small takes seconds.
-  soak [redis|postgres|driver]
-            runs the long variants of the tests, in release mode: all, or those of Redis and its
-            storms, or those of the Postgres store, or the storms of the consumer driver. The last line
-            counts the storms, their records, the keys that ran twice and the violations. A test binary
+            writes into docs/evidence.md what it saw: in all areas, or in this one. The areas are `model`:
+            the protocol's step in every history of a few clients, and mutants of it; `history`: many
+            histories, judged by two independent judges; and `fuzz`, as below. The default size, full,
+            takes most of an hour and gigabytes of memory; small takes a few minutes.
+  fuzz [TARGET] [--size small|full | --seconds N] [--keep]
+            runs the fuzz targets, or this one, under libFuzzer: for 10 seconds each (small, the default),
+            120 (full) or N. The inputs that reach new code are kept in target/fuzz/corpus for the next
+            run; with --keep, the smallest of them become the corpus in the tree. An input that fails is
+            written beside the corpus, into `crashes`, and repeated by the tests.
+  soak [redis|postgres|driver|fuzz]
+            runs the long variants of the tests, in release mode, and the fuzz targets: all, or those of
+            Redis and its storms, or those of the Postgres store, or the storms of the consumer driver, or
+            the fuzz targets. The last line counts the storms, their records, the keys that ran twice and
+            the violations, and the executions, hours and crashes of the fuzz targets. A test binary
             that runs for 12 hours is killed and fails. Environment variables set the lengths, with the
-            defaults in parentheses: CAMPANILE_DIFFERENTIAL_OPS
+            defaults in parentheses: CAMPANILE_FUZZ_SECONDS for each target (3600),
+            CAMPANILE_DIFFERENTIAL_OPS
             (1000000), CAMPANILE_SIMULATION_CASES (5000), PROPTEST_CASES (5000),
             CAMPANILE_DURABILITY_ROUNDS (20), CAMPANILE_STORM_RECORDS (20000), _ROUNDS (3) and
             _BACKLOG_MIB (1024), CAMPANILE_INBOX_RECORDS (20000), _KILLS (30) and _TERMINATIONS (10),
@@ -98,8 +106,10 @@ fn main() -> ExitCode {
             commands::write_loops(&progress).map(success_message)
         }
         (Some("bench"), _) => commands::bench(&progress, &rest).map(success_message),
+        (Some("fuzz"), _) => fuzz::fuzz(&progress, &rest).map(success_message),
         (Some("prove"), _) => prove::prove(&progress, &rest).map(success_message),
-        (Some("soak"), true) => soak::ALL.run(&progress),
+        (Some("soak"), true) => soak::all(&progress),
+        (Some("soak"), false) if rest == ["fuzz"] => fuzz::soak(&progress),
         (Some("soak"), false) if rest == ["redis"] => soak::REDIS.run(&progress),
         (Some("soak"), false) if rest == ["postgres"] => soak::POSTGRES.run(&progress),
         (Some("soak"), false) if rest == ["driver"] => soak::DRIVER.run(&progress),

@@ -7,8 +7,9 @@ use std::time::Duration;
 /// What can be proven: the areas, each with cargo's arguments for the program that prints what it saw
 /// as Markdown.
 const AREAS: &[Area] = &[
-    ("model", &["--package", "campanile-model"]),
-    ("history", &["--package", "campanile-history", "--example", "prove"]),
+    ("model", &["--package", "campanile-model", "--"]),
+    ("history", &["--package", "campanile-history", "--example", "prove", "--"]),
+    ("fuzz", &["--package", "xtask", "--", "fuzz"]),
 ];
 
 /// The name of an area, and the arguments.
@@ -27,7 +28,7 @@ pub(crate) fn prove(progress: &Progress, args: &[OsString]) -> Result {
     let Selection { areas, size } = Selection::parse(args)?;
     for (area, program) in areas {
         let mut command = cargo();
-        command.args(["run", "--release"]).args(program).args(["--", "--size", &size]);
+        command.args(["run", "--release"]).args(program).args(["--size", &size]);
         let (name, written_by) = (format!("prove {area}"), format!("prove {area} --size {size}"));
         let block = Block { name: &name, documents: &[EVIDENCE], written_by: &written_by };
         block.write(progress, &mut command, TIMEOUT)?;

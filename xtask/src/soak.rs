@@ -1,4 +1,5 @@
 use crate::Result;
+use crate::fuzz;
 use crate::install::install;
 use crate::progress::{Progress, cargo_with_deadline};
 use std::collections::BTreeMap;
@@ -17,7 +18,18 @@ pub(crate) struct Soak {
     has_storms: bool,
 }
 
-pub(crate) const ALL: Soak = Soak {
+/// Runs the long variants of all tests, and the fuzz targets for long. Returns the totals of both.
+pub(crate) fn all(progress: &Progress) -> Result<String> {
+    let (fuzzed, soaked) = (fuzz::soak(progress), ALL.run(progress));
+    let text = |result: &Result<String>| match result {
+        Ok(summary) => summary.clone(),
+        Err(error) => error.to_string(),
+    };
+    let summary = format!("{}; {}", text(&fuzzed), text(&soaked));
+    if fuzzed.is_ok() && soaked.is_ok() { Ok(summary) } else { Err(summary.into()) }
+}
+
+const ALL: Soak = Soak {
     packages: &[
         "campanile-cli",
         "campanile-core",

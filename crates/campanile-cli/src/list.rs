@@ -60,7 +60,7 @@ enum ListedState {
 }
 
 impl Arguments {
-    fn query(&self) -> EntryQuery {
+    pub(crate) fn query(&self) -> EntryQuery {
         let mut query = EntryQuery::new(self.namespace.namespace.clone());
         for state in &self.state {
             query = match state {

@@ -3,6 +3,8 @@
 mod doctor;
 mod exit;
 mod explain;
+#[cfg(test)]
+mod fuzz;
 mod inspect;
 mod list;
 mod options;

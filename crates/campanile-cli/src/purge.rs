@@ -64,7 +64,7 @@ enum PurgedState {
 }
 
 impl Arguments {
-    fn purge(&self) -> Purge {
+    pub(crate) fn purge(&self) -> Purge {
         let mut query = EntryQuery::new(self.namespace.namespace.clone());
         // All states if none is given.
         for state in &self.state {

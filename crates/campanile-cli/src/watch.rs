@@ -67,7 +67,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
-    fn watch(&self) -> Result<Watch, ConfigError> {
+    pub(crate) fn watch(&self) -> Result<Watch, ConfigError> {
         let watch = Watch::new(&*self.group).with_timeout(self.timeout);
         let watch = self.topics.iter().fold(watch, Watch::with_topic);
         self.metrics.iter().try_fold(watch, |watch, url| watch.with_metrics(url))

@@ -135,6 +135,8 @@ mod dead_letter;
 mod driver;
 mod error;
 mod flood_limit;
+#[cfg(test)]
+mod fuzz;
 mod give_up;
 mod handle;
 mod health;

@@ -62,6 +62,8 @@ mod connect;
 mod error;
 mod expire;
 mod failure;
+#[cfg(test)]
+mod fuzz;
 mod hosts;
 mod inbox;
 mod inspect;

@@ -89,6 +89,9 @@ fn parse_time(value: &Value) -> Option<SystemTime> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use campanile_core::{IdempotencyKey, Namespace, Operation, Owner, Retention, StoreKey};
 

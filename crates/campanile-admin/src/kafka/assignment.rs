@@ -31,6 +31,9 @@ fn read(mut bytes: &[u8], partitions: &mut Vec<Partition>) -> Option<()> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

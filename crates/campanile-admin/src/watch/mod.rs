@@ -5,6 +5,8 @@
 
 mod entries;
 mod exposition;
+#[cfg(test)]
+mod fuzz;
 mod kafka;
 mod metrics;
 mod snapshot;

@@ -109,7 +109,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    fn redrive(&self) -> Redrive {
+    pub(crate) fn redrive(&self) -> Redrive {
         let filter = LetterFilter {
             reason: self.reason.clone(),
             since: self.since,

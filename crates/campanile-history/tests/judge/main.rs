@@ -4,6 +4,7 @@
 mod agreement;
 mod documentation;
 mod forged;
+mod fuzz;
 mod generated;
 mod mutations;
 mod random;

@@ -4,6 +4,8 @@
 //! leaves both, and they have the same idempotency key.
 
 mod copy;
+#[cfg(test)]
+mod fuzz;
 mod publisher;
 mod sources;
 

@@ -19,6 +19,8 @@ mod batch;
 mod committer;
 mod context;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod group;
 mod into_outputs;
 mod output;

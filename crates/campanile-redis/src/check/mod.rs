@@ -7,6 +7,8 @@
 mod data_loss;
 mod evaluate;
 mod finding;
+#[cfg(test)]
+mod fuzz;
 mod permissions;
 mod report;
 

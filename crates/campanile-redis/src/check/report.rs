@@ -18,7 +18,7 @@ const SETTINGS: [&str; 4] =
 /// What a server reports about itself. `None` for anything that it does not report.
 pub(super) struct ServerReport {
     pub(super) info: Option<Info>,
-    settings: Option<HashMap<String, String>>,
+    pub(super) settings: Option<HashMap<String, String>>,
     pub(super) denied: DeniedPermissions,
     /// The recorded bucket counts of the store's namespaces, as far as they are known to this server.
     pub(super) bucket_counts: Vec<(Namespace, u16)>,

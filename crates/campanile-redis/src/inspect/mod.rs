@@ -4,6 +4,8 @@
 //! that filters the entries takes as much of the server's time.
 
 mod cursor;
+#[cfg(test)]
+mod fuzz;
 mod scan;
 
 use std::time::{Duration, SystemTime};

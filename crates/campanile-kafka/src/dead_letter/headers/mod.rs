@@ -7,6 +7,8 @@
 mod campanile;
 mod cause;
 mod connect;
+#[cfg(test)]
+mod fuzz;
 mod read;
 mod spring;
 

@@ -1,5 +1,7 @@
 //! A Redis Cluster, in which each slot has a master that can change.
 
+#[cfg(test)]
+mod fuzz;
 mod node;
 mod slots;
 
