@@ -1,6 +1,5 @@
 //! Fuzz targets: what operators write. `cargo xtask fuzz` explores them, and as tests they repeat what
 //! it has found.
-#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use campanile_admin::StoreConfig;
 use campanile_admin::doctor::Deployment;
