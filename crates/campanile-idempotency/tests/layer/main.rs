@@ -24,6 +24,7 @@ mod renewing;
 mod replies;
 mod request_types;
 mod sharing;
+#[path = "../../../campanile-test/src/simulation/mod.rs"]
 mod simulation;
 mod transactional;
 mod turns;
