@@ -24,7 +24,7 @@ const BUCKETS_CHECKED_FOR: Duration = Duration::from_secs(10);
 /// after it has been discarded.
 ///
 /// The connection is multiplexed: a call is written as soon as it is made, without waiting for the
-/// answers of other calls. The connection is therefore checked out of the pool once, and each call
+/// answers of other calls. The connection is therefore taken out of the pool once, and each call
 /// gets a clone; checking it out for each call would cost a round trip per call.
 pub(crate) struct SharedConnection {
     pool: Pool,
@@ -38,8 +38,7 @@ pub(crate) struct SharedConnection {
 }
 
 struct OpenConnection {
-    /// Occupies its place in the pool.
-    checked_out: Connection,
+    connection: MultiplexedConnection,
     number: u64,
     checked_namespaces: Arc<CheckedNamespaces>,
     verified: Arc<OnceCell<()>>,
@@ -114,11 +113,13 @@ impl SharedConnection {
         if let Some(handle) = self.current() {
             return Ok(handle);
         }
-        let checked_out = self.pool.get().await.map_err(|error| self.unreachable(error))?;
+        // Never returned to the pool, which would check it at every checkout.
+        let connection = self.pool.get().await.map(Connection::take);
+        let connection = connection.map_err(|error| self.unreachable(error))?;
         *opened += 1;
         tracing::debug!(address = %self.address, number = *opened, "connected to Redis");
         let (checked_namespaces, verified) = Default::default();
-        let current = OpenConnection { checked_out, number: *opened, checked_namespaces, verified };
+        let current = OpenConnection { connection, number: *opened, checked_namespaces, verified };
         let handle = self.handle_of(&current);
         *self.lock_current() = Some(current);
         Ok(handle)
@@ -133,7 +134,7 @@ impl SharedConnection {
         ConnectionHandle {
             shared: Arc::clone(self),
             number: current.number,
-            connection: (*current.checked_out).clone(),
+            connection: current.connection.clone(),
             checked_namespaces: Arc::clone(&current.checked_namespaces),
             verified: Arc::clone(&current.verified),
         }
@@ -170,9 +171,7 @@ impl ConnectionHandle {
     pub(crate) fn discard(&self, reason: &dyn fmt::Display) {
         let Self { shared, number, .. } = self;
         let discarded = shared.lock_current().take_if(|current| current.number == *number);
-        if let Some(current) = discarded {
-            // Removed from the pool for good; the pool would otherwise hand it out again.
-            drop(Connection::take(current.checked_out));
+        if discarded.is_some() {
             let address = shared.address();
             tracing::warn!(
                 address,
