@@ -1,12 +1,13 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{Answer, Command};
 use campanile_idempotency::{Store, StoreError};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::rules::Rules;
@@ -21,8 +22,8 @@ pub struct FaultyStore<S>(Arc<Inner<S>>);
 struct Inner<S> {
     store: S,
     state: Mutex<State>,
-    /// Notified when the calls that hang should resume.
-    release: watch::Sender<()>,
+    /// Notified when the calls that hang should resume. They resume in the order in which they began.
+    release: Notify,
 }
 
 #[derive(Default)]
@@ -36,7 +37,7 @@ struct State {
 impl<S: Store> FaultyStore<S> {
     /// Wraps a store, without faults at first.
     pub fn new(store: S) -> Self {
-        Self(Arc::new(Inner { store, state: Mutex::default(), release: watch::Sender::new(()) }))
+        Self(Arc::new(Inner { store, state: Mutex::default(), release: Notify::new() }))
     }
 
     /// The inner store.
@@ -78,7 +79,7 @@ impl<S: Store> FaultyStore<S> {
 
     /// Resumes the calls that hang now.
     pub fn release(&self) {
-        self.0.release.send_replace(());
+        self.0.release.notify_waiters();
     }
 
     /// All calls so far, in order.
@@ -107,20 +108,19 @@ impl<S: Store> FaultyStore<S> {
 
     async fn call(&self, commands: Vec<Command>) -> Answers {
         let (number, fault) = self.record_call(&commands);
-        let mut released = self.0.release.subscribe();
+        let mut released = pin!(self.0.release.notified());
         match fault {
             // `resume_unwind` skips the panic hook, because its message would only distract.
             Some(Fault::Panic) => resume_unwind(Box::new("injected panic of the store")),
             Some(Fault::Refuse) => return unavailable_answers(commands.len(), "refused"),
-            // `self` holds the sender, so this wait ends only with a release.
-            Some(Fault::Hang) => drop(released.changed().await),
+            Some(Fault::Hang) => released.as_mut().await,
             _ => {}
         }
         let mut answers = self.apply(commands).await;
         self.record_answers(number, &answers);
         match fault {
             Some(Fault::LoseReply) => return unavailable_answers(answers.len(), "reply lost"),
-            Some(Fault::HangReply) => drop(released.changed().await),
+            Some(Fault::HangReply) => released.await,
             Some(Fault::Slow(time)) => sleep(time).await,
             Some(Fault::FewerAnswers) if answers.len() > 1 => drop(answers.remove(0)),
             Some(Fault::MoreAnswers) if answers.len() > 1 => {
