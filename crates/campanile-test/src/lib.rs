@@ -88,6 +88,10 @@ mod program;
 mod proxy;
 #[cfg(feature = "servers")]
 mod redis;
+// Not part of the API: for the tests of Campanile's own stores.
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 
 pub use self::clock::TestClock;
 pub use self::eventually::eventually;

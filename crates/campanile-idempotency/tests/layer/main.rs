@@ -24,7 +24,6 @@ mod renewing;
 mod replies;
 mod request_types;
 mod sharing;
-#[path = "../../../campanile-test/src/simulation/mod.rs"]
 mod simulation;
 mod transactional;
 mod turns;

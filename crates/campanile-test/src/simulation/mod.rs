@@ -1,138 +1,307 @@
-//! Random processes, keys and requests, over a store with faults; and the invariants that hold
-//! throughout.
+//! Random processes, keys and requests, over a store with faults, in one thread of virtual time; and
+//! the invariants that hold throughout.
 //!
 //! * Under one keeper, at most one handler runs per key; over all keepers, at most one has a valid
-//!   lock.
+//!   lock, unless the store has lost entries.
 //! * A keeper has at most one command per key in flight.
 //! * Tokens increase; at most one of them completes a key; a handler runs only under a granted
 //!   token.
 //! * Nothing waits forever: every request ends, every record is released, every keeper settles all
-//!   its locks, and every key is final or can be acquired.
+//!   its locks, and every record is finished.
 //! * No keeper panics.
+//! * The history of the processes is sound by the [judge](crate::history::judge): each key that ran
+//!   twice has a cause.
 //!
-//! `CAMPANILE_SIMULATION_CASES` sets the number of cases, and `CAMPANILE_SIMULATION_SEED` repeats
-//! one case: with the same plan and the same faults, although events at the same instant may occur
-//! in another order.
+//! A seed determines everything that happens. [`Backend`] is the store, with its faults.
 
+#![expect(clippy::unwrap_used, reason = "a simulation is a test")]
+
+mod backend;
 mod handlers;
-mod history;
+mod operations;
 mod plan;
 mod process;
 mod requests;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use campanile_core::Outcome;
-use campanile_idempotency::{IdempotencyError, MemoryStore};
-use campanile_test::TestClock;
+use campanile_core::{Clock, FencingToken, IdempotencyKey, Outcome, Record, StoreKey};
+use campanile_history::{Cause, FaultKind, History, Verdict, judge};
+use campanile_idempotency::policy::OnLost;
 use fastrand::Rng;
-use futures_util::future::join_all;
+use tempfile::TempDir;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+pub use self::backend::{Backend, Connection, Memory, MemoryConnection};
 use self::handlers::Handlers;
-use self::history::History;
-use self::plan::Plan;
-use self::process::Process;
-use crate::harness::HOUR;
+pub use self::operations::{Operations, RecordingStore};
+pub use self::plan::Plan;
+use self::process::{Process, process_name};
+use crate::TestClock;
+use crate::history::HistoryRecorder;
 
-/// What all processes of a simulation share.
-struct Environment {
-    plan: Plan,
-    clock: TestClock,
-    memory: MemoryStore,
-    history: History,
-    handlers: Handlers,
+/// Longer than anything in a simulation takes.
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// What the processes and the store of a simulation share.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The parameters.
+    pub plan: Plan,
+    /// The clock of all processes and of the store.
+    pub clock: TestClock,
+    /// The operations that the store applied.
+    pub operations: Operations,
+    /// The history of the store and its faults.
+    pub recorder: HistoryRecorder,
 }
 
-#[test]
-fn invariants_hold_under_random_faults() {
+struct Environment<B> {
+    world: World,
+    /// The clock of the history.
+    history_clock: Clock,
+    backend: B,
+    handlers: Handlers,
+    records: Mutex<Vec<SentRecord>>,
+    processes: Mutex<Processes>,
+    /// The history.
+    folder: TempDir,
+}
+
+struct SentRecord {
+    key: String,
+    is_finished: bool,
+}
+
+#[derive(Default)]
+struct Processes {
+    started: u64,
+    running: BTreeSet<u64>,
+}
+
+/// What happened in the simulation of a seed.
+#[derive(Debug)]
+pub struct Report {
+    /// A hash of all events and operations, their order and their times.
+    pub hash: u64,
+    /// The judge's decision. `None` for a simulation in which runs may overlap.
+    pub verdict: Option<Verdict>,
+}
+
+/// Simulates many seeds, and fails if one of them violates an invariant. Returns why keys ran again.
+///
+/// `CAMPANILE_SIMULATION_CASES` sets the number of seeds of a long run, which begins at a random one,
+/// and `CAMPANILE_SIMULATION_SEED` repeats one.
+pub fn simulate_many<B: Backend>(cases: u64) -> BTreeMap<Cause, usize> {
     let read = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
-    if let Some(seed) = read("CAMPANILE_SIMULATION_SEED") {
-        return simulate(seed);
-    }
-    let cases = read("CAMPANILE_SIMULATION_CASES").unwrap_or(600);
-    let first = fastrand::u64(..1 << 48);
-    println!("seeds {first} to {}", first + cases);
-    for seed in first..first + cases {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| simulate(seed))) {
+    let seeds = match (read("CAMPANILE_SIMULATION_SEED"), read("CAMPANILE_SIMULATION_CASES")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, Some(cases)) => {
+            let first = fastrand::u64(..1 << 48);
+            first..first + cases
+        }
+        (None, None) => 0..cases,
+    };
+    println!("seeds {seeds:?}");
+    let (mut records, mut runs, mut causes) = (0, 0, BTreeMap::new());
+    for seed in seeds {
+        let report = catch_unwind(AssertUnwindSafe(|| simulate::<B>(seed)));
+        let Report { verdict, .. } = report.unwrap_or_else(|panic| {
             println!("to repeat this case, set CAMPANILE_SIMULATION_SEED={seed}");
-            resume_unwind(panic);
+            resume_unwind(panic)
+        });
+        let Some(verdict) = verdict else { continue };
+        records += verdict.records;
+        runs += verdict.runs;
+        for (cause, count) in verdict.causes() {
+            *causes.entry(cause).or_default() += count;
         }
     }
+    println!("{records} records, {runs} runs, run again: {causes:?}");
+    causes
 }
 
-fn simulate(seed: u64) {
-    fastrand::seed(seed); // the keepers' jitter and nonces
+/// Simulates a seed.
+///
+/// # Panics
+/// Panics if an invariant is violated.
+pub fn simulate<B: Backend>(seed: u64) -> Report {
+    fastrand::seed(seed); // the keepers' jitter
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.unwrap().block_on(run(Rng::with_seed(seed)));
+    runtime.unwrap().block_on(run::<B>(Rng::with_seed(seed)))
 }
 
-async fn run(mut rng: Rng) {
-    let clock = TestClock::new();
-    let environment = Arc::new(Environment {
-        plan: Plan::random(&mut rng),
-        memory: MemoryStore::with_clock(clock.store_clock()),
-        clock,
-        history: History::default(),
-        handlers: Handlers::default(),
-    });
-    let mut processes: Vec<_> =
-        (0..environment.plan.processes).map(|_| Process::start(&environment, &mut rng)).collect();
-    for _ in 0..environment.plan.events {
-        sleep(environment.plan.pause(&mut rng)).await;
+async fn run<B: Backend>(mut rng: Rng) -> Report {
+    let environment = Arc::new(Environment::<B>::new(&mut rng));
+    let plan = environment.world.plan.clone();
+    let (mut processes, mut closed) = (Vec::new(), JoinSet::new());
+    for _ in 0..plan.processes {
+        processes.push(Process::start(&environment, &mut rng).await);
+    }
+    for _ in 0..plan.events {
+        sleep(plan.pause(&mut rng)).await;
         let at = rng.usize(..processes.len());
         match rng.u8(..100) {
-            ..80 => processes[at].request(&environment, &mut rng),
-            80..88 => processes[at].outage(&mut rng),
-            88..94 => environment.clock.advance(environment.plan.ttl.mul_f64(rng.f64() * 2.0)),
+            ..78 => processes[at].request(&environment, &mut rng),
+            78..86 => processes[at].outage(&mut rng),
+            86..89 => environment.backend.break_store(&mut rng),
+            89..94 => environment.suspend_all(plan.ttl.mul_f64(rng.f64() * 2.0)),
             94..97 => {
-                let crashed =
-                    std::mem::replace(&mut processes[at], Process::start(&environment, &mut rng));
-                crashed.crash().await;
+                let started = Process::start(&environment, &mut rng).await;
+                std::mem::replace(&mut processes[at], started).crash(&environment).await;
             }
             _ => {
-                let closed =
-                    std::mem::replace(&mut processes[at], Process::start(&environment, &mut rng));
-                drop(tokio::spawn(closed.close(false)));
+                let started = Process::start(&environment, &mut rng).await;
+                let process = std::mem::replace(&mut processes[at], started);
+                closed.spawn(process.close(environment.clone(), false));
             }
         }
     }
-    let ends = processes.into_iter().map(|process| process.close(true));
-    timeout(HOUR * 4, join_all(ends)).await.expect("every process ends");
-    assert_every_key_finishes(&environment).await;
-    environment.handlers.assert_no_violations();
-    environment.history.assert_consistent(environment.plan.max_attempts);
+    environment.backend.heal();
+    for process in processes {
+        closed.spawn(process.close(environment.clone(), true));
+    }
+    timeout(HOUR * 4, closed.join_all()).await.expect("every process ends");
+    environment.finish_records().await;
+    environment.handlers.assert_no_violations(environment.backend.has_lost_writes());
+    if !environment.backend.has_lost_writes() {
+        environment.world.operations.assert_consistent(plan.max_attempts);
+    }
+    environment.judge()
 }
 
-async fn assert_every_key_finishes(environment: &Arc<Environment>) {
-    for key in 0..environment.plan.keys {
-        for tries in 0.. {
-            assert!(tries < 50, "key {key} is never settled");
-            sleep(Duration::from_secs(10 * 60)).await;
-            let process = Process::without_faults(environment);
-            let result = process.run_to_success(environment, key).await;
-            let is_final = match result {
-                Ok(Outcome::Processed(_) | Outcome::Duplicate(_) | Outcome::GivenUp(_)) => true,
-                Ok(other) => panic!("{other:?}"),
-                Err(error) => match IdempotencyError::find(&*error).unwrap() {
-                    IdempotencyError::Exhausted(exhausted) => {
-                        let lock = exhausted.take_lock().unwrap();
-                        lock.give_up("").await.unwrap();
-                        true
-                    }
-                    error => {
-                        assert!(error.is_contention(), "{error:?}");
-                        false
-                    }
-                },
-            };
-            process.close(true).await;
-            if is_final {
-                break;
+impl<B: Backend> Environment<B> {
+    fn new(rng: &mut Rng) -> Self {
+        let (folder, clock) = (TempDir::new().unwrap(), TestClock::new());
+        let plan = Plan::random(rng);
+        let settings = Some(plan.settings());
+        let history_clock = rising(clock.clone());
+        let recorder =
+            HistoryRecorder::with_clock(folder.path(), "world", settings, history_clock.clone());
+        let operations = Operations::default();
+        let world = World { plan, clock, operations, recorder: recorder.unwrap() };
+        Self {
+            backend: B::start(&world, rng),
+            world,
+            history_clock,
+            handlers: Handlers::default(),
+            records: Mutex::default(),
+            processes: Mutex::default(),
+            folder,
+        }
+    }
+
+    fn start_process(&self) -> u64 {
+        let mut processes = self.processes.lock().unwrap();
+        processes.started += 1;
+        let id = processes.started;
+        processes.running.insert(id);
+        id
+    }
+
+    fn end_process(&self, id: u64) {
+        self.processes.lock().unwrap().running.remove(&id);
+    }
+
+    /// Suspends all processes and the store's machine for this time: no timer fires meanwhile.
+    fn suspend_all(&self, duration: Duration) {
+        let World { recorder, clock, .. } = &self.world;
+        let from = recorder.now();
+        clock.advance(duration);
+        for &id in &self.processes.lock().unwrap().running {
+            let suspended = FaultKind::Suspended { process: process_name(id) };
+            recorder.fault(from, Some(recorder.now()), suspended);
+        }
+    }
+
+    /// Sends a record with this key.
+    fn send_record(&self, key: usize) -> Record {
+        let key = key.to_string();
+        let mut records = self.records.lock().unwrap();
+        let offset = records.len();
+        records.push(SentRecord { key: key.clone(), is_finished: false });
+        drop(records);
+        let record = self.record(offset);
+        let recorder = &self.world.recorder;
+        recorder.sent(recorder.now(), record.coordinates(), Some(&key), None);
+        record
+    }
+
+    /// A delivery of the record at this offset.
+    fn record(&self, offset: usize) -> Record {
+        let key = self.records.lock().unwrap()[offset].key.clone();
+        Record::builder("payments", 0, offset as i64).header("id", key).build()
+    }
+
+    /// Notes that a record is finished, and checks that the store agrees.
+    fn check_finished(&self, record: &Record, outcome: &Outcome<u64>) {
+        let mut records = self.records.lock().unwrap();
+        let sent = &mut records[record.offset() as usize];
+        sent.is_finished = true;
+        let (key, operations) = (store_key(&sent.key), &self.world.operations);
+        let completed =
+            |token: u64| operations.has_completed(&key, FencingToken::new(token).unwrap());
+        match outcome {
+            Outcome::Processed(token) => assert!(completed(*token)),
+            Outcome::Duplicate(duplicate) => assert!(completed(duplicate.reply.unwrap())),
+            Outcome::GivenUp(_) => assert!(operations.has_rejected(&key)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Delivers the records that are not finished, until they are.
+    async fn finish_records(&self) {
+        let process = Process::without_faults(self).await;
+        let count = self.records.lock().unwrap().len();
+        for offset in 0..count {
+            let is_finished = self.records.lock().unwrap()[offset].is_finished;
+            if !is_finished {
+                process.finish(self, offset).await;
             }
         }
     }
+
+    /// Judges the history.
+    fn judge(&self) -> Report {
+        let World { plan, recorder, operations, .. } = &self.world;
+        for key in 0..plan.keys {
+            let key = key.to_string();
+            recorder.entry(recorder.now(), &key, self.backend.entry(&store_key(&key)).as_ref());
+        }
+        let history = History::read(self.folder.path()).unwrap();
+        let mut hasher = DefaultHasher::new();
+        for (process, event) in history.events() {
+            (process, format!("{event:?}")).hash(&mut hasher);
+        }
+        operations.hash().hash(&mut hasher);
+        // Without `Cancel`, runs overlap when a lock is lost.
+        let verdict = (plan.on_lost == OnLost::Cancel).then(|| judge(&history));
+        if let Some(verdict) = &verdict {
+            assert!(verdict.is_sound(), "{verdict}");
+        }
+        Report { hash: hasher.finish(), verdict }
+    }
+}
+
+/// A clock of which no two readings are equal: paused time would otherwise hide the order of events.
+fn rising(clock: TestClock) -> Clock {
+    let last = AtomicU64::new(0);
+    Clock::from_fn(move || {
+        let now = clock.elapsed().as_micros() as u64;
+        let reading = now.max(last.load(Ordering::Relaxed) + 1);
+        last.store(reading, Ordering::Relaxed);
+        Duration::from_micros(reading)
+    })
+}
+
+fn store_key(id: &str) -> StoreKey {
+    let key = IdempotencyKey::new(id.to_owned()).unwrap();
+    StoreKey::new("payments".try_into().unwrap(), &key)
 }

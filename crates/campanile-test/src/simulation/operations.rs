@@ -1,39 +1,77 @@
-//! The commands that the store applied, in order.
+//! The operations that the store applied to each key, in order.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::discriminant;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use campanile_core::{Answer, Command, FencingToken, Operation, Owner, Reply, StoreKey};
 use campanile_idempotency::{MemoryStore, Store, StoreError};
 
-#[derive(Clone, Default)]
-pub(super) struct History(Arc<Mutex<HashMap<StoreKey, Vec<Applied>>>>);
+/// The operations that the store applied.
+#[derive(Clone, Debug, Default)]
+pub struct Operations(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    by_key: HashMap<StoreKey, Vec<Applied>>,
+    hasher: DefaultHasher,
+}
 
 type Applied = (Operation, Reply);
 
-impl History {
+impl State {
+    fn applied(&self, key: &StoreKey) -> &[Applied] {
+        self.by_key.get(key).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Operations {
+    /// Records an operation that the store applied at this time.
+    pub fn record(&self, key: &StoreKey, now: SystemTime, operation: &Operation, reply: &Reply) {
+        let mut state = self.state();
+        // Without the nonces, which the operating system draws.
+        let token = match reply {
+            Reply::Acquired { token, .. } | Reply::Exhausted { token, .. } => token.get(),
+            _ => 0,
+        };
+        let event = (key.digest(), now, operation.name(), discriminant(reply), token);
+        event.hash(&mut state.hasher);
+        state.by_key.entry(key.clone()).or_default().push((operation.clone(), reply.clone()));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hashes all operations, their order and their times.
+    pub(super) fn hash(&self) -> u64 {
+        self.state().hasher.finish()
+    }
+
     pub(super) fn has_completed(&self, key: &StoreKey, token: FencingToken) -> bool {
-        let histories = self.0.lock().unwrap();
-        completions(&histories[key]).any(|completed| completed == token)
+        let state = self.state();
+        completions(state.applied(key)).any(|completed| completed == token)
     }
 
     /// Checks whether the handler may run under this grant.
     pub(super) fn has_granted(&self, key: &StoreKey, token: FencingToken) -> bool {
-        let histories = self.0.lock().unwrap();
-        histories[key].iter().any(
+        let state = self.state();
+        state.applied(key).iter().any(
             |(_, reply)| matches!(reply, Reply::Acquired { token: granted, .. } if *granted == token),
         )
     }
 
     pub(super) fn has_rejected(&self, key: &StoreKey) -> bool {
-        let histories = self.0.lock().unwrap();
+        let state = self.state();
         let given_up = |(_, reply): &(_, Reply)| *reply == Reply::GivenUp;
-        histories[key].iter().any(given_up)
+        state.applied(key).iter().any(given_up)
     }
 
     pub(super) fn assert_consistent(&self, max_attempts: u16) {
-        for history in self.0.lock().unwrap().values() {
+        for history in self.state().by_key.values() {
             let mut last: Option<(FencingToken, Owner)> = None;
             let mut ended = false;
             for (operation, reply) in history {
@@ -68,19 +106,17 @@ fn completions(history: &[Applied]) -> impl Iterator<Item = FencingToken> {
     })
 }
 
-/// The store that all processes share.
-#[derive(Clone)]
-pub(super) struct RecordingStore {
+/// A memory store that records its operations.
+#[derive(Clone, Debug)]
+pub struct RecordingStore {
     pub(super) memory: MemoryStore,
-    pub(super) history: History,
+    pub(super) operations: Operations,
 }
 
 impl Store for RecordingStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
         let answer = self.memory.apply(command.clone()).await?;
-        let mut histories = self.history.0.lock().unwrap();
-        let history = histories.entry(command.key).or_default();
-        history.push((command.operation, answer.reply.clone()));
+        self.operations.record(&command.key, answer.now, &command.operation, &answer.reply);
         Ok(answer)
     }
 }
@@ -132,5 +168,13 @@ impl<S: Store> Store for ExclusiveCommands<S> {
 
     fn max_batch(&self) -> NonZeroUsize {
         self.store.max_batch()
+    }
+
+    fn max_call_duration(&self) -> Option<Duration> {
+        self.store.max_call_duration()
+    }
+
+    fn for_renewals(&self) -> Self {
+        Self { store: self.store.for_renewals(), in_flight: self.in_flight.clone() }
     }
 }

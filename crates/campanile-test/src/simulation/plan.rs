@@ -3,19 +3,25 @@
 use std::time::Duration;
 
 use campanile_core::limits::MIN_LOCK_TTL;
-use campanile_test::faults::Fault;
+use campanile_history::{Order, Settings};
+use campanile_idempotency::policy::OnLost;
 use fastrand::Rng;
 
-#[derive(Debug)]
-pub(super) struct Plan {
+use super::process::choose;
+
+/// The parameters of one simulation.
+#[derive(Clone, Debug)]
+pub struct Plan {
     pub(super) processes: usize,
     pub(super) keys: usize,
     pub(super) events: usize,
-    pub(super) ttl: Duration,
+    /// The TTL of all locks.
+    pub ttl: Duration,
     pub(super) max_hold: Duration,
     pub(super) max_attempts: u16,
+    pub(super) on_lost: OnLost,
     /// How often faults occur, from 0 (never) to 1 (often).
-    pub(super) fault_rate: f64,
+    pub fault_rate: f64,
 }
 
 impl Plan {
@@ -27,11 +33,12 @@ impl Plan {
         };
         Self {
             processes: rng.usize(1..=3),
-            keys: rng.usize(1..=4),
+            keys: rng.usize(1..=10),
             events: rng.usize(20..=120),
             ttl,
             max_hold: ttl * rng.u32(2..=10),
             max_attempts: rng.u16(1..=4),
+            on_lost: *choose(rng, &[OnLost::Cancel, OnLost::Cancel, OnLost::Notify]),
             fault_rate: rng.f64(),
         }
     }
@@ -45,19 +52,15 @@ impl Plan {
         }
     }
 
-    pub(super) fn fault_odds(&self) -> Vec<(f64, Fault)> {
-        let slow = Fault::Slow(self.ttl / 50);
-        let fault_odds = [
-            (0.15, Fault::LoseReply),
-            (0.10, Fault::Refuse),
-            (0.05, Fault::Hang),
-            (0.05, Fault::HangReply),
-            (0.15, slow),
-            (0.03, Fault::FewerAnswers),
-            (0.03, Fault::MoreAnswers),
-            (0.03, Fault::Panic),
-        ];
-        let scale = |(fault_odds, fault)| (fault_odds * self.fault_rate, fault);
-        fault_odds.into_iter().map(scale).collect()
+    /// What the judge must know.
+    pub(super) fn settings(&self) -> Settings {
+        let micros = |duration: Duration| duration.as_micros() as u64;
+        Settings {
+            order: Order::None,
+            lock_ttl: micros(self.ttl),
+            // The time begins when the lock is acquired, and so before the handler.
+            max_hold: Some(micros(self.max_hold - self.ttl)),
+            tolerance: 0,
+        }
     }
 }

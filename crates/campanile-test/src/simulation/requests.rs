@@ -1,21 +1,24 @@
 //! A request, its handler and its caller.
 
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxError, FencingToken, Outcome, Request, error};
+use campanile_core::{BoxError, DecodeLayer, FencingToken, Outcome, Record, Request, error};
 use campanile_idempotency::{HeldLock, IdempotencyError};
 use fastrand::Rng;
 use futures_util::FutureExt;
 use tokio::time::{sleep, timeout};
 use tower::load_shed::error::Overloaded;
-use tower::{Layer, ServiceExt, service_fn};
+use tower::util::BoxService;
+use tower::{ServiceBuilder, ServiceExt};
 
-use super::Environment;
+use super::backend::Backend;
 use super::plan::Plan;
 use super::process::{SimulatedLayer, choose};
-use crate::harness::{HOUR, request, store_key};
+use super::{Environment, HOUR};
+use crate::history::HistoryRecorder;
 
 #[derive(Clone, Copy, Debug)]
 enum HandlerEnd {
@@ -46,7 +49,7 @@ use GiveUpEnd::{Drops, GivesBack, GivesUp, Releases};
 /// The random parameters of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Script {
-    key: usize,
+    pub(super) key: usize,
     handler_time: Duration,
     handler_end: HandlerEnd,
     /// When the future is dropped, if at all.
@@ -94,21 +97,21 @@ impl Script {
         }
     }
 
-    pub(super) async fn run(
+    pub(super) async fn run<B: Backend>(
         self,
-        environment: Arc<Environment>,
-        layer: SimulatedLayer,
-        process: u64,
+        environment: Arc<Environment<B>>,
+        stack: Stack,
+        record: Record,
     ) {
         let env = environment.clone();
-        let service = layer.layer(service_fn(move |request: Request<()>| {
+        let process = stack.process;
+        let service = stack.service(move |request: Request| {
             let lock = request.lock_handle().unwrap().clone();
             let work = env.handlers.start(process, &lock);
             let env = env.clone();
             async move {
                 let _work = work;
-                let key = store_key(&self.key.to_string());
-                if !env.history.has_granted(&key, lock.token()) {
+                if !env.world.operations.has_granted(lock.store_key(), lock.token()) {
                     env.handlers.add_violation(format!("handler without a grant: {lock:?}"));
                 }
                 for _ in 0..3 {
@@ -117,12 +120,8 @@ impl Script {
                 }
                 self.end(lock.token()).await
             }
-        }));
-        let request = request(&self.key.to_string());
-        let record = request.record().clone();
-        // Boxed, because rustc does not see that the future of a handler in this body is `Send`.
-        let call = service.oneshot(request).boxed();
-        let mut call = AssertUnwindSafe(call).catch_unwind();
+        });
+        let mut call = AssertUnwindSafe(service.oneshot(record.clone())).catch_unwind();
         let result = match self.drop_after {
             Some(after) => timeout(after, &mut call).await.ok(),
             None => Some((&mut call).await),
@@ -132,7 +131,7 @@ impl Script {
         }
         drop(call);
         if let Some(Ok(result)) = result {
-            self.assert_matches_history(&environment, result).await;
+            self.assert_matches_operations(&environment, &record, result).await;
         }
         let released = timeout(HOUR * 2, record.lock_released()).await;
         assert!(released.is_ok(), "the record is not released");
@@ -152,28 +151,23 @@ impl Script {
     }
 
     /// Asserts that the result of the caller agrees with the store.
-    async fn assert_matches_history(
+    async fn assert_matches_operations<B: Backend>(
         self,
-        environment: &Environment,
+        environment: &Environment<B>,
+        record: &Record,
         result: Result<Outcome<u64>, BoxError>,
     ) {
-        let (key, history) = (store_key(&self.key.to_string()), &environment.history);
-        let completed = |token| history.has_completed(&key, FencingToken::new(token).unwrap());
-        match result {
-            Ok(Outcome::Processed(token)) => assert!(completed(token)),
-            Ok(Outcome::Duplicate(duplicate)) => assert!(completed(duplicate.reply.unwrap())),
-            Ok(Outcome::GivenUp(_)) => assert!(history.has_rejected(&key)),
-            Ok(other) => panic!("{other:?}"),
-            Err(error) => {
-                let lock = match IdempotencyError::find(&*error).unwrap() {
-                    IdempotencyError::AttemptFailed(failed) => failed.take_lock(),
-                    IdempotencyError::Exhausted(exhausted) => exhausted.take_lock(),
-                    _ => None,
-                };
-                if let Some(lock) = lock {
-                    self.give_up(lock).await;
-                }
-            }
+        let error = match result {
+            Ok(outcome) => return environment.check_finished(record, &outcome),
+            Err(error) => error,
+        };
+        let lock = match IdempotencyError::find(&*error).unwrap() {
+            IdempotencyError::AttemptFailed(failed) => failed.take_lock(),
+            IdempotencyError::Exhausted(exhausted) => exhausted.take_lock(),
+            _ => None,
+        };
+        if let Some(lock) = lock {
+            self.give_up(lock).await;
         }
     }
 
@@ -186,5 +180,52 @@ impl Script {
             GivesBack => drop(lock.fail().await),
             Drops => drop(lock),
         }
+    }
+}
+
+/// What a process wraps around the handler of a request.
+pub(super) struct Stack {
+    pub(super) process: u64,
+    pub(super) layer: SimulatedLayer,
+    pub(super) recorder: HistoryRecorder,
+}
+
+impl Stack {
+    fn service<H, F>(self, handler: H) -> BoxService<Record, Outcome<u64>, BoxError>
+    where
+        H: Fn(Request) -> F + Clone + Send + 'static,
+        F: Future<Output = Result<u64, BoxError>> + Send + 'static,
+    {
+        // Boxed, because rustc does not see that the future of a handler is `Send`.
+        let handler = move |request| handler(request).boxed();
+        let service = ServiceBuilder::new()
+            // Records each answer.
+            .layer(self.recorder.answers())
+            .layer(DecodeLayer::raw())
+            .layer(self.layer)
+            // Records each run.
+            .layer(self.recorder.runs())
+            .service_fn(handler);
+        BoxService::new(service)
+    }
+
+    /// Runs a handler that returns its token at once.
+    pub(super) async fn run_to_success<B: Backend>(
+        self,
+        environment: &Environment<B>,
+        record: Record,
+    ) -> Result<Outcome<u64>, BoxError> {
+        let (handlers, process) = (environment.handlers.clone(), self.process);
+        let service = self.service(move |request: Request| {
+            let lock = request.lock_handle().unwrap().clone();
+            let work = handlers.start(process, &lock);
+            async move {
+                drop(work);
+                Ok(FencingToken::get(lock.token()))
+            }
+        });
+        let outcome = service.oneshot(record.clone()).await?;
+        environment.check_finished(&record, &outcome);
+        Ok(outcome)
     }
 }
