@@ -15,6 +15,9 @@ use redis::{
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 use tokio::time::Instant;
 
+#[cfg(test)]
+use crate::simulation::{self, Bug};
+
 /// How long the check of a namespace's bucket count lasts. The count is gone if the server was
 /// flushed, which breaks no connection, so this is how long a flush stays unnoticed. One read in
 /// this time costs nothing.
@@ -113,12 +116,18 @@ impl SharedConnection {
         if let Some(handle) = self.current() {
             return Ok(handle);
         }
+        let (checked_namespaces, verified) = <(_, Arc<OnceCell<()>>)>::default();
         // Never returned to the pool, which would check it at every checkout.
+        #[cfg(not(test))]
         let connection = self.pool.get().await.map(Connection::take);
+        #[cfg(test)]
+        let connection = match simulation::connect(&self.info, Some(&verified)).await {
+            Some(simulated) => simulated.map_err(PoolError::Backend),
+            None => self.pool.get().await.map(Connection::take),
+        };
         let connection = connection.map_err(|error| self.unreachable(error))?;
         *opened += 1;
         tracing::debug!(address = %self.address, number = *opened, "connected to Redis");
-        let (checked_namespaces, verified) = Default::default();
         let current = OpenConnection { connection, number: *opened, checked_namespaces, verified };
         let handle = self.handle_of(&current);
         *self.lock_current() = Some(current);
@@ -161,6 +170,10 @@ impl SharedConnection {
 
 /// Opens a connection for a single use. It has no timeouts of its own; the caller sets a deadline.
 pub(crate) async fn open(info: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+    #[cfg(test)]
+    if let Some(simulated) = simulation::connect(&info, None).await {
+        return simulated;
+    }
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
@@ -170,6 +183,10 @@ impl ConnectionHandle {
     /// Discards this connection unless that has been done already. The next call opens a new one.
     pub(crate) fn discard(&self, reason: &dyn fmt::Display) {
         let Self { shared, number, .. } = self;
+        #[cfg(test)]
+        if simulation::is_planted(Bug::ConnectionKept) {
+            return;
+        }
         let discarded = shared.lock_current().take_if(|current| current.number == *number);
         if discarded.is_some() {
             let address = shared.address();

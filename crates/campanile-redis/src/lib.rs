@@ -75,6 +75,8 @@ mod key;
 mod reply;
 mod router;
 mod script;
+#[cfg(test)]
+mod simulation;
 mod store;
 mod tls;
 mod topology;

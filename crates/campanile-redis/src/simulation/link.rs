@@ -1,0 +1,302 @@
+//! The network between a process and the server.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use campanile_core::State;
+use campanile_test::history::{FaultKind, Peer};
+use campanile_test::simulation::World;
+use fastrand::Rng;
+use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, split};
+use tokio::time::sleep;
+
+use super::planted::{Bug, is_planted};
+use super::resp::{Request, read_request};
+use super::server::{Granted, Server};
+use super::watched::Watched;
+
+/// The connections of a process to the server.
+#[derive(Clone)]
+pub(super) struct Link(Arc<Inner>);
+
+struct Inner {
+    process: String,
+    world: World,
+    server: Server,
+    state: Mutex<LinkState>,
+    /// Changes when all connections are cut.
+    cuts: Watched<u64>,
+}
+
+struct LinkState {
+    random: Rng,
+    condition: Condition,
+    /// The number of changes of the condition.
+    changes: u64,
+    is_healed: bool,
+    /// When the current fault began.
+    broken_since: Option<u64>,
+    /// The locks that were granted without an answer that arrived, and when.
+    undelivered: Vec<(Granted, u64)>,
+    /// A reply that was lost, if [`Bug::StaleReply`] is planted.
+    stale: Vec<u8>,
+}
+
+/// What the link does to requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Working,
+    /// Each request has a fault of its own.
+    Flaky,
+    /// Nothing arrives.
+    Silent,
+    /// All connections are cut, and new ones are refused.
+    Down,
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delivery {
+    Answered,
+    /// The answer takes this long.
+    Slow(Duration),
+    /// The connection is cut before the request arrives.
+    CutBefore,
+    /// The connection is cut after the request was executed.
+    CutAfter,
+    /// The connection is cut within the answer.
+    CutWithin,
+    /// Neither this request nor a later one arrives.
+    SilentBefore,
+    /// The request is executed, and no answer arrives.
+    SilentAfter,
+    /// As `SilentAfter`, and a part of the answer has arrived.
+    SilentWithin,
+    /// The connection leads nowhere, and the request arrives after this time.
+    Late(Duration),
+}
+
+impl Link {
+    pub(super) fn new(process: &str, world: World, server: Server, seed: u64) -> Self {
+        let state = LinkState {
+            random: Rng::with_seed(seed),
+            condition: Condition::Working,
+            changes: 0,
+            is_healed: false,
+            broken_since: None,
+            undelivered: Vec::new(),
+            stale: Vec::new(),
+        };
+        Self(Arc::new(Inner {
+            process: process.into(),
+            world,
+            server,
+            state: Mutex::new(state),
+            cuts: Watched::new(0),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, LinkState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.state().condition == Condition::Down || !self.0.server.status().is_up
+    }
+
+    /// Changes the condition at random until the link is healed.
+    pub(super) fn inject_faults(&self) {
+        let link = self.clone();
+        let plan = self.0.world.plan.clone();
+        tokio::spawn(async move {
+            loop {
+                let (working, broken) = {
+                    let random = &mut link.state().random;
+                    let working =
+                        plan.ttl.mul_f64((0.2 + random.f64() * 4.0) / plan.fault_rate.max(0.1));
+                    (working, plan.ttl.mul_f64(random.f64().powi(2) * 2.0))
+                };
+                sleep(working).await;
+                if link.state().is_healed {
+                    return;
+                }
+                link.break_for(broken);
+                sleep(broken).await;
+            }
+        });
+    }
+
+    /// Breaks the link for this time.
+    pub(super) fn break_for(&self, duration: Duration) {
+        let condition = *self
+            .state()
+            .random
+            .choice(&[Condition::Flaky, Condition::Flaky, Condition::Silent, Condition::Down])
+            .expect("not empty");
+        self.change(condition);
+        let (link, changes) = (self.clone(), self.state().changes);
+        tokio::spawn(async move {
+            sleep(duration).await;
+            if link.state().changes == changes {
+                link.change(Condition::Working);
+            }
+        });
+    }
+
+    pub(super) fn heal(&self) {
+        self.state().is_healed = true;
+        self.change(Condition::Working);
+    }
+
+    fn change(&self, condition: Condition) {
+        let World { plan, recorder, .. } = &self.0.world;
+        let mut state = self.state();
+        let now = recorder.now();
+        if let Some(since) = state.broken_since.take() {
+            // A connection that did not answer is replaced after the timeout of the call.
+            let until = now + super::command_timeout(plan).as_micros() as u64;
+            self.record_cut(since, until);
+        }
+        state.changes += 1;
+        state.condition = condition;
+        if condition != Condition::Working {
+            state.broken_since = Some(now);
+        }
+        drop(state);
+        if condition == Condition::Down {
+            self.0.cuts.set(self.0.cuts.get() + 1);
+        }
+    }
+
+    fn record_cut(&self, from: u64, until: u64) {
+        let process = Some(self.0.process.clone());
+        let cut = FaultKind::NetworkCut { process, peer: Peer::Store };
+        self.0.world.recorder.fault(from, Some(until), cut);
+    }
+
+    /// Draws the delay of a request and its delivery.
+    fn draw(&self) -> (Duration, Delivery) {
+        let ttl = self.0.world.plan.ttl;
+        let mut state = self.state();
+        let condition = state.condition;
+        let random = &mut state.random;
+        let delay = Duration::from_micros(random.u64(0..3_000));
+        let delivery = match (condition, random.u8(..100)) {
+            (Condition::Silent, _) => Delivery::SilentBefore,
+            (Condition::Working | Condition::Down, _) | (Condition::Flaky, ..25) => {
+                Delivery::Answered
+            }
+            (Condition::Flaky, 25..40) => Delivery::Slow(ttl.mul_f64(random.f64() / 8.0)),
+            (Condition::Flaky, 40..55) => Delivery::CutBefore,
+            (Condition::Flaky, 55..70) => Delivery::CutAfter,
+            (Condition::Flaky, 70..76) => Delivery::CutWithin,
+            (Condition::Flaky, 76..82) => Delivery::SilentBefore,
+            (Condition::Flaky, 82..90) => Delivery::SilentAfter,
+            (Condition::Flaky, 90..95) => Delivery::SilentWithin,
+            (Condition::Flaky, 95..) => Delivery::Late(ttl.mul_f64(random.f64() * 2.0)),
+        };
+        (delay, delivery)
+    }
+
+    /// Answers the requests of a connection until it is closed. `is_open` says whether the client
+    /// still has it.
+    pub(super) async fn serve(self, stream: DuplexStream, is_open: impl Fn() -> bool) {
+        let cuts = self.0.cuts.get();
+        let restarts = self.0.server.status().restarts;
+        tokio::select! {
+            biased;
+            _ = self.0.cuts.wait_for(|now| now != cuts) => {}
+            () = self.0.server.stopped(restarts) => {}
+            _ = self.answer_all(stream, restarts, is_open) => {}
+        }
+    }
+
+    /// Returns when the connection is to be closed.
+    async fn answer_all(
+        &self,
+        stream: DuplexStream,
+        restarts: u64,
+        is_open: impl Fn() -> bool,
+    ) -> std::io::Result<()> {
+        let (reader, mut writer) = split(stream);
+        let mut reader = BufReader::new(reader);
+        while let Some(request) = read_request(&mut reader).await? {
+            let (delay, delivery) = self.draw();
+            sleep(delay).await;
+            match delivery {
+                Delivery::CutBefore => return Ok(()),
+                Delivery::SilentBefore => pending().await,
+                Delivery::Late(after) => {
+                    self.execute_later(request, after);
+                    return pending().await;
+                }
+                Delivery::Slow(delay) => sleep(delay).await,
+                _ => {}
+            }
+            // A client that closes a connection drops what was not delivered.
+            if !self.0.server.answers(restarts).await || !is_open() {
+                return Ok(());
+            }
+            let (reply, granted) = self.0.server.execute(&request);
+            let at = self.0.world.recorder.now();
+            self.state().undelivered.extend(granted.iter().map(|lock| (lock.clone(), at)));
+            let mut frame = Vec::new();
+            reply.write(&mut frame);
+            match delivery {
+                Delivery::CutAfter => {
+                    if is_planted(Bug::StaleReply) {
+                        self.state().stale = frame;
+                    }
+                    return Ok(());
+                }
+                Delivery::SilentAfter => pending().await,
+                Delivery::CutWithin | Delivery::SilentWithin => {
+                    let length = self.state().random.usize(..frame.len());
+                    writer.write_all(&frame[..length]).await?;
+                    if delivery == Delivery::CutWithin {
+                        return Ok(());
+                    }
+                    pending().await
+                }
+                _ => {}
+            }
+            let stale = match &*request[0] {
+                b"CLIENT" => Vec::new(),
+                _ => std::mem::take(&mut self.state().stale),
+            };
+            writer.write_all(&stale).await?;
+            writer.write_all(&frame).await?;
+            self.state().undelivered.retain(|(lock, _)| !granted.contains(lock));
+        }
+        Ok(())
+    }
+
+    fn execute_later(&self, request: Request, after: Duration) {
+        let (link, from) = (self.clone(), self.0.world.recorder.now());
+        let restarts = self.0.server.status().restarts;
+        tokio::spawn(async move {
+            sleep(after).await;
+            if link.0.server.answers(restarts).await {
+                link.0.server.execute(&request);
+                link.record_cut(from, link.0.world.recorder.now());
+            }
+        });
+    }
+
+    /// Finds a lock that was granted without an answer, and is still held although the process has
+    /// settled all its locks.
+    pub(super) fn abandoned_lock(&self) -> Option<String> {
+        // The time for which a keeper repeats a cancel that is not answered.
+        const CANCEL_PERIOD: u64 = 60_000_000;
+        let since = self.0.world.recorder.now().saturating_sub(CANCEL_PERIOD);
+        let state = self.state();
+        let is_held = |((key, owner), at): &&(Granted, u64)| {
+            let entry = self.0.server.entry(key);
+            let entry = entry.filter(|entry| entry.state() == State::Processing);
+            *at > since && entry.is_some_and(|entry| entry.owner() == Some(*owner))
+        };
+        let ((key, _), _) = state.undelivered.iter().find(is_held)?;
+        Some(format!("{} has abandoned the lock of {}", self.0.process, key.digest_hex()))
+    }
+}

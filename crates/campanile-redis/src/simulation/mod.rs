@@ -1,0 +1,208 @@
+//! A deterministic simulation: the layer, the lock keeper and this store run in one thread of virtual
+//! time, against a simulated server over a simulated network.
+//!
+//! The simulation itself is that of `campanile-test`. Here are the server, which speaks Redis's
+//! protocol and runs the scripts as `step`, and the network, which delays requests, loses them or their
+//! answers, cuts connections within an answer, delivers requests late, and refuses connections. The
+//! server is restarted, with or without a loss of its last writes, stalls, and forgets its scripts.
+//!
+//! All time is virtual. The nonces are not determined by the seed, because the operating system draws
+//! them; they are only compared for equality. The pool that opens a real connection, and the check of a
+//! server's settings, are not simulated.
+
+mod link;
+mod planted;
+mod resp;
+mod script;
+mod server;
+mod watched;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use campanile_core::{Entry, StoreKey};
+use campanile_test::history::Cause;
+use campanile_test::simulation::{Backend, Connection, Plan, World, simulate, simulate_many};
+use fastrand::Rng;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult};
+use tokio::sync::OnceCell;
+
+use self::link::Link;
+pub(crate) use self::planted::{Bug, is_planted};
+use self::planted::{KeeperBugs, plant};
+use self::server::Server;
+use crate::{RedisConfig, RedisStore, Safety};
+
+/// The number of seeds of a normal run, which take a few seconds without optimization.
+const SEEDS: u64 = 200;
+
+/// The number of seeds within which each planted bug must be found.
+const BUG_SEEDS: u64 = 1_000;
+
+thread_local! {
+    /// The links of the simulation that runs in this thread, by the name of the process.
+    static LINKS: RefCell<BTreeMap<String, Link>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// The simulated server, and the links to it.
+struct SimulatedRedis {
+    world: World,
+    server: Server,
+    seed: u64,
+}
+
+struct SimulatedConnection {
+    store: KeeperBugs,
+    link: Link,
+}
+
+/// The timeout of a call. As the keeper's, so that locks survive a lost call.
+fn command_timeout(plan: &Plan) -> Duration {
+    (plan.ttl / 6).min(Duration::from_secs(1))
+}
+
+/// Connects to the simulated server if the address is the name of a simulated process. All handles of
+/// the connection share `handles`: when they are dropped, the client closes it.
+pub(crate) async fn connect(
+    info: &ConnectionInfo,
+    handles: Option<&Arc<OnceCell<()>>>,
+) -> Option<RedisResult<MultiplexedConnection>> {
+    let ConnectionAddr::Tcp(host, _) = info.addr() else { return None };
+    let link = LINKS.with_borrow(|links| links.get(host).cloned())?;
+    Some(open(link, info, handles.map(Arc::downgrade)).await)
+}
+
+async fn open(
+    link: Link,
+    info: &ConnectionInfo,
+    handles: Option<Weak<OnceCell<()>>>,
+) -> RedisResult<MultiplexedConnection> {
+    const BUFFER: usize = 1 << 20;
+    if link.is_refused() {
+        return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
+    }
+    let (client, server) = tokio::io::duplex(BUFFER);
+    let is_open = move || handles.as_ref().is_none_or(|handles| handles.strong_count() > 0);
+    tokio::spawn(link.serve(server, is_open));
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let settings = info.redis_settings();
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(settings, client, config).await?;
+    tokio::spawn(driver);
+    Ok(connection)
+}
+
+impl Backend for SimulatedRedis {
+    type Connection = SimulatedConnection;
+
+    fn start(world: &World, rng: &mut Rng) -> Self {
+        LINKS.take();
+        Self { world: world.clone(), server: Server::new(world.clone()), seed: rng.u64(..) }
+    }
+
+    async fn connect(&self, process: &str) -> SimulatedConnection {
+        let number: u64 = process.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
+        let seed = self.seed ^ number;
+        let link = Link::new(process, self.world.clone(), self.server.clone(), seed);
+        LINKS.with_borrow_mut(|links| links.insert(process.into(), link.clone()));
+        let config = RedisConfig::new(format!("redis://{process}"))
+            .with_command_timeout(command_timeout(&self.world.plan))
+            .with_safety(Safety::Off);
+        let store = loop {
+            // A process that cannot connect is started again.
+            if let Ok(store) = RedisStore::connect(config.clone()).await {
+                break store;
+            }
+        };
+        SimulatedConnection { store: KeeperBugs::new(store, self.world.clock.clone()), link }
+    }
+
+    fn break_store(&self, rng: &mut Rng) {
+        let duration = self.world.plan.ttl.mul_f64(rng.f64() * 1.5);
+        let all = u64::MAX;
+        let last = rng.u64(1..=self.world.plan.ttl.as_micros() as u64);
+        match rng.u8(..8) {
+            0..3 => self.server.flush_scripts(),
+            3..5 => self.server.stall(duration),
+            5..7 => self.server.restart(duration, None),
+            _ => self.server.restart(duration, Some(if rng.bool() { last } else { all })),
+        }
+    }
+
+    fn heal(&self) {
+        self.server.heal();
+    }
+
+    fn has_lost_writes(&self) -> bool {
+        self.server.has_lost_writes()
+    }
+
+    fn entry(&self, key: &StoreKey) -> Option<Entry> {
+        self.server.entry(key)
+    }
+}
+
+impl Connection for SimulatedConnection {
+    type Store = KeeperBugs;
+
+    fn store(&self) -> KeeperBugs {
+        self.store.clone()
+    }
+
+    fn inject_faults(&self, _: &mut Rng) {
+        self.link.inject_faults();
+    }
+
+    fn break_for(&self, duration: Duration, _: &mut Rng) {
+        self.link.break_for(duration);
+    }
+
+    fn heal(&self) {
+        self.link.heal();
+    }
+
+    fn violation_when_settled(&self) -> Option<String> {
+        self.link.abandoned_lock()
+    }
+}
+
+#[test]
+fn every_seed_is_sound_under_network_faults() {
+    let causes = [
+        Cause::Failed,
+        Cause::KilledAfterEffect,
+        Cause::KilledBeforeEffect,
+        Cause::Dropped,
+        Cause::Suspended,
+        Cause::StoreUnavailable,
+        Cause::NetworkCut,
+        Cause::StoreLostWrites,
+    ];
+    simulate_many::<SimulatedRedis>(SEEDS, &causes);
+}
+
+#[test]
+fn same_seed_gives_the_same_history() {
+    for seed in 0..20 {
+        let hash = || simulate::<SimulatedRedis>(seed).hash;
+        assert_eq!(hash(), hash(), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for bug in Bug::ALL {
+        let is_found = |seed: &u64| {
+            plant(Some(bug));
+            catch_unwind(AssertUnwindSafe(|| simulate::<SimulatedRedis>(*seed))).is_err()
+        };
+        let found = (0..BUG_SEEDS).find(is_found);
+        plant(None);
+        println!("{bug:?} is found by seed {found:?}");
+        assert!(found.is_some(), "{bug:?} is not found in {BUG_SEEDS} seeds");
+    }
+}
