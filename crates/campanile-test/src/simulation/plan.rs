@@ -60,6 +60,7 @@ impl Plan {
             lock_ttl: micros(self.ttl),
             // The time begins when the lock is acquired, and so before the handler.
             max_hold: Some(micros(self.max_hold - self.ttl)),
+            transactions: None,
             tolerance: 0,
         }
     }
