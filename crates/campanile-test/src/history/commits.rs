@@ -14,6 +14,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long the broker may take to return all commits.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the two clocks are compared.
+const CLOCK_READINGS: u32 = 8;
 
 struct Commit {
     topic: String,
@@ -43,18 +45,28 @@ impl HistoryRecorder {
         let uncommitted: BaseConsumer = config.create()?;
         let metadata = consumer.fetch_metadata(Some(OFFSETS_TOPIC), REQUEST_TIMEOUT)?;
         let mut count = 0;
-        // How far the broker's clock is ahead of the history's.
-        let ahead = unix_micros().saturating_sub(self.now());
+        let convert = self.timestamp_converter();
         for topic in metadata.topics() {
             for partition in topic.partitions() {
                 for commit in read(&consumer, &uncommitted, partition.id(), group)? {
-                    let at = (commit.at * 1_000).saturating_sub(ahead);
+                    let at = convert(commit.at);
                     self.committed(at, &commit.topic, commit.partition, commit.offset);
                     count += 1;
                 }
             }
         }
         Ok(count)
+    }
+
+    /// Creates a function that converts timestamps of a broker on this machine, in milliseconds
+    /// since 1970, to microseconds of the history's clock. Brokers truncate their timestamps to
+    /// milliseconds.
+    pub fn timestamp_converter(&self) -> impl Fn(u64) -> u64 + use<> {
+        // How far the broker's clock is ahead of the history's. Too small if this thread is
+        // suspended between the two readings.
+        let ahead = |_| unix_micros().saturating_sub(self.now());
+        let ahead = (0..CLOCK_READINGS).map(ahead).max().unwrap_or_default();
+        move |millis| (millis * 1_000).saturating_sub(ahead)
     }
 }
 
