@@ -297,15 +297,21 @@ fn run(
     let mut command = jvm.command("kafka.Kafka", folder);
     command.arg(PROPERTIES_FILE);
     let mut process = Process::spawn(&command, folder.join("log"))?;
-    let producer = Producer::new(&bootstrap(port))?;
+    let mut producer = Producer::new(&bootstrap(port))?;
     process.wait_until_ready(port, START_TIMEOUT, || {
         let client = producer.client();
         // A foreign server may own the port while ours is about to fail because of it.
         let owns_port = client.fetch_cluster_id(METADATA_TIMEOUT).as_ref() == Some(&cluster.id);
-        owns_port
+        let is_ready = owns_port
             && client
                 .fetch_metadata(None, METADATA_TIMEOUT)
-                .is_ok_and(|metadata| !metadata.brokers().is_empty())
+                .is_ok_and(|metadata| !metadata.brokers().is_empty());
+        // A client that a fenced broker has answered may never connect again:
+        // https://github.com/confluentinc/librdkafka/issues/5301
+        if !is_ready && let Ok(next) = Producer::new(&bootstrap(port)) {
+            producer = next;
+        }
+        is_ready
     })?;
     Ok((process, producer))
 }
