@@ -5,9 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use campanile::FencingToken;
-use campanile::store::{Command, Operation, Owner, Reply, Retention, State, Store};
-use campanile_admin::AnyStore;
+use campanile::key::Namespace;
+use campanile::store::{
+    Command, Entry, Found, InspectStore, Operation, Owner, Reply, Retention, ScanCursor,
+    ScanFilter, State, Store, StoreKey,
+};
+use campanile::{FencingToken, IdempotencyKey};
+use campanile_admin::{AnyStore, StoreConfig};
 use campanile_test::history::{Cause, Order};
 use campanile_test::{Message, eventually};
 use campanile_tests::connect_before;
@@ -15,7 +19,6 @@ use tokio::runtime::Runtime;
 
 use crate::history::{Payment, Report, TestHistory, produce};
 use crate::progress::Run;
-use crate::scanned_entries::{ScannedEntries, store_key};
 use crate::worker::{self, Worker};
 use crate::{KAFKA, group};
 
@@ -52,6 +55,13 @@ pub(crate) struct Fleet {
     payments: Vec<Payment>,
     records: usize,
     keys: usize,
+}
+
+/// What is stored, read by the present reader.
+#[derive(Default)]
+struct Entries {
+    by_digest: HashMap<[u8; 16], Entry>,
+    unreadable: usize,
 }
 
 impl Fleet {
@@ -163,7 +173,7 @@ impl Fleet {
     }
 
     /// Checks that the payments that always fail had no effect, and were given up.
-    fn check_poison(&self, report: &mut Report, entries: &ScannedEntries) {
+    fn check_poison(&self, report: &mut Report, entries: &Entries) {
         let progress = self.history.progress();
         let with_effect: HashSet<&str> =
             progress.runs().iter().filter(|run| run.has_effect).map(Run::key).collect();
@@ -225,7 +235,7 @@ impl Fleet {
     /// Counts the settled keys whose entries a process of before does not read as settled.
     async fn count_unreadable_before(&self) -> usize {
         let commands = (0..self.keys).map(|number| Command {
-            key: store_key(NAMESPACE, &id(number)),
+            key: store_key(&id(number)),
             operation: Operation::Acquire {
                 owner: Owner::new(1).unwrap(),
                 ttl: Duration::from_secs(1),
@@ -248,9 +258,37 @@ impl Fleet {
         unreadable
     }
 
-    fn entries(&self) -> ScannedEntries {
-        self.block_on(ScannedEntries::read(&self.store, NAMESPACE))
+    fn entries(&self) -> Entries {
+        self.block_on(async {
+            let store = self.store.parse::<StoreConfig>().unwrap().connect().await.unwrap();
+            let filter = ScanFilter::new(Namespace::try_from(NAMESPACE).unwrap());
+            let (mut entries, mut cursor) = (Entries::default(), Some(ScanCursor::default()));
+            while let Some(from) = cursor {
+                let page = store.scan(&filter, &from).await.unwrap();
+                for (key, found) in page.entries {
+                    match found {
+                        Found::Entry { entry, .. } => {
+                            entries.by_digest.insert(*key.digest(), entry);
+                        }
+                        _ => entries.unreadable += 1,
+                    }
+                }
+                cursor = page.next;
+            }
+            entries
+        })
     }
+}
+
+impl Entries {
+    fn get(&self, key: &str) -> Option<&Entry> {
+        self.by_digest.get(store_key(key).digest())
+    }
+}
+
+fn store_key(key: &str) -> StoreKey {
+    let key = IdempotencyKey::new(key.to_owned()).unwrap();
+    StoreKey::new(Namespace::try_from(NAMESPACE).unwrap(), &key)
 }
 
 fn id(number: usize) -> String {

@@ -14,8 +14,6 @@ mod history;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/progress.rs"]
 mod progress;
-#[path = "../support/scanned_entries.rs"]
-mod scanned_entries;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/worker.rs"]
 mod worker;

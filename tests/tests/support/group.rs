@@ -1,5 +1,6 @@
 //! The committed offsets of a consumer group.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use campanile_test::eventually;
@@ -8,63 +9,31 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits until this group has committed every produced record of a topic.
+/// Waits until this group has committed every produced record.
 pub(crate) fn wait_until_committed(
     config: &ClientConfig,
     topic: &str,
     partitions: i32,
     within: Duration,
 ) {
-    let mut commits = Commits::new(config, &[topic], partitions);
-    eventually(within, || commits.are_complete().then_some(())).unwrap_or_else(|| {
+    let consumer: BaseConsumer = config.create().unwrap();
+    let mut list = TopicPartitionList::new();
+    let mut ends = BTreeMap::new();
+    for partition in 0..partitions {
+        list.add_partition(topic, partition);
+        let end = || Some(consumer.fetch_watermarks(topic, partition, REQUEST_TIMEOUT).ok()?.1);
+        // A busy broker may have lost its leadership for a moment.
+        ends.insert(partition, eventually(within, end).expect("the broker reports the end"));
+    }
+    let committed = || {
+        let committed = consumer.committed_offsets(list.clone(), REQUEST_TIMEOUT).ok()?;
+        let is_at = |partition: &i32, end: i64| {
+            let found = committed.find_partition(topic, *partition);
+            found.is_some_and(|found| found.offset() == Offset::Offset(end))
+        };
+        ends.iter().all(|(partition, end)| is_at(partition, *end)).then_some(())
+    };
+    eventually(within, committed).unwrap_or_else(|| {
         panic!("timed out after {within:?} waiting for all records to be committed")
     });
-}
-
-/// The commits of a group.
-pub(crate) struct Commits {
-    consumer: BaseConsumer,
-    partitions: TopicPartitionList,
-    /// The end of each partition, once it is known.
-    ends: Option<Vec<i64>>,
-}
-
-impl Commits {
-    pub(crate) fn new(config: &ClientConfig, topics: &[&str], partitions: i32) -> Self {
-        let mut list = TopicPartitionList::new();
-        for topic in topics {
-            list.add_partition_range(topic, 0, partitions - 1);
-        }
-        Self { consumer: config.create().unwrap(), partitions: list, ends: None }
-    }
-
-    /// Checks whether the group has committed every record of its topics, also the copies that it
-    /// has produced itself. Not if the broker does not answer.
-    pub(crate) fn are_complete(&mut self) -> bool {
-        self.check().unwrap_or(false)
-    }
-
-    fn check(&mut self) -> Option<bool> {
-        let committed = self.consumer.committed_offsets(self.partitions.clone(), REQUEST_TIMEOUT);
-        let committed = committed.ok()?;
-        if self.ends.as_ref().is_some_and(|ends| !is_at(&committed, ends)) {
-            return Some(false);
-        }
-        // Read after the commits, so that these include the copies of all committed records.
-        let end = |topic: &str, partition| {
-            Some(self.consumer.fetch_watermarks(topic, partition, REQUEST_TIMEOUT).ok()?.1)
-        };
-        let partitions = self.partitions.elements();
-        let ends: Option<Vec<_>> =
-            partitions.iter().map(|it| end(it.topic(), it.partition())).collect();
-        let ends = self.ends.insert(ends?);
-        Some(is_at(&committed, ends))
-    }
-}
-
-/// Checks whether these offsets are committed. Nothing is committed of an empty partition.
-fn is_at(committed: &TopicPartitionList, ends: &[i64]) -> bool {
-    let committed = committed.elements();
-    let mut offsets = committed.iter().map(|it| it.offset()).zip(ends);
-    offsets.all(|(offset, end)| *end == 0 || offset == Offset::Offset(*end))
 }

@@ -7,8 +7,7 @@ use rdkafka::message::OwnedMessage;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use rdkafka::{ClientConfig, Message};
 
-use crate::messages::messages;
-use crate::{TIMEOUT, start_behind_proxy};
+use crate::{TIMEOUT, invoices, start_behind_proxy};
 
 type Client = ThreadedProducer<DefaultProducerContext>;
 
@@ -40,7 +39,7 @@ fn commit(producer: &Client, names: [&str; 3]) {
 
 /// Reads the committed messages.
 fn committed(kafka: &KafkaServer) -> Vec<String> {
-    let messages = messages(kafka, "invoices", 1, "read_committed");
+    let messages = invoices::messages(kafka, "invoices", 1, "read_committed");
     let text = |message: &OwnedMessage| message.payload().unwrap().to_vec();
     messages.iter().map(|message| String::from_utf8(text(message)).unwrap()).collect()
 }

@@ -2,12 +2,13 @@
 
 use campanile::record::Coordinates;
 use campanile_test::KafkaServer;
-use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
 use rdkafka::message::OwnedMessage;
+use rdkafka::{Message, Offset, TopicPartitionList};
 
-use crate::PARTITIONS;
 use crate::history::TestHistory;
-use crate::messages::messages;
+use crate::{PARTITIONS, TIMEOUT};
 
 /// An invoice, and the position of its record.
 pub(crate) struct Invoice {
@@ -34,6 +35,32 @@ pub(crate) fn record(
         history.recorder.output(&record, at);
     }
     history.recorder.record_commits(&kafka.consumer_config(topic), topic).unwrap();
+}
+
+/// Reads all messages of these partitions, in the order of each partition.
+pub(crate) fn messages(
+    kafka: &KafkaServer,
+    topic: &str,
+    partitions: i32,
+    isolation: &str,
+) -> Vec<OwnedMessage> {
+    let mut config = kafka.consumer_config("reader");
+    config.set("isolation.level", isolation).set("enable.partition.eof", "true");
+    let consumer: BaseConsumer = config.create().unwrap();
+    let mut list = TopicPartitionList::new();
+    for partition in 0..partitions {
+        list.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+    }
+    consumer.assign(&list).unwrap();
+    let (mut messages, mut ends) = (Vec::new(), 0);
+    while ends < partitions {
+        match consumer.poll(TIMEOUT).expect("a record or an end") {
+            Ok(message) => messages.push(message.detach()),
+            Err(KafkaError::PartitionEOF(_)) => ends += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    messages
 }
 
 impl Invoice {

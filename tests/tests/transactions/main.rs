@@ -15,10 +15,6 @@ mod group;
 mod history;
 mod input;
 mod invoices;
-#[path = "../support/kafka_proxy.rs"]
-mod kafka_proxy;
-#[path = "../support/messages.rs"]
-mod messages;
 mod positions;
 mod process_faults;
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -31,11 +27,12 @@ mod store;
 #[path = "../support/worker.rs"]
 mod worker;
 
+use std::net::Ipv4Addr;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use campanile_test::{KafkaServer, Message, Proxy};
+use campanile_test::{KafkaServer, Message, Proxy, free_port};
 
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
 /// process exits with ours.
@@ -47,8 +44,15 @@ static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
 
 /// Starts a separate broker that is reachable only through the proxy.
 fn start_behind_proxy() -> (KafkaServer, Proxy) {
-    let interval = "transaction.abort.timed.out.transaction.cleanup.interval.ms";
-    kafka_proxy::start_behind_proxy(KafkaServer::builder().property(interval, "200"))
+    let port = free_port().unwrap();
+    let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let kafka = KafkaServer::builder()
+        .port(port)
+        .property("advertised.listeners", &format!("PLAINTEXT://{}", proxy.addr()))
+        .property("transaction.abort.timed.out.transaction.cleanup.interval.ms", "200")
+        .start()
+        .unwrap();
+    (kafka, proxy)
 }
 
 const PARTITIONS: i32 = 8;

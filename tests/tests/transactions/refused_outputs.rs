@@ -7,8 +7,7 @@ use campanile::{Consumer, ConsumerError, Output, Outputs, Transactions, consumer
 use rdkafka::Message;
 use tokio::sync::oneshot;
 
-use crate::messages::messages;
-use crate::{KAFKA, TIMEOUT, Topics, group};
+use crate::{KAFKA, TIMEOUT, Topics, group, invoices};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn output_to_missing_topic_stops_consumer_and_names_both() {
@@ -77,7 +76,7 @@ async fn outputs_refused_together_are_sent_one_by_one() {
         let config = KAFKA.consumer_config(&topics.payments);
         // All records are in the first partition.
         group::wait_until_committed(&config, &topics.payments, 1, TIMEOUT);
-        messages(&KAFKA, &topics.invoices, 1, "read_committed")
+        invoices::messages(&KAFKA, &topics.invoices, 1, "read_committed")
     };
     let sent = tokio::task::spawn_blocking(wait).await.unwrap();
     stop.send(()).unwrap();
