@@ -26,9 +26,10 @@ const TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 /// The document stays as it is if a program fails, because it then found a violation or nothing.
 pub(crate) fn prove(progress: &Progress, args: &[OsString]) -> Result {
     let Selection { areas, size } = Selection::parse(args)?;
+    let size = size.name();
     for (area, program) in areas {
         let mut command = cargo();
-        command.args(["run", "--release"]).args(program).args(["--size", &size]);
+        command.args(["run", "--release"]).args(program).args(["--size", size]);
         let (name, written_by) = (format!("prove {area}"), format!("prove {area} --size {size}"));
         let block = Block { name: &name, documents: &[EVIDENCE], written_by: &written_by };
         block.write(progress, &mut command, TIMEOUT)?;
@@ -36,24 +37,46 @@ pub(crate) fn prove(progress: &Progress, args: &[OsString]) -> Result {
     Ok(())
 }
 
+/// How thoroughly to explore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Small,
+    Full,
+}
+
+impl Size {
+    /// Parses the value of `--size`.
+    pub(crate) fn parse(value: Option<&str>) -> Result<Self> {
+        match value {
+            Some("small") => Ok(Self::Small),
+            Some("full") => Ok(Self::Full),
+            _ => Err("expected --size small or --size full".into()),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Full => "full",
+        }
+    }
+}
+
 /// The areas to prove, and how thoroughly.
 #[derive(Debug)]
 struct Selection {
     areas: Vec<Area>,
-    size: String,
+    size: Size,
 }
 
 impl Selection {
     /// Parses `[AREA] [--size small|full]`. The default is all areas at full size.
     fn parse(args: &[OsString]) -> Result<Self> {
-        let mut selection = Self { areas: AREAS.to_vec(), size: "full".to_owned() };
+        let mut selection = Self { areas: AREAS.to_vec(), size: Size::Full };
         let mut args = args.iter().map(|arg| arg.to_string_lossy());
         while let Some(arg) = args.next() {
             if arg == "--size" {
-                selection.size = match args.next().as_deref() {
-                    Some(size @ ("small" | "full")) => size.to_owned(),
-                    _ => return Err("expected --size small or --size full".into()),
-                };
+                selection.size = Size::parse(args.next().as_deref())?;
                 continue;
             }
             selection.areas.retain(|(area, _)| *area == arg);
@@ -86,9 +109,9 @@ mod tests {
     #[test]
     fn area_and_size_are_selected_and_others_rejected() {
         let default = parse(&[]).unwrap();
-        assert_eq!((default.areas.len(), &*default.size), (AREAS.len(), "full"));
+        assert_eq!((default.areas.len(), default.size.name()), (AREAS.len(), "full"));
         let model = parse(&["model", "--size", "small"]).unwrap();
-        assert_eq!((model.areas[0].0, &*model.size), ("model", "small"));
+        assert_eq!((model.areas[0].0, model.size.name()), ("model", "small"));
         for args in [&["models"][..], &["--size"], &["--size", "huge"], &["model", "model2"]] {
             assert!(parse(args).is_err(), "{args:?}");
         }

@@ -9,6 +9,7 @@ mod targets;
 
 use crate::Result;
 use crate::progress::{Progress, root};
+use crate::prove::Size;
 use crate::supervise::supervise;
 use binaries::Binaries;
 use output::Explored;
@@ -166,10 +167,9 @@ impl Selection {
         while let Some(arg) = args.next() {
             match &*arg {
                 "--size" => {
-                    selection.seconds = match args.next().as_deref() {
-                        Some("small") => SMALL,
-                        Some("full") => FULL,
-                        _ => return Err("expected --size small or --size full".into()),
+                    selection.seconds = match Size::parse(args.next().as_deref())? {
+                        Size::Small => SMALL,
+                        Size::Full => FULL,
                     }
                 }
                 "--seconds" => {
