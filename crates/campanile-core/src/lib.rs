@@ -68,9 +68,9 @@ pub use self::namespace::Namespace;
 pub use self::operation::{Command, Operation, Retention};
 pub use self::outcome::{Duplicate, GivenUp, Outcome, WithoutLock};
 pub use self::output::Output;
-pub use self::record::{Coordinates, Headers, Record, RecordBuilder, Timestamp};
 #[doc(hidden)]
-pub use self::record::{Interrupt, LockReleased, Turn};
+pub use self::record::{AwaitsTurn, Interrupt, LockReleased, Turn};
+pub use self::record::{Coordinates, Headers, Record, RecordBuilder, Timestamp};
 pub use self::reply::{Answer, Reply};
 pub use self::request::{IntoParts, Parts, Request};
 pub use self::step::{ExpireOutcome, expire, reply, step};

@@ -31,11 +31,9 @@ enum CrashPoint {
     Nowhere,
     /// In the handler.
     Handler,
-    /// After a give-up lock was granted.
-    Granted,
-    /// After the last attempt has failed, before the letter is published.
-    Failed,
-    /// As for `Failed`, but the process waits for the file `go` in the folder and is killed
+    /// After the last attempt, before the letter is published.
+    Unpublished,
+    /// As for `Unpublished`, but the process waits for the file `go` in the folder and is killed
     /// afterwards.
     Sent,
     /// After the letter was acknowledged.
@@ -51,8 +49,7 @@ impl CrashPoint {
         Ok(match name {
             "nowhere" => Self::Nowhere,
             "handler" => Self::Handler,
-            "granted" => Self::Granted,
-            "failed" => Self::Failed,
+            "unpublished" => Self::Unpublished,
             "sent" => Self::Sent,
             "acknowledged" => Self::Acknowledged,
             "given-up" => Self::GivenUp,
@@ -67,15 +64,15 @@ async fn main() -> Result<(), BoxError> {
     let [brokers, topic, redis, folder, attempts, point] = arguments()?;
     let (folder, point) = (PathBuf::from(folder), CrashPoint::parse(&point)?);
     let runs = OpenOptions::new().create(true).append(true).open(folder.join("runs"))?;
-    let config = RedisConfig::new(redis);
+    let (config, exhausted) = (RedisConfig::new(redis), Arc::new(AtomicBool::new(false)));
     let store = CrashingStore {
         store: RedisStore::connect(config).await?,
         point,
+        exhausted: exhausted.clone(),
         given_up: Arc::default(),
     };
 
-    let (runs, has_failed) = (Arc::new(runs), Arc::new(AtomicBool::new(false)));
-    let failing = has_failed.clone();
+    let (runs, failing) = (Arc::new(runs), exhausted.clone());
     let service = ServiceBuilder::new()
         // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
@@ -95,7 +92,7 @@ async fn main() -> Result<(), BoxError> {
         .set("group.instance.id", "worker")
         .set("session.timeout.ms", "10000");
     let letters = DeadLetter::by_topic(move |topic| {
-        crash_or_wait(point, has_failed.load(Ordering::SeqCst), &folder);
+        crash_or_wait(point, exhausted.load(Ordering::SeqCst), &folder);
         format!("{topic}.dead")
     });
     let mut terminated = signal(SignalKind::terminate())?;
@@ -113,7 +110,7 @@ async fn charge(
     request: Request<Payment>,
     point: CrashPoint,
     runs: Arc<File>,
-    has_failed: Arc<AtomicBool>,
+    exhausted: Arc<AtomicBool>,
 ) -> Result<(), BoxError> {
     let (id, lock) = (&request.body().id, request.lock_handle().ok_or("the request has no lock")?);
     // A single write to an append-only file, which survives the death of the process.
@@ -121,7 +118,7 @@ async fn charge(
     match (&**id, point) {
         ("poison", CrashPoint::Handler) => abort(),
         ("poison", _) => {
-            has_failed.store(true, Ordering::SeqCst);
+            exhausted.store(true, Ordering::SeqCst);
             Err("no such account".into())
         }
         _ => Ok(()),
@@ -129,10 +126,10 @@ async fn charge(
 }
 
 /// Selects the dead-letter topic. Called at startup and before each publication.
-fn crash_or_wait(point: CrashPoint, has_failed: bool, folder: &Path) {
+fn crash_or_wait(point: CrashPoint, is_exhausted: bool, folder: &Path) {
     match point {
-        CrashPoint::Failed if has_failed => abort(),
-        CrashPoint::Sent if has_failed => {
+        CrashPoint::Unpublished if is_exhausted => abort(),
+        CrashPoint::Sent if is_exhausted => {
             while !folder.join("go").exists() {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -146,6 +143,8 @@ fn crash_or_wait(point: CrashPoint, has_failed: bool, folder: &Path) {
 struct CrashingStore {
     store: RedisStore,
     point: CrashPoint,
+    /// Whether the last attempt was made.
+    exhausted: Arc<AtomicBool>,
     given_up: Arc<AtomicBool>,
 }
 
@@ -161,8 +160,8 @@ impl Store for CrashingStore {
             abort();
         }
         let answer = self.store.apply(command).await?;
-        if self.point == CrashPoint::Granted && matches!(answer.reply, Reply::Exhausted { .. }) {
-            abort();
+        if matches!(answer.reply, Reply::Exhausted { .. }) {
+            self.exhausted.store(true, Ordering::SeqCst);
         }
         if self.point == CrashPoint::GivenUp && gives_up {
             abort();

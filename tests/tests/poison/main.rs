@@ -48,7 +48,7 @@ fn record_that_kills_its_process_is_dead_lettered_after_attempts() {
 #[test]
 fn crash_before_publication_leaves_it_to_next_process() {
     let mut scenario = scenario("before", 1);
-    scenario.run_until_crash("failed");
+    scenario.run_until_crash("unpublished");
     assert_eq!(finish_and_read_copies(&mut scenario), [(1, false)]);
 }
 
@@ -56,7 +56,7 @@ fn crash_before_publication_leaves_it_to_next_process() {
 fn crash_with_give_up_lock_leaves_letter_without_payload() {
     let mut scenario = scenario("granted", 1);
     scenario.run_until_crash("handler");
-    scenario.run_until_crash("granted");
+    scenario.run_until_crash("unpublished");
     // The payload could be what cannot be published.
     assert_eq!(finish_and_read_copies(&mut scenario), [(2, true)]);
 }

@@ -35,9 +35,14 @@ impl Interrupt {
         &self.0
     }
 
-    /// Creates a future of the record's turn, if the record was started ahead of it.
-    pub fn turn(&self) -> Option<Turn> {
-        self.0.is_ahead().then(|| Turn::new(self.0.clone()))
+    /// Creates a future of the record's turn, if the record was started ahead of it, and notifies the
+    /// driver whether the record is a duplicate.
+    pub fn turn(&self, duplicate: bool) -> Option<Turn> {
+        if !self.0.0.progress.set_awaits_turn(duplicate) {
+            return None;
+        }
+        self.0.0.wakers.wake_all();
+        Some(Turn::new(self.0.clone()))
     }
 
     /// Notifies the driver that the handler has succeeded and that the outcome is being recorded.

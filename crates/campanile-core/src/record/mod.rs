@@ -18,7 +18,7 @@ pub use self::coordinates::Coordinates;
 pub use self::headers::Headers;
 pub use self::interrupt::{Interrupt, LockReleased};
 use self::turn::AttemptProgress;
-pub use self::turn::Turn;
+pub use self::turn::{AwaitsTurn, Turn};
 
 use crate::wakers::Wakers;
 
@@ -162,6 +162,18 @@ impl Record {
     #[doc(hidden)]
     pub fn is_duplicate(&self) -> bool {
         self.0.progress.is_duplicate()
+    }
+
+    /// Checks whether the record is a duplicate, if it is ahead of its turn and the layer waits for that.
+    #[doc(hidden)]
+    pub fn is_duplicate_ahead(&self) -> Option<bool> {
+        self.0.progress.is_duplicate_ahead()
+    }
+
+    /// Creates a future that resolves when the layer waits for the record's turn.
+    #[doc(hidden)]
+    pub fn awaits_turn(&self) -> AwaitsTurn {
+        AwaitsTurn::new(self.clone())
     }
 
     /// Begins the record's turn. Called by the driver.

@@ -19,9 +19,11 @@ pub(super) struct AttemptProgress(AtomicU8);
 
 const STARTED: u8 = 0;
 const AHEAD: u8 = 1;
-const RECORDING: u8 = 2;
-const DUPLICATE: u8 = 3;
-const PROCESSING: u8 = 4;
+const AHEAD_DUPLICATE: u8 = 2;
+const AHEAD_UNPROCESSED: u8 = 3;
+const RECORDING: u8 = 4;
+const DUPLICATE: u8 = 5;
+const PROCESSING: u8 = 6;
 
 impl AttemptProgress {
     pub(super) fn start(&self, ahead: bool) {
@@ -53,8 +55,27 @@ impl AttemptProgress {
     }
 
     pub(super) fn is_ahead(&self) -> bool {
-        self.0.load(Ordering::Acquire) == AHEAD
+        is_ahead(self.0.load(Ordering::Acquire))
     }
+
+    /// Sets whether the record is a duplicate, if it is ahead of its turn. Returns whether it is.
+    pub(super) fn set_awaits_turn(&self, duplicate: bool) -> bool {
+        let awaits = if duplicate { AHEAD_DUPLICATE } else { AHEAD_UNPROCESSED };
+        let set = |progress| is_ahead(progress).then_some(awaits);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, set).is_ok()
+    }
+
+    pub(super) fn is_duplicate_ahead(&self) -> Option<bool> {
+        match self.0.load(Ordering::Acquire) {
+            AHEAD_DUPLICATE => Some(true),
+            AHEAD_UNPROCESSED => Some(false),
+            _ => None,
+        }
+    }
+}
+
+fn is_ahead(progress: u8) -> bool {
+    matches!(progress, AHEAD | AHEAD_DUPLICATE | AHEAD_UNPROCESSED)
 }
 
 /// Resolves when the record's turn begins, or when its attempt is dropped. Not part of the public
@@ -88,6 +109,30 @@ impl fmt::Debug for Turn {
     }
 }
 
+/// Resolves when the layer waits for the record's turn. Not part of the public contract.
+#[doc(hidden)]
+pub struct AwaitsTurn(Watcher<Record>);
+
+impl AwaitsTurn {
+    pub(super) fn new(record: Record) -> Self {
+        Self(Watcher::new(record))
+    }
+}
+
+impl Future for AwaitsTurn {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.get_mut().0.poll(cx, |record| record.is_duplicate_ahead().map(drop))
+    }
+}
+
+impl fmt::Debug for AwaitsTurn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AwaitsTurn").field(self.0.get()).finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio_test::{assert_pending, assert_ready, task};
@@ -97,27 +142,45 @@ mod tests {
     #[test]
     fn record_started_ahead_waits_for_its_turn() {
         let record = Record::builder("t", 0, 0).build();
-        assert!(record.interrupt().turn().is_none());
+        assert!(record.interrupt().turn(false).is_none());
         record.start(true);
-        let turn = record.interrupt().turn().expect("the record is ahead");
+        let turn = record.interrupt().turn(false).expect("the record is ahead");
         let mut turn = task::spawn(turn);
         assert_pending!(turn.poll());
         record.begin_turn();
         assert!(turn.is_woken());
         assert_ready!(turn.poll());
-        assert!(record.interrupt().turn().is_none());
+        assert!(record.interrupt().turn(false).is_none());
     }
 
     #[test]
     fn interrupt_ends_wait_for_turn() {
         let record = Record::builder("t", 0, 0).build();
         record.start(true);
-        let turn = record.interrupt().turn().expect("the record is ahead");
+        let turn = record.interrupt().turn(false).expect("the record is ahead");
         let mut turn = task::spawn(turn);
         assert_pending!(turn.poll());
         record.set_interrupted();
         assert!(turn.is_woken() && turn.is_cancelled());
         assert_ready!(turn.poll());
+    }
+
+    #[test]
+    fn driver_sees_whether_a_record_that_awaits_its_turn_is_a_duplicate() {
+        let record = Record::builder("t", 0, 0).build();
+        record.start(true);
+        let mut awaits = task::spawn(record.awaits_turn());
+        assert_pending!(awaits.poll());
+        for duplicate in [true, false] {
+            let _turn = record.interrupt().turn(duplicate).expect("the record is ahead");
+            assert!(record.is_ahead());
+            assert_eq!(record.is_duplicate_ahead(), Some(duplicate));
+        }
+        assert!(awaits.is_woken());
+        assert_ready!(awaits.poll());
+        record.begin_turn();
+        assert!(record.interrupt().turn(true).is_none());
+        assert_eq!(record.is_duplicate_ahead(), None);
     }
 
     #[test]
@@ -161,7 +224,7 @@ mod tests {
     fn turn_is_cancelled_only_by_an_interrupt() {
         let record = Record::builder("t", 0, 0).build();
         record.start(true);
-        let turn = record.interrupt().turn().expect("the record is ahead");
+        let turn = record.interrupt().turn(false).expect("the record is ahead");
         record.begin_turn();
         assert!(!turn.is_cancelled());
         record.set_interrupted();

@@ -101,7 +101,7 @@ impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
     {
         let interrupt = request.interrupt();
         let record = interrupt.as_ref().map(|interrupt| interrupt.record().clone());
-        let turn = interrupt.and_then(|interrupt| interrupt.turn());
+        let turn = interrupt.and_then(|interrupt| interrupt.turn(false));
         let state = match turn {
             Some(turn) => {
                 // The clone drops the permit that a ready service may hold.
@@ -183,7 +183,8 @@ where
                     let pending = pending.take().expect("taken only once, with the answer");
                     let answer = answer.unwrap_or_else(|_| keeper_stopped());
                     let interrupt = pending.request.interrupt();
-                    match interrupt.and_then(|interrupt| interrupt.turn()) {
+                    let duplicate = matches!(answer, Acquisition::Duplicate { .. });
+                    match interrupt.and_then(|interrupt| interrupt.turn(duplicate)) {
                         Some(turn) => ResponseState::wait_for_turn(turn, answer, pending),
                         None => {
                             handle_acquisition(layer, answer, pending, record, *this.wait_budget)

@@ -115,6 +115,15 @@ impl Attempt {
         }
     }
 
+    /// Checks whether the attempt will end as a duplicate, if it was polled ahead of its turn and that is
+    /// known.
+    pub(super) fn is_duplicate_ahead(&self) -> Option<bool> {
+        match &self.early_outcome {
+            Some(outcome) => Some(matches!(outcome, RecordOutcome::Processed { .. })),
+            None => self.record.is_duplicate_ahead(),
+        }
+    }
+
     /// Begins the record's turn, so that the handler may run.
     pub(super) fn begin_turn(&self) {
         self.record.begin_turn();

@@ -6,20 +6,25 @@
 //! While the store records the outcome of one record, the next record is started *ahead* of its
 //! turn: its lock is acquired in the same round trip to the store, and its handler waits until the
 //! previous record is processed. If the previous record is not processed after all, the lock is
-//! released and no attempt is counted. After a duplicate, several records are started ahead, since
-//! they are mostly duplicates as well; they are dropped as soon as a handler runs.
+//! released and no attempt is counted.
+//!
+//! After a duplicate, several records are started together, since they are mostly duplicates as well.
+//! Before a handler runs, the records behind its own are dropped, and their locks are released. Otherwise
+//! a handler that kills its process would cost each of them an attempt.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
+use std::iter;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use campanile_core::Record;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
@@ -40,9 +45,9 @@ use crate::telemetry::TopicMetrics;
 /// because of the in-flight limit then get their turn.
 const TIME_SLICE: Duration = Duration::from_millis(10);
 
-/// The maximum number of records that are started ahead after duplicates. These records are probably
+/// The maximum number of records that are started together after duplicates. These records are probably
 /// duplicates as well, and one round trip to the store answers all of them.
-const MAX_DUPLICATE_LOOKAHEAD: usize = 16;
+const MAX_GROUP_LEN: usize = 16;
 
 /// The next records of a queue, and everything that is needed to run them.
 pub(super) struct Run {
@@ -87,26 +92,21 @@ impl Run {
         // The time at which the turn of the current record has begun.
         let mut turn = since;
         let mut ahead = VecDeque::new();
-        // The number of records to start ahead because the previous records were duplicates.
-        let mut lookahead = 0;
+        // The number of records to start together.
+        let mut group_len = 1;
         loop {
             let outcome = poll_fn(|cx| {
                 if let Poll::Ready(outcome) = current.poll(cx, &*route) {
                     return Poll::Ready(outcome);
                 }
                 if current.is_processing() {
-                    // The attempts ahead of their turn must not hold locks and permits for as long
-                    // as a handler runs: timeouts and `max_hold` would expire before their turn, and
-                    // this record may need a permit or a key that they hold.
-                    lookahead = 0;
+                    // An attempt ahead of its turn must not hold its lock and permits for as long as a
+                    // handler runs: timeouts and `max_hold` would expire before its turn, and this
+                    // record may need a permit or a key that it holds.
                     cancel_ahead(&mut ahead, &mut pending);
                 }
-                let limit = lookahead.max(usize::from(current.is_recording()));
-                while ahead.len() < limit && !is_slice_over() && !must_stop() {
-                    let Some(record) = pending.pop_front() else {
-                        break;
-                    };
-                    ahead.push_back(attempt(record, true));
+                if current.is_recording() && ahead.is_empty() && !is_slice_over() && !must_stop() {
+                    ahead.extend(pending.pop_front().map(|record| attempt(record, true)));
                 }
                 ahead.iter_mut().for_each(|next| next.poll_ahead(cx, &*route));
                 Poll::Pending
@@ -118,26 +118,30 @@ impl Run {
             let is_slice_over = now - since >= TIME_SLICE;
             let RecordOutcome::Processed { outputs } = outcome else {
                 cancel_ahead(&mut ahead, &mut pending);
-                wait_for_lock_release(&pending, &assignment).await;
+                if assignment.is_stopped() {
+                    wait_for_lock_release(&pending).await;
+                }
                 return reporter.end_run(outcome);
             };
-            lookahead = if current.is_duplicate() {
-                (2 * lookahead).clamp(1, MAX_DUPLICATE_LOOKAHEAD)
-            } else {
-                0
-            };
-            let next = match ahead.pop_front() {
-                None if !is_slice_over => pending.pop_front().map(|record| attempt(record, false)),
-                next => next,
-            };
-            let Some(next) = next else {
+            group_len = if current.is_duplicate() { MAX_GROUP_LEN.min(2 * group_len) } else { 1 };
+            if ahead.is_empty() && !is_slice_over {
+                let len = group_len.min(pending.len());
+                ahead.extend(pending.drain(..len).map(|record| attempt(record, len > 1)));
+            }
+            let Some(mut next) = ahead.pop_front() else {
                 return reporter.end_run(RecordOutcome::Processed { outputs });
             };
             reports.send_lazily(Report::Processed { queue: *queue, outputs });
+            if !ahead.is_empty() && !is_duplicate(&mut next, &mut ahead, &*route).await {
+                cancel_ahead(&mut ahead, &mut pending);
+                wait_for_lock_release(&pending).await;
+            }
             if must_stop() {
                 ahead.push_front(next);
                 cancel_ahead(&mut ahead, &mut pending);
-                wait_for_lock_release(&pending, &assignment).await;
+                if assignment.is_stopped() {
+                    wait_for_lock_release(&pending).await;
+                }
                 return reports.send(Report::RunStopped { queue: *queue });
             }
             if is_slice_over {
@@ -157,16 +161,50 @@ fn cancel_ahead(ahead: &mut VecDeque<Attempt>, pending: &mut VecDeque<Record>) {
     }
 }
 
-/// If the partition is being released, waits until the locks of records that were dropped ahead of
-/// their turn are released, so that the partition's next owner finds them free.
-async fn wait_for_lock_release(records: &VecDeque<Record>, assignment: &Assignment) {
-    if assignment.is_stopped() {
-        let released =
-            timeout(LOCK_RELEASE_TIMEOUT, join_all(records.iter().map(Record::lock_released)));
-        // Boxed, because this future is a fourth of the task's size and few runs need it. A timeout
-        // is logged by the drain.
-        let _ = Box::pin(released).await;
+/// Waits until it is known whether the next record is a duplicate. As long as it is not known while a
+/// later record waits for its turn, the answer is no: the next record may need a permit that the later
+/// one holds.
+async fn is_duplicate(
+    next: &mut Attempt,
+    ahead: &mut VecDeque<Attempt>,
+    route: &dyn Route,
+) -> bool {
+    if let Some(is_duplicate) = next.is_duplicate_ahead() {
+        return is_duplicate;
     }
+    let mut attempts: Vec<_> = iter::once(next)
+        .chain(ahead)
+        .map(|attempt| (attempt.record().awaits_turn(), attempt))
+        .collect();
+    let is_duplicate = poll_fn(|cx| {
+        let mut is_later_waiting = false;
+        let mut is_duplicate = None;
+        for (index, (awaits_turn, attempt)) in attempts.iter_mut().enumerate() {
+            attempt.poll_ahead(cx, route);
+            // Middleware may poll the layer in another task.
+            let _ = awaits_turn.poll_unpin(cx);
+            let polled = attempt.is_duplicate_ahead();
+            match index {
+                0 => is_duplicate = polled,
+                _ => is_later_waiting |= polled == Some(false),
+            }
+        }
+        match is_duplicate.or(is_later_waiting.then_some(false)) {
+            Some(is_duplicate) => Poll::Ready(is_duplicate),
+            None => Poll::Pending,
+        }
+    });
+    // Boxed, because it is large and few records need it.
+    Box::pin(is_duplicate).await
+}
+
+/// Waits until the locks of records that were dropped ahead of their turn are released.
+async fn wait_for_lock_release(records: &VecDeque<Record>) {
+    let released =
+        timeout(LOCK_RELEASE_TIMEOUT, join_all(records.iter().map(Record::lock_released)));
+    // Boxed, because this future is a fourth of the task's size and few runs need it. If the partition
+    // is being released, a timeout is logged by the drain.
+    let _ = Box::pin(released).await;
 }
 
 pin_project! {

@@ -2,8 +2,7 @@
 
 use std::sync::Mutex;
 
-use campanile_core::BoxError;
-use futures_util::FutureExt;
+use campanile_core::{BoxError, Interrupt};
 use futures_util::future::poll_fn;
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
@@ -23,6 +22,8 @@ struct FakeLayer {
     duplicates: i64,
     /// The record with this offset is processed first.
     slow: Option<i64>,
+    /// Keeps the locks of records that are not duplicates, as if their release took a while.
+    locks: Option<Mutex<Vec<Interrupt>>>,
 }
 
 struct Call {
@@ -43,8 +44,11 @@ impl Route for FakeLayer {
         let is_duplicate = record.offset() < self.duplicates;
         let is_slow = Some(record.offset()) == self.slow;
         self.calls.lock().unwrap().push(Call { record, steps });
+        if let Some(locks) = self.locks.as_ref().filter(|_| !is_duplicate) {
+            locks.lock().unwrap().push(interrupt.clone());
+        }
         Box::pin(async move {
-            if let Some(turn) = interrupt.turn() {
+            if let Some(turn) = interrupt.turn(is_duplicate) {
                 turn.await;
             }
             if is_duplicate {
@@ -186,23 +190,20 @@ async fn records_after_duplicates_are_started_together() {
     for _ in 0..10 {
         test.settle().await;
     }
-    // The duplicates, the first record that is not a duplicate, and the records that were started
-    // together with the last duplicates.
-    let calls = test.route.calls();
-    assert!(calls > 41 && calls <= 41 + MAX_DUPLICATE_LOOKAHEAD, "{calls}");
     assert!(test.route.record(40).is_recording());
-    assert!((41..calls).all(|call| test.route.record(call).is_ahead()));
+    // The records that were started together with the last duplicates, and again the next record.
+    let calls = test.route.calls();
+    assert!(calls > 43 && calls <= 41 + MAX_GROUP_LEN, "{calls}");
+    assert!((42..calls - 1).all(|call| test.route.record(call).interrupt().is_set()));
+    assert_eq!(test.route.record(calls - 1).offset(), 41);
+    assert!(test.route.record(calls - 1).is_ahead());
     assert_eq!(test.take_reports().len(), 40);
-    test.route.end(40, Err("refused".into()));
-    test.settle().await;
-    assert!((41..calls).all(|call| test.route.record(call).interrupt().is_set()));
-    let ended = test.take_reports();
-    assert!(matches!(ended[..], [Report::RunEnded { outcome: RecordOutcome::Failed(_), .. }]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_record_is_ahead_while_a_handler_runs() {
-    let route = FakeLayer { duplicates: 40, slow: Some(40), ..FakeLayer::default() };
+async fn handler_runs_once_the_locks_behind_it_are_released() {
+    let locks = Some(Mutex::default());
+    let route = FakeLayer { duplicates: 40, slow: Some(40), locks, ..FakeLayer::default() };
     let test = start_run_of(64, route).await;
     for _ in 0..10 {
         test.settle().await;
@@ -210,10 +211,25 @@ async fn no_record_is_ahead_while_a_handler_runs() {
     let calls = test.route.calls();
     assert!(calls > 41, "{calls}");
     assert!((41..calls).all(|call| test.route.record(call).interrupt().is_set()));
+    assert!(test.route.record(40).is_ahead());
+    test.route.locks.as_ref().unwrap().lock().unwrap().clear();
+    test.settle().await;
+    assert!(test.route.record(40).is_processing());
+    assert_eq!(test.route.calls(), calls);
     test.route.end(40, Ok(()));
     test.settle().await;
     assert_eq!(test.route.record(calls).offset(), 41);
     assert!(test.route.record(calls).is_recording());
+}
+
+#[tokio::test(start_paused = true)]
+async fn handler_waits_for_the_release_of_locks_for_a_limited_time() {
+    let locks = Some(Mutex::default());
+    let route = FakeLayer { duplicates: 40, slow: Some(40), locks, ..FakeLayer::default() };
+    let test = start_run_of(64, route).await;
+    tokio::time::sleep(LOCK_RELEASE_TIMEOUT).await;
+    test.settle().await;
+    assert!(test.route.record(40).is_processing());
 }
 
 #[tokio::test(start_paused = true)]
