@@ -5,6 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "serde")]
 use campanile_core::HumanDuration;
+use campanile_core::key::DerivationSecret;
 use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL, MIN_LOCK_TTL};
 use campanile_core::{ConfigError, Namespace, Retention};
 
@@ -40,8 +41,9 @@ const MIN_ATTEMPT_RETENTION: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL)
 /// With the feature `serde`, the settings implement `Deserialize`. `namespace` is required; every
 /// other field has the name and the default of its method: `lock_ttl`, `max_hold`, `max_attempts`,
 /// `backoff` with `initial` and `max`, `retention`, `attempt_retention`, `failed_retention`,
-/// `max_reply_bytes`, `stored_keys`, `stored_errors` and `completed_details`. Durations are strings such as `"30s"`, `"500ms"` or `"7d"`. An unknown field is an
-/// error.
+/// `max_reply_bytes`, `stored_keys`, `stored_errors`, `completed_details` and `derivation_secret`.
+/// Durations are strings such as `"30s"`, `"500ms"` or `"7d"`, and the secret is a string. An unknown
+/// field is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct IdempotencyConfig {
@@ -57,6 +59,7 @@ pub struct IdempotencyConfig {
     stored_keys: bool,
     stored_errors: bool,
     completed_details: bool,
+    derivation_secret: Option<DerivationSecret>,
 }
 
 impl IdempotencyConfig {
@@ -77,6 +80,7 @@ impl IdempotencyConfig {
             stored_keys: true,
             stored_errors: true,
             completed_details: false,
+            derivation_secret: None,
         }
     }
 
@@ -172,6 +176,18 @@ impl IdempotencyConfig {
         self
     }
 
+    /// Sets the secret of the keys that handlers [derive](campanile_core::LockHandle::derive) for their
+    /// own calls. Default: none, so the keys can be computed from the event's key, because most
+    /// receivers separate their clients by credentials.
+    ///
+    /// All processes of the namespace need the same secret. If it is changed, added or removed, an
+    /// event that is tried both before and after the change has two keys, and its effect may happen
+    /// twice.
+    pub fn with_derivation_secret(mut self, secret: DerivationSecret) -> Self {
+        self.derivation_secret = Some(secret);
+        self
+    }
+
     /// Checks the settings as [`IdempotencyLayer::new`](crate::IdempotencyLayer::new) does, and returns
     /// the namespace.
     ///
@@ -241,6 +257,7 @@ impl IdempotencyConfig {
                 store_keys: self.stored_keys,
                 store_errors: self.stored_errors,
                 keep_details: self.completed_details,
+                derivation_secret: self.derivation_secret,
                 metrics,
             },
             backoff: self.backoff,
@@ -267,11 +284,13 @@ impl<'de> serde::Deserialize<'de> for IdempotencyConfig {
             stored_keys: Option<bool>,
             stored_errors: Option<bool>,
             completed_details: Option<bool>,
+            derivation_secret: Option<Box<str>>,
         }
 
         let fields = Fields::deserialize(deserializer)?;
         let defaults = Self::new(fields.namespace);
         let or = |time: Option<HumanDuration>, default| time.map_or(default, |time| time.0);
+        let secret = |text: Box<str>| DerivationSecret::new(text.as_bytes());
         Ok(Self {
             lock_ttl: or(fields.lock_ttl, defaults.lock_ttl),
             max_hold: or(fields.max_hold, defaults.max_hold),
@@ -284,6 +303,8 @@ impl<'de> serde::Deserialize<'de> for IdempotencyConfig {
             stored_keys: fields.stored_keys.unwrap_or(defaults.stored_keys),
             stored_errors: fields.stored_errors.unwrap_or(defaults.stored_errors),
             completed_details: fields.completed_details.unwrap_or(defaults.completed_details),
+            derivation_secret: (fields.derivation_secret.map(secret).transpose())
+                .map_err(serde::de::Error::custom)?,
             namespace: defaults.namespace,
         })
     }

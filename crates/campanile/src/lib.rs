@@ -69,7 +69,7 @@
 //! | `kafka-zstd` | topics compressed by zstd; the other codecs are always included | |
 //! | `metrics` | [`metrics`] for the recorders of the crate [`metrics`](https://docs.rs/metrics) | |
 //! | `serde` | settings of the layer and of the stores from a configuration file | |
-//! | `uuid` | `uuid::Uuid` as a key | |
+//! | `uuid` | `uuid::Uuid` as a key, and `IdempotencyKey::now_v7` | |
 //! | `redis` (default) | [`RedisStore`] | |
 //! | `redis-tls` | TLS to Redis (`rediss://`), by rustls | |
 //! | `postgres` | [`PgStore`], [`postgres::Inbox`] | |

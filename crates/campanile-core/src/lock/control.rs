@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{Completion, HELD, Inner, LockHandle, decode_cause, nanos};
 use crate::clock::Clock;
+use crate::key::DerivationSecret;
 use crate::wakers::Wakers;
 use crate::{Grant, IdempotencyKey, LockLost, LostCause, StoreKey};
 
@@ -24,6 +25,7 @@ impl LockControl {
     pub fn new(
         store_key: StoreKey,
         key: IdempotencyKey,
+        derivation_secret: Option<DerivationSecret>,
         grant: Grant,
         attempt: u32,
         clock: Clock,
@@ -32,6 +34,7 @@ impl LockControl {
         Self(LockHandle(Arc::new(Inner {
             store_key,
             key,
+            derivation_secret,
             grant,
             attempt,
             clock,

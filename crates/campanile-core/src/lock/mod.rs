@@ -11,8 +11,11 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use crate::clock::Clock;
+use crate::key::{self, DerivationSecret};
 use crate::wakers::Wakers;
-use crate::{FencingToken, Grant, IdempotencyKey, LockLost, LostCause, Namespace, StoreKey};
+use crate::{
+    ConfigError, FencingToken, Grant, IdempotencyKey, LockLost, LostCause, Namespace, StoreKey,
+};
 
 pub use self::control::LockControl;
 pub use self::lost::LostFuture;
@@ -21,13 +24,15 @@ pub use self::lost::LostFuture;
 ///
 /// A lock does not guarantee mutual exclusion in an asynchronous network: a pause between
 /// [`check`](Self::check) and the effect can outlast the lock. Only a receiver that compares the
-/// [`token`](Self::token), or that deduplicates by the [`key`](Self::key), can then refuse the effect.
+/// [`token`](Self::token), or that deduplicates by a [derived key](Self::derive), can then refuse the
+/// effect.
 #[derive(Clone)]
 pub struct LockHandle(Arc<Inner>);
 
 struct Inner {
     store_key: StoreKey,
     key: IdempotencyKey,
+    derivation_secret: Option<DerivationSecret>,
     grant: Grant,
     attempt: u32,
     clock: Clock,
@@ -61,6 +66,43 @@ impl LockHandle {
     /// Returns the namespace of the key.
     pub fn namespace(&self) -> &Namespace {
         self.0.store_key.namespace()
+    }
+
+    /// Derives the idempotency key of a call that the handler makes: the `Idempotency-Key` of an HTTP
+    /// request, or the [header](key::HEADER) of a message in another topic.
+    ///
+    /// The key is the same in each attempt of the event, in every process and release, and after a
+    /// redrive. It differs between names, namespaces and secrets. A receiver that deduplicates by it
+    /// therefore acts once, although the handler may run again after a crash. Use one name for each
+    /// call that the handler makes for an event, such as `charge`, or `line-7` for the parts of an
+    /// order.
+    ///
+    /// The key is the text of a UUID of version 8: 36 characters of `[0-9a-f-]`, of which 122 bits are
+    /// a BLAKE3 hash. Among 2^40 keys, the probability that any two are equal is below 2^-42.
+    ///
+    /// ```
+    /// use campanile_core::{BoxError, Request};
+    ///
+    /// # async fn post(_key: &str) -> Result<(), BoxError> { Ok(()) }
+    /// async fn charge(request: Request<String>) -> Result<(), BoxError> {
+    ///     let lock = request.lock_handle().ok_or("the request has no lock")?;
+    ///     let key = lock.derive("charge")?;
+    ///     lock.check()?;
+    ///     post(&key).await
+    /// }
+    /// ```
+    ///
+    /// # Without a secret
+    /// If the layer has no [`DerivationSecret`], the key is a plain hash: it can be computed from the
+    /// event's key, the namespace and the name. That suffices if the receiver separates its clients by
+    /// their credentials, as payment providers do. Set a secret if another client of the receiver could
+    /// send the key first, or if the receiver must not find out an event's key by trying the possible
+    /// ones.
+    ///
+    /// # Errors
+    /// Fails if the name is empty or has more than 255 bytes.
+    pub fn derive(&self, name: &str) -> Result<String, ConfigError> {
+        key::derive(self.0.derivation_secret.as_ref(), self.namespace(), self.key(), name)
     }
 
     /// Returns the fencing token, which increases with each grant of this key.
@@ -187,7 +229,7 @@ pub(crate) mod tests {
         let seconds = clock.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
         let grant = Grant { token: FencingToken::new(7).unwrap(), owner: Owner::new(1).unwrap() };
-        LockControl::new(store_key, key, grant, 3, clock, Duration::from_secs(10))
+        LockControl::new(store_key, key, None, grant, 3, clock, Duration::from_secs(10))
     }
 
     /// A lock that is held for ten seconds of a clock that stands still.

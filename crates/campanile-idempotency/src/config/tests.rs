@@ -14,7 +14,8 @@ fn deserialized_fields_have_the_names_of_the_methods() {
         "namespace": "payments", "lock_ttl": "10s", "max_hold": "5m", "max_attempts": 3,
         "backoff": { "initial": "2s", "max": "1m" }, "retention": "14d",
         "attempt_retention": "2d", "failed_retention": "60d", "max_reply_bytes": 100,
-        "stored_keys": false, "stored_errors": false, "completed_details": true
+        "stored_keys": false, "stored_errors": false, "completed_details": true,
+        "derivation_secret": "0123456789abcdef0123456789abcdef"
     }"#;
     let expected = config()
         .with_lock_ttl(10 * SECOND)
@@ -27,7 +28,8 @@ fn deserialized_fields_have_the_names_of_the_methods() {
         .with_max_reply_bytes(100)
         .with_stored_keys(false)
         .with_stored_errors(false)
-        .with_completed_details(true);
+        .with_completed_details(true)
+        .with_derivation_secret(DerivationSecret::new("0123456789abcdef0123456789abcdef").unwrap());
     assert_eq!(parse(json).unwrap(), expected);
 }
 
@@ -49,6 +51,7 @@ fn deserialization_error_names_the_field() {
         (r#"{ "namespace": "n", "backoff": { "base": "1s" } }"#, "unknown field `base`"),
         (r#"{ "namespace": "n", "backoff": { "initial": "1h" } }"#, "initial ≤ max"),
         (r#"{ "namespace": "n", "lock_ttl": 30 }"#, r#"expected a duration such as "30s""#),
+        (r#"{ "namespace": "n", "derivation_secret": "short" }"#, "`derivation_secret` must have"),
     ] {
         let error = parse(json).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
@@ -99,18 +102,12 @@ fn settings_at_bounds_are_accepted() {
 #[test]
 fn error_names_setting_bounds_and_value() {
     let cases = [
-        (
-            config().with_lock_ttl(499 * MS),
-            "`lock_ttl` must be between 500ms and 1 h, got 499ms",
-        ),
+        (config().with_lock_ttl(499 * MS), "`lock_ttl` must be between 500ms and 1 h, got 499ms"),
         (
             config().with_lock_ttl(HOUR + MS),
             "`lock_ttl` must be between 500ms and 1 h, got 3600.001s",
         ),
-        (
-            config().with_max_hold(499 * MS),
-            "`max_hold` must be between 500ms and 24 h, got 499ms",
-        ),
+        (config().with_max_hold(499 * MS), "`max_hold` must be between 500ms and 24 h, got 499ms"),
         (
             config().with_max_hold(DAY + MS),
             "`max_hold` must be between 500ms and 24 h, got 86400.001s",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use campanile_core::key::DerivationSecret;
 use campanile_core::telemetry::{DuplicateCause, SettlementKind};
 use campanile_core::{
     Completion, Details, Fingerprint, IdempotencyKey, Interrupt, LockLost, Namespace, Owner,
@@ -28,6 +29,7 @@ pub(crate) struct LockSettings {
     pub(crate) store_errors: bool,
     /// Whether a COMPLETED entry keeps its details.
     pub(crate) keep_details: bool,
+    pub(crate) derivation_secret: Option<DerivationSecret>,
     pub(crate) metrics: LayerMetrics,
 }
 

@@ -242,6 +242,7 @@ impl HeldGrant {
             control: LockControl::new(
                 store_key,
                 idempotency_key,
+                slot.settings.derivation_secret.clone(),
                 grant,
                 attempt.into(),
                 clock.clone(),

@@ -9,6 +9,7 @@ mod caching;
 mod cancelling;
 mod classifying;
 mod completing;
+mod derived_keys;
 mod details;
 mod dropping;
 mod duplicates;

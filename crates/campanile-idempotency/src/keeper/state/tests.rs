@@ -37,6 +37,7 @@ impl Keeper {
             store_keys: true,
             store_errors: true,
             keep_details: false,
+            derivation_secret: None,
             metrics: LayerMetrics::new(&"payments".try_into().unwrap()),
         };
         Self { state: KeeperState::new(clock, max_batch), millis, settings: Arc::new(settings) }
