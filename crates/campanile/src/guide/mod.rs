@@ -3,7 +3,9 @@
 //! | page | contents |
 //! |---|---|
 //! | [`keys`] | idempotency keys, namespaces and fingerprints |
+//! | [`producers`] | what a key must be, and how a producer sets it |
 //! | [`locks`] | fencing tokens, lost locks, and where a side effect belongs |
+//! | [`derived_keys`] | keys for the calls of a handler |
 //! | [`outcomes`] | outcomes, replies for duplicates, and retention |
 //! | [`layers`] | the order of the layers, handler state, decoding, and other services |
 //! | [`concurrency_and_ordering`] | concurrency, ordering by key, blocking handlers, and several topics |
@@ -32,8 +34,14 @@ use crate::*;
 #[doc = include_str!("keys.md")]
 pub mod keys {}
 
+#[doc = include_str!("producers.md")]
+pub mod producers {}
+
 #[doc = include_str!("locks.md")]
 pub mod locks {}
+
+#[doc = include_str!("derived_keys.md")]
+pub mod derived_keys {}
 
 #[doc = include_str!("outcomes.md")]
 pub mod outcomes {}

@@ -1,0 +1,73 @@
+//! A consumer process for tests that kill it: charges each record, whose payload is the id of a payment,
+//! by a `POST` to a payment provider. Arguments: brokers, group, topic, Redis URL, address of the provider, and
+//! `derived` or `token`: what is sent as `Idempotency-Key`, a derived key or the fencing token.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use campanile::prelude::*;
+use campanile::{Consumer, IdempotencyConfig, ProcessingOrder, Request, handler};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tower::ServiceBuilder;
+
+#[derive(Clone, Copy)]
+struct Provider {
+    address: SocketAddr,
+    has_derived_keys: bool,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Result<[String; 6], _> = arguments.try_into();
+    let [brokers, group, topic, redis, provider, key] =
+        arguments.map_err(|given| format!("expected six arguments, got {given:?}"))?;
+    let provider = Provider { address: provider.parse()?, has_derived_keys: key == "derived" };
+    let config = IdempotencyConfig::new("charges")
+        // Expires soon after this process is killed.
+        .with_lock_ttl(Duration::from_secs(2))
+        // Enough for a key that the kills hit again and again.
+        .with_max_attempts(1_000);
+    let by_payload = key::from_fn(|request: &Request| request.record().payload().cloned());
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::raw())
+        .layer(IdempotencyLayer::new(RedisStore::connect(redis).await?, config, by_payload)?)
+        .service(handler(provider, charge));
+    let consumer = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
+    Consumer::new(consumer)?
+        .subscribe([topic])
+        .with_order(ProcessingOrder::none())
+        // Some of many payments are at each point of their charge when the process is killed.
+        .with_max_in_flight(32)
+        .serve(service)
+        .with_shutdown_signals()
+        .await?;
+    Ok(())
+}
+
+async fn charge(provider: Provider, request: Request) -> Result<(), BoxError> {
+    let Provider { address, has_derived_keys } = provider;
+    let lock = request.lock_handle().ok_or("the request has no lock")?;
+    let payment = lock.key().to_text();
+    let key = if has_derived_keys {
+        lock.derive("charge")?
+    } else {
+        format!("{payment}-{}", lock.token().get())
+    };
+    lock.check()?;
+    let post = format!(
+        "POST /charges HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         idempotency-key: {key}\r\ncontent-length: {}\r\n\r\n{payment}",
+        payment.len()
+    );
+    let mut connection = TcpStream::connect(address).await?;
+    connection.write_all(post.as_bytes()).await?;
+    let mut response = String::new();
+    connection.read_to_string(&mut response).await?;
+    if response.starts_with("HTTP/1.1 201") {
+        Ok(())
+    } else {
+        Err(format!("the provider answered {response:?}").into())
+    }
+}

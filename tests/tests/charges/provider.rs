@@ -1,0 +1,110 @@
+//! A payment provider.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+/// A provider that charges once for each `Idempotency-Key`.
+pub(crate) struct Provider {
+    address: SocketAddr,
+    ledger: Arc<Mutex<Ledger>>,
+    _runtime: Runtime,
+}
+
+/// What happened to each payment.
+pub(crate) type Payments = HashMap<String, Payment>;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Payment {
+    pub(crate) calls: usize,
+    pub(crate) charges: usize,
+}
+
+#[derive(Default)]
+struct Ledger {
+    keys: HashSet<String>,
+    payments: Payments,
+    /// How many payments are charged before a response is held back.
+    hold_after: Option<usize>,
+}
+
+impl Provider {
+    pub(crate) fn start() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let address = listener.local_addr().unwrap();
+        let ledger = Arc::default();
+        let router = Router::new().route("/charges", post(charge)).with_state(Arc::clone(&ledger));
+        runtime.spawn(axum::serve(listener, router).into_future());
+        Self { address, ledger, _runtime: runtime }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Charges this many payments that were not charged before, then another one for which the
+    /// response is held back.
+    pub(crate) fn hold_response_after(&self, payments: usize) {
+        self.ledger().hold_after = Some(payments);
+    }
+
+    /// Checks whether the response is held back.
+    pub(crate) fn holds_response(&self) -> bool {
+        self.ledger().hold_after.is_none()
+    }
+
+    pub(crate) fn payments(&self) -> Payments {
+        self.ledger().payments.clone()
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap()
+    }
+}
+
+impl Ledger {
+    /// Charges a payment, unless the key is known. Returns whether to respond.
+    fn charge(&mut self, key: String, payment: String) -> bool {
+        let payment = self.payments.entry(payment).or_default();
+        payment.calls += 1;
+        if !self.keys.insert(key) {
+            return true;
+        }
+        payment.charges += 1;
+        if payment.charges > 1 {
+            return true;
+        }
+        match self.hold_after {
+            None => true,
+            Some(0) => {
+                self.hold_after = None;
+                false
+            }
+            Some(payments) => {
+                self.hold_after = Some(payments - 1);
+                true
+            }
+        }
+    }
+}
+
+async fn charge(
+    State(ledger): State<Arc<Mutex<Ledger>>>,
+    headers: HeaderMap,
+    payment: String,
+) -> StatusCode {
+    let key = headers["idempotency-key"].to_str().unwrap().to_owned();
+    if !ledger.lock().unwrap().charge(key, payment) {
+        // Until the caller is killed.
+        std::future::pending::<()>().await;
+    }
+    StatusCode::CREATED
+}
