@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_test::{KafkaServer, Proxy, free_port};
 use rdkafka::ClientConfig;
 use tokio::task::JoinSet;
 
-use crate::real::{logging, topic};
+use crate::real::{logging, start_with_proxy, topic};
 use crate::support::{Log, Serving, consumer, messages, serve, until};
 
 const PARTITIONS: i32 = 4;
@@ -18,27 +17,6 @@ const BROKER_DELAY: Duration = Duration::from_millis(100);
 /// Number of members that are shut down, and the delay between their shutdowns.
 const MEMBERS: u32 = 24;
 const SHUTDOWN_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Starts a server with a second address, at which it answers slowly.
-fn start_with_slow_listener() -> (KafkaServer, Proxy) {
-    let [first, second, controller] = [(); 3].map(|()| free_port().unwrap());
-    let proxy = Proxy::to(("127.0.0.1", second)).unwrap();
-    proxy.delay(BROKER_DELAY / 2);
-    let at = |name: &str, port: u16| format!("{name}://127.0.0.1:{port}");
-    let listeners = [at("PLAINTEXT", first), at("SLOW", second), at("CONTROLLER", controller)];
-    let advertised = [at("PLAINTEXT", first), at("SLOW", proxy.addr().port())];
-    let kafka = KafkaServer::builder()
-        .port(first)
-        .property("listeners", &listeners.join(","))
-        .property("advertised.listeners", &advertised.join(","))
-        .property("controller.quorum.voters", &format!("1@127.0.0.1:{controller}"))
-        .property(
-            "listener.security.protocol.map",
-            "PLAINTEXT:PLAINTEXT,SLOW:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        )
-        .start();
-    (kafka.unwrap(), proxy)
-}
 
 fn start_member(config: &ClientConfig, topic: &str, log: &Log) -> Serving {
     serve(consumer(config.clone(), topic), logging(log))
@@ -51,8 +29,9 @@ fn owned_partitions(member: &Serving) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn group_does_not_wait_for_members_shut_down_while_joining() {
-    let servers = tokio::task::spawn_blocking(start_with_slow_listener).await.unwrap();
+    let servers = tokio::task::spawn_blocking(start_with_proxy).await.unwrap();
     let (kafka, proxy) = (Arc::new(servers.0), servers.1);
+    proxy.delay(BROKER_DELAY / 2);
     for (topic, protocol) in [("classic", "classic"), ("newer", "consumer")] {
         let server = kafka.clone();
         let create = move || server.create_topic(topic, PARTITIONS, &[]).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
 use campanile_kafka::{DeadLetter, FloodLimit};
-use campanile_test::{KafkaServer, Message, eventually};
+use campanile_test::{KafkaServer, Message, Proxy, eventually, free_port};
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -42,6 +42,26 @@ pub(crate) async fn topic(
         &*KAFKA
     })
     .await
+}
+
+/// Starts a server with a second address, which leads through the proxy.
+pub(crate) fn start_with_proxy() -> (KafkaServer, Proxy) {
+    let [first, second, controller] = [(); 3].map(|()| free_port().unwrap());
+    let proxy = Proxy::to(("127.0.0.1", second)).unwrap();
+    let at = |name: &str, port: u16| format!("{name}://127.0.0.1:{port}");
+    let listeners = [at("PLAINTEXT", first), at("PROXY", second), at("CONTROLLER", controller)];
+    let advertised = [at("PLAINTEXT", first), at("PROXY", proxy.addr().port())];
+    let kafka = KafkaServer::builder()
+        .port(first)
+        .property("listeners", &listeners.join(","))
+        .property("advertised.listeners", &advertised.join(","))
+        .property("controller.quorum.voters", &format!("1@127.0.0.1:{controller}"))
+        .property(
+            "listener.security.protocol.map",
+            "PLAINTEXT:PLAINTEXT,PROXY:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        )
+        .start();
+    (kafka.unwrap(), proxy)
 }
 
 /// A service that logs each record and succeeds.
