@@ -19,6 +19,7 @@ mod oauth;
 mod offsets;
 mod order;
 mod pauses;
+mod producers;
 mod real;
 mod rebalance;
 mod records;
