@@ -74,7 +74,7 @@ async fn outbox_header_as_key_gives_one_effect_per_message_in_order() {
     let paying = tokio::spawn(paying.with_graceful_shutdown(stopped()).into_future());
 
     let (booked, duplicates) = (Booked::default(), Arc::new(AtomicUsize::new(0)));
-    let bills = IdempotencyLayer::new(MemoryStore::new(), "bills", key::header("idempotency-key"));
+    let bills = IdempotencyLayer::new(MemoryStore::new(), "bills", key::header(key::HEADER));
     let (to, counted) = (booked.clone(), duplicates.clone());
     let booking = Consumer::new(kafka.consumer_config("booking")).unwrap().subscribe(["bills"]);
     let booking = booking.serve(

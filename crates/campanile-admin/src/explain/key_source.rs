@@ -21,7 +21,7 @@ pub enum KeySource {
 /// The header `idempotency-key`.
 impl Default for KeySource {
     fn default() -> Self {
-        Self::Header("idempotency-key".into())
+        Self::Header(key::HEADER.into())
     }
 }
 

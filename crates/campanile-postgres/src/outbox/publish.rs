@@ -1,12 +1,9 @@
 //! Writing a message to the outbox.
 
 use bytes::Bytes;
-use campanile_core::{Output, Timestamp, millis};
+use campanile_core::{Output, Timestamp, key, millis};
 
 use crate::{Transaction, TransactionError};
-
-/// The header that identifies a message to its consumers.
-const HEADER: &str = "idempotency-key";
 
 impl Transaction {
     /// Writes a message to the outbox, as a statement of this transaction. If the transaction is
@@ -31,7 +28,7 @@ impl Transaction {
     /// transaction. The header also stays the same when the handler runs again, as long as it
     /// publishes the same messages in the same order. That includes a run after an operator has
     /// reopened the key; consumers then treat its messages as duplicates. A consumer reads the
-    /// header with `key::header("idempotency-key")`. If the handlers of several databases publish
+    /// header with `key::header(key::HEADER)`. If the handlers of several databases publish
     /// to the same topic, the databases need different namespaces.
     ///
     /// If the message already has a header of that name, it is kept and none is added. None is
@@ -61,9 +58,9 @@ impl Transaction {
         let Output { topic, key, payload, timestamp, mut headers, .. } =
             output.with_current_trace();
         if let Some(id) = self.message_counter.next_id()
-            && headers.iter().all(|(name, _)| name != HEADER)
+            && headers.iter().all(|(name, _)| name != key::HEADER)
         {
-            headers.push((HEADER.to_owned(), Some(id.into())));
+            headers.push((key::HEADER.to_owned(), Some(id.into())));
         }
         let (key, payload) = (key.as_deref(), payload.as_deref());
         let millis = timestamp
