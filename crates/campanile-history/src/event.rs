@@ -144,6 +144,15 @@ pub enum Outcome {
     Unguarded,
     /// An error; the record is not finished.
     Error,
+    /// None: the response was dropped, and the record is not finished.
+    Dropped,
+}
+
+impl Outcome {
+    /// Checks whether the record is finished.
+    pub const fn is_finished(self) -> bool {
+        !matches!(self, Self::Error | Self::Dropped)
+    }
 }
 
 /// A message that was published for a record.

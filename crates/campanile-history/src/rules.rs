@@ -72,6 +72,7 @@ table! {
         KilledAfterEffect "killed_after_effect": "The process was killed after the effect, before it was recorded.",
         KilledBeforeEffect "killed_before_effect": "The process was killed while its handler ran.",
         Dropped "dropped": "The handler was dropped: by a revoke, a shutdown or a timeout.",
+        DroppedAfterSuccess "dropped_after_success": "The handler had succeeded, and the response was dropped while the store was unavailable.",
         Unlocked "unlocked": "An operator took the lock from its owner.",
         Suspended "suspended": "The process was suspended for longer than its lock lasts.",
         StoreUnavailable "store_unavailable": "The store was unavailable for longer than a lock lasts.",

@@ -34,6 +34,7 @@ pub(crate) fn describe(event: &Event) -> String {
                 Outcome::GivenUp => "is answered as given up",
                 Outcome::Unguarded => "is answered as processed without a lock",
                 Outcome::Error => "is answered with an error",
+                Outcome::Dropped => "is not answered, because the response is dropped",
             };
             let error = answer.error.as_ref().map(|error| format!(": {error}"));
             format!("{} {outcome}{}", answer.record, error.unwrap_or_default())

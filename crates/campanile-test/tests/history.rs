@@ -126,11 +126,18 @@ async fn dropped_and_panicking_handlers_are_recorded_as_such() {
     let ends: Vec<_> = history
         .events()
         .filter_map(|(_, event)| match event {
-            Event::End(end) => Some((end.how, end.lost.as_deref())),
+            Event::End(end) => Some((Some(end.how), end.lost.as_deref(), None)),
+            Event::Answer(answer) => Some((None, None, Some(answer.outcome))),
             _ => None,
         })
         .collect();
-    assert_eq!(ends, [(How::Dropped, None), (How::Error, None)]);
+    let expected = [
+        (Some(How::Dropped), None, None),
+        (None, None, Some(Outcome::Dropped)),
+        (Some(How::Error), None, None),
+        (None, None, Some(Outcome::Error)),
+    ];
+    assert_eq!(ends, expected);
 }
 
 #[tokio::test(start_paused = true)]

@@ -97,12 +97,12 @@ impl Progress {
             }
             Event::Effect(effect) => self.run(process, effect.run).has_effect = true,
             Event::End(end) => self.run(process, end.run).end = Some(end.how),
-            Event::Answer(answer) => {
+            Event::Answer(answer) if answer.outcome != Outcome::Dropped => {
                 let last = self.last_runs.get(&(process.to_owned(), answer.record.clone()));
                 if let Some(&last) = last {
                     self.runs[last].is_answered = true;
                 }
-                if answer.outcome != Outcome::Error {
+                if answer.outcome.is_finished() {
                     self.answered.entry(answer.record).or_insert(answer.at);
                 }
             }

@@ -111,6 +111,12 @@ impl Faults {
         self.suspended[process].touches(from, until)
     }
 
+    /// Checks whether the store was unavailable, or the process cut off from it, at some time of this
+    /// interval.
+    pub(super) fn was_away(&self, process: usize, from: u64, until: u64) -> bool {
+        self.unavailable.touches(from, until) || self.cut_off[process].touches(from, until)
+    }
+
     /// Checks whether the store lost writes of some time of this interval.
     pub(super) fn lost_writes(&self, from: u64, until: u64) -> bool {
         self.lost_writes.touches(from, until)

@@ -89,6 +89,8 @@ pub(super) struct Run {
     pub(super) may_be_lost: bool,
     /// When the stack answered that this run was processed, and the event.
     pub(super) processed: Option<(u64, usize)>,
+    /// Whether the response was dropped after the run had succeeded.
+    pub(super) is_response_dropped: bool,
 }
 
 #[derive(Clone, Copy)]

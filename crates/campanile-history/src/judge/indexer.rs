@@ -122,6 +122,7 @@ impl<'a> Indexer<'a> {
                     is_invisible,
                     may_be_lost,
                     processed: None,
+                    is_response_dropped: false,
                 });
             }
             // The reader has checked that the run has begun.
@@ -143,10 +144,16 @@ impl<'a> Indexer<'a> {
                 let (at, outcome) = (answer.at, answer.outcome);
                 *self.answered.entry(record).or_default() += 1;
                 let run = self.unanswered.remove(&record);
-                if let (Some(run), Outcome::Processed) = (run, outcome) {
-                    self.index.runs[run].processed = Some((at, event));
+                match (run, outcome) {
+                    (Some(run), Outcome::Processed) => {
+                        self.index.runs[run].processed = Some((at, event));
+                    }
+                    (Some(run), Outcome::Dropped) => {
+                        self.index.runs[run].is_response_dropped = true;
+                    }
+                    _ => {}
                 }
-                if outcome != Outcome::Error {
+                if outcome.is_finished() {
                     self.finish_record(record, at, event);
                 }
                 self.index.answers.push(Answered { record, event, at, outcome, run });

@@ -89,6 +89,10 @@ impl<'a> Pair<'a> {
         if has_ended(How::Dropped) && !has_lost_lock {
             return Some(Cause::Dropped);
         }
+        let was_away = |from| self.index.faults.was_away(first.process, from, next.began);
+        if first.is_response_dropped && end.is_some_and(|end| was_away(end.at)) {
+            return Some(Cause::DroppedAfterSuccess);
+        }
         if self.is_unlocked {
             return Some(Cause::Unlocked);
         }

@@ -28,7 +28,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
             Outcome::Duplicate => index.records[answer.record].key.is_none_or(|key| {
                 index.keys[key].first_success.is_some_and(|success| success <= answer.at)
             }),
-            Outcome::GivenUp | Outcome::Error => true,
+            Outcome::GivenUp | Outcome::Error | Outcome::Dropped => true,
         };
         if !is_shown {
             let name = index.record_name(answer.record);

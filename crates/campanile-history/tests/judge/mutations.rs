@@ -59,7 +59,7 @@ pub(crate) const MUTATIONS: &[(&str, Mutation)] = &[
         let mut before = begin.record;
         before.offset -= 1;
         let finished = find(recorded, |event| match event {
-            Event::Answer(a) if a.record == before && a.outcome != Outcome::Error => Some(a.at),
+            Event::Answer(a) if a.record == before && a.outcome.is_finished() => Some(a.at),
             _ => None,
         })?;
         let begins = recorded.get_mut(&process)?.iter_mut().find_map(|event| match event {

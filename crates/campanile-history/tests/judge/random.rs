@@ -325,8 +325,16 @@ impl Random {
     }
 
     fn answer(&mut self, process: &mut Process, at: u64, record: &str) {
-        let outcomes =
-            ["processed", "processed", "processed", "duplicate", "given_up", "unguarded", "error"];
+        let outcomes = [
+            "processed",
+            "processed",
+            "processed",
+            "duplicate",
+            "given_up",
+            "unguarded",
+            "error",
+            "dropped",
+        ];
         let outcome = self.rng.choice(outcomes).unwrap();
         process.lines.push(format!(
             "{{\"event\":\"answer\",\"at\":{at},\"record\":\"{record}\",\"outcome\":\"{outcome}\"}}\n"

@@ -6,14 +6,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use campanile_core::{Outcome, Record};
-use campanile_history::{Answer, Event, Outcome as Recorded};
+use campanile_history::{Answer, Coordinates, Event, Outcome as Recorded};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::HistoryRecorder;
 use super::recorder::coordinates;
 
-/// Records each answer of a stack. Created by [`HistoryRecorder::answers`].
+/// Records each answer of a stack, and each response that is dropped before its answer. Created by
+/// [`HistoryRecorder::answers`].
 ///
 /// It belongs around all other layers, so that it records what the consumer gets.
 #[derive(Clone, Debug)]
@@ -57,16 +58,46 @@ where
     }
 
     fn call(&mut self, record: Record) -> Self::Future {
-        let (recorder, position) = (self.recorder.clone(), coordinates(record.coordinates()));
+        let (recorder, record_at) = (self.recorder.clone(), coordinates(record.coordinates()));
         let future = self.inner.call(record);
         Box::pin(async move {
+            // Dropped after the inner future, whose handler may end when it is dropped.
+            let response = Response { recorder, record: record_at, is_answered: false };
             let result = future.await;
-            let error = result.as_ref().err().map(ToString::to_string);
-            let outcome = recorded(&result);
-            let at = recorder.now();
-            recorder.record(&Event::Answer(Answer { at, record: position, outcome, error }));
+            response.answer(&result);
             result
         })
+    }
+}
+
+/// A response. If it is dropped before its answer is recorded, the caller has dropped it, or the stack
+/// has panicked.
+struct Response {
+    recorder: HistoryRecorder,
+    record: Coordinates,
+    is_answered: bool,
+}
+
+impl Response {
+    fn answer<T, E: Display>(mut self, result: &Result<Outcome<T>, E>) {
+        self.is_answered = true;
+        let error = result.as_ref().err().map(ToString::to_string);
+        self.record_answer(recorded(result), error);
+    }
+
+    fn record_answer(&self, outcome: Recorded, error: Option<String>) {
+        let (at, record) = (self.recorder.now(), self.record.clone());
+        self.recorder.record(&Event::Answer(Answer { at, record, outcome, error }));
+    }
+}
+
+impl Drop for Response {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let has_panicked = std::thread::panicking();
+            let outcome = if has_panicked { Recorded::Error } else { Recorded::Dropped };
+            self.record_answer(outcome, None);
+        }
     }
 }
 

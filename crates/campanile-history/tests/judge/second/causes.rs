@@ -64,6 +64,10 @@ fn cause_of_not_recorded(
     if ended == Some("dropped") && !lost {
         return Some("dropped");
     }
+    let response_dropped = p.answer.is_some_and(|answer| answer.outcome == "dropped");
+    if ended == Some("ok") && response_dropped && terms.store_away_after(p, n) {
+        return Some("dropped_after_success");
+    }
     if between(&key.unlocked, p, n) {
         return Some("unlocked");
     }

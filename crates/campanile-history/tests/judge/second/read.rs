@@ -262,7 +262,8 @@ impl History {
                 });
             }
             "answer" => {
-                let outcomes = ["processed", "duplicate", "given_up", "unguarded", "error"];
+                let outcomes =
+                    ["processed", "duplicate", "given_up", "unguarded", "error", "dropped"];
                 line.maybe_text("error")?;
                 self.answers.push(Answer {
                     line: position,

@@ -285,6 +285,18 @@ impl<'h> Terms<'h> {
         }
     }
 
+    /// Checks whether the store was unavailable, or the process of `p` cut off from it, at some time
+    /// from its end to the begin of `n`.
+    pub(super) fn store_away_after(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        let Some(end) = &p.run.end else { return false };
+        let mut away = self.history.faults.iter().filter(|fault| {
+            let cut = fault.fault == "network_cut" && fault.peer == "store";
+            let of_p = fault.process.as_ref().is_none_or(|process| *process == p.run.process);
+            fault.fault == "store_unavailable" || cut && of_p
+        });
+        away.any(|fault| touch(self.interval(fault), (end.at, n.run.begin)))
+    }
+
     pub(super) fn lock_may_have_expired(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
         let half = (self.history.lock_ttl + 1) / 2;
         self.unrenewed(p, n).sum() >= max(half, 1)
@@ -339,7 +351,8 @@ fn answers<'h>(
 }
 
 fn finished(history: &History) -> HashMap<&Record, Time> {
-    let answers = history.answers.iter().filter(|answer| answer.outcome != "error");
+    let unfinished = |answer: &&Answer| ["error", "dropped"].contains(&&*answer.outcome);
+    let answers = history.answers.iter().filter(|answer| !unfinished(answer));
     let mut finished = HashMap::new();
     for (record, at) in answers
         .map(|answer| (&answer.record, answer.at))

@@ -23,7 +23,7 @@ impl Simulation {
         if self.transactions == Some(Transactions::Store) && self.rng.bool() {
             self.end_sessions();
         }
-        match self.rng.u8(..if has_data_loss { 4 } else { 2 }) {
+        match self.rng.u8(..if has_data_loss { 5 } else { 3 }) {
             0 => {
                 let process = self.rng.choice(awake).expect("one is awake");
                 self.kill(process);
@@ -34,6 +34,10 @@ impl Simulation {
             }
             1 => {}
             2 => {
+                let process = self.rng.choice(awake).expect("one is awake");
+                self.shut_down(process);
+            }
+            3 => {
                 let from = now - self.rng.u64(1..100_000).min(now);
                 self.entries
                     .retain(|_, entry| entry.state != State::Completed || entry.since < from);
@@ -78,20 +82,46 @@ impl Simulation {
         self.record_fault(self.now, None, FaultKind::Killed { process: name });
         for partition in self.partitions_of(process) {
             if let Some(run) = self.partitions[partition].run.take() {
-                let (_, key) = self.position(partition);
-                if run.phase == Phase::Ended && self.rng.bool() {
-                    // The completion had arrived, and its answer had not.
-                    self.complete(partition, &key, run.number);
-                } else {
-                    self.entries.get_mut(&key).expect("the key is locked").locked_until =
-                        self.now + LOCK_TTL;
-                }
+                self.abandon(partition, &run);
             }
             self.deliver_again(partition);
             let delay = self.rng.u64(1..LOCK_TTL);
             self.continue_in(partition, delay);
         }
         self.processes[process] = self.new_consumer();
+    }
+
+    /// Shuts a process down while the store is unavailable, so that it gives no lock back.
+    fn shut_down(&mut self, process: usize) {
+        let at = self.now;
+        self.record_fault(at, Some(at), FaultKind::StoreUnavailable);
+        for partition in self.partitions_of(process) {
+            if let Some(run) = self.partitions[partition].run.take() {
+                if matches!(run.phase, Phase::Begun | Phase::HadEffect) {
+                    let end = End { at, run: run.number, how: How::Dropped, lost: None };
+                    self.record_owned(partition, Event::End(end));
+                }
+                let (record, _) = self.position(partition);
+                let (outcome, error) = (Outcome::Dropped, None);
+                self.record_owned(partition, Event::Answer(Answer { at, record, outcome, error }));
+                self.abandon(partition, &run);
+            }
+            self.deliver_again(partition);
+            let delay = self.rng.u64(1..LOCK_TTL);
+            self.continue_in(partition, delay);
+        }
+        self.processes[process] = self.new_consumer();
+    }
+
+    /// Leaves a run to its lock, which expires, unless its completion has arrived.
+    fn abandon(&mut self, partition: usize, run: &Running) {
+        let (_, key) = self.position(partition);
+        if run.phase == Phase::Ended && self.rng.bool() {
+            self.complete(partition, &key, run.number);
+        } else {
+            let entry = self.entries.get_mut(&key).expect("the key is locked");
+            entry.locked_until = self.now + LOCK_TTL;
+        }
     }
 
     /// Continues at the committed offset. The outputs behind it are aborted.
