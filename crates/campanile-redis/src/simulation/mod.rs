@@ -10,30 +10,29 @@
 //! them; they are only compared for equality. The pool that opens a real connection, and the check of a
 //! server's settings, are not simulated.
 
-mod link;
 mod planted;
 mod resp;
 mod script;
 mod server;
-mod watched;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use campanile_core::{Entry, StoreKey};
 use campanile_test::history::Cause;
-use campanile_test::simulation::{Backend, Connection, Plan, World, simulate, simulate_many};
+use campanile_test::simulation::{
+    Backend, BuggyKeeper, Connection, Link, Server as _, World, find_violation, simulate,
+    simulate_many,
+};
 use fastrand::Rng;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult};
 use tokio::sync::OnceCell;
 
-use self::link::Link;
 pub(crate) use self::planted::{Bug, is_planted};
-use self::planted::{KeeperBugs, plant};
+use self::planted::{keeper_bug, plant};
 use self::server::Server;
 use crate::{RedisConfig, RedisStore, Safety};
 
@@ -45,7 +44,7 @@ const BUG_SEEDS: u64 = 1_000;
 
 thread_local! {
     /// The links of the simulation that runs in this thread, by the name of the process.
-    static LINKS: RefCell<BTreeMap<String, Link>> = const { RefCell::new(BTreeMap::new()) };
+    static LINKS: RefCell<BTreeMap<String, Link<Server>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// The simulated server, and the links to it.
@@ -56,13 +55,8 @@ struct SimulatedRedis {
 }
 
 struct SimulatedConnection {
-    store: KeeperBugs,
-    link: Link,
-}
-
-/// The timeout of a call. As the keeper's, so that locks survive a lost call.
-fn command_timeout(plan: &Plan) -> Duration {
-    (plan.ttl / 6).min(Duration::from_secs(1))
+    store: BuggyKeeper<RedisStore>,
+    link: Link<Server>,
 }
 
 /// Connects to the simulated server if the address is the name of a simulated process. All handles of
@@ -77,12 +71,12 @@ pub(crate) async fn connect(
 }
 
 async fn open(
-    link: Link,
+    link: Link<Server>,
     info: &ConnectionInfo,
     handles: Option<Weak<OnceCell<()>>>,
 ) -> RedisResult<MultiplexedConnection> {
     const BUFFER: usize = 1 << 20;
-    if link.is_refused() {
+    if link.is_down() || !link.server().availability().is_up() {
         return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
     }
     let (client, server) = tokio::io::duplex(BUFFER);
@@ -110,7 +104,7 @@ impl Backend for SimulatedRedis {
         let link = Link::new(process, self.world.clone(), self.server.clone(), seed);
         LINKS.with_borrow_mut(|links| links.insert(process.into(), link.clone()));
         let config = RedisConfig::new(format!("redis://{process}"))
-            .with_command_timeout(command_timeout(&self.world.plan))
+            .with_command_timeout(self.world.plan.command_timeout())
             .with_safety(Safety::Off);
         let store = loop {
             // A process that cannot connect is started again.
@@ -118,7 +112,8 @@ impl Backend for SimulatedRedis {
                 break store;
             }
         };
-        SimulatedConnection { store: KeeperBugs::new(store, self.world.clock.clone()), link }
+        let store = BuggyKeeper::new(store, self.world.clock.clone(), keeper_bug());
+        SimulatedConnection { store, link }
     }
 
     fn break_store(&self, rng: &mut Rng) {
@@ -127,14 +122,14 @@ impl Backend for SimulatedRedis {
         let last = rng.u64(1..=self.world.plan.ttl.as_micros() as u64);
         match rng.u8(..8) {
             0..3 => self.server.flush_scripts(),
-            3..5 => self.server.stall(duration),
+            3..5 => self.server.availability().stall(duration),
             5..7 => self.server.restart(duration, None),
             _ => self.server.restart(duration, Some(if rng.bool() { last } else { all })),
         }
     }
 
     fn heal(&self) {
-        self.server.heal();
+        self.server.availability().heal();
     }
 
     fn has_lost_writes(&self) -> bool {
@@ -147,9 +142,9 @@ impl Backend for SimulatedRedis {
 }
 
 impl Connection for SimulatedConnection {
-    type Store = KeeperBugs;
+    type Store = BuggyKeeper<RedisStore>;
 
-    fn store(&self) -> KeeperBugs {
+    fn store(&self) -> BuggyKeeper<RedisStore> {
         self.store.clone()
     }
 
@@ -196,13 +191,10 @@ fn same_seed_gives_the_same_history() {
 #[test]
 fn every_planted_bug_is_found() {
     for bug in Bug::ALL {
-        let is_found = |seed: &u64| {
-            plant(Some(bug));
-            catch_unwind(AssertUnwindSafe(|| simulate::<SimulatedRedis>(*seed))).is_err()
-        };
-        let found = (0..BUG_SEEDS).find(is_found);
+        plant(Some(bug));
+        let found = find_violation::<SimulatedRedis>(BUG_SEEDS);
         plant(None);
-        println!("{bug:?} is found by seed {found:?}");
-        assert!(found.is_some(), "{bug:?} is not found in {BUG_SEEDS} seeds");
+        let Some(seed) = found else { panic!("{bug:?} is not found in {BUG_SEEDS} seeds") };
+        println!("planted bug: {bug:?}; {seed}");
     }
 }

@@ -6,6 +6,7 @@ use bytes::{Buf, Bytes};
 use campanile_core::{
     Details, Entry, FencingToken, Fingerprint, Grant, Operation, Owner, Reply as Replied, step,
 };
+use campanile_test::simulation::read_details;
 
 use super::resp::Reply;
 use crate::script::Verb;
@@ -107,15 +108,10 @@ fn complete(item: &mut &[u8]) -> Operation {
 
 /// Reads details after their length, as the first part of an entry's tail.
 fn details(item: &mut &[u8]) -> Option<Details> {
-    const HEADER: usize = 44;
-    let length = 2 + usize::from(u16::from_be_bytes(*item.first_chunk()?));
-    let mut entry = vec![0; HEADER];
-    (entry[0], entry[1]) = (0xC1, 1); // the version, PROCESSING
-    entry[6] = 3; // details
-    entry[16] = 1; // an owner
-    entry.extend_from_slice(&item[..length]);
+    let length = usize::from(item.get_u16());
+    let details = read_details(&item[..length]);
     item.advance(length);
-    Entry::from_bytes(&entry).expect("an entry").details().cloned()
+    details
 }
 
 fn grant(item: &mut &[u8]) -> Grant {

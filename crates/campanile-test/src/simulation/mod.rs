@@ -18,10 +18,14 @@
 
 mod backend;
 mod handlers;
+mod keeper_bugs;
+mod link;
 mod operations;
 mod plan;
 mod process;
 mod requests;
+mod server;
+mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -40,9 +44,13 @@ use tokio::time::{sleep, timeout};
 
 pub use self::backend::{Backend, Connection, Memory, MemoryConnection};
 use self::handlers::Handlers;
+pub use self::keeper_bugs::{BuggyKeeper, KeeperBug};
+pub use self::link::Link;
 pub use self::operations::{Operations, RecordingStore};
 pub use self::plan::Plan;
 use self::process::{Process, process_name};
+pub use self::server::{Availability, Granted, Requests, Server, Table, granted, read_details};
+pub use self::watched::Watched;
 use crate::TestClock;
 use crate::history::HistoryRecorder;
 
@@ -105,17 +113,14 @@ pub fn simulate_many<B: Backend>(cases: u64, expected: &[Cause]) {
         simulate::<B>(seed);
         return;
     }
-    let seeds = match read("CAMPANILE_SIMULATION_CASES") {
-        Some(cases) => {
-            let first = fastrand::u64(..1 << 48);
-            first..first + cases
-        }
-        None => 0..cases,
+    let (first, cases) = match read("CAMPANILE_SIMULATION_CASES") {
+        Some(cases) => (fastrand::u64(..1 << 48), cases),
+        None => (0, cases),
     };
-    println!("seeds {seeds:?}");
+    println!("{cases} seeds from {first}");
     let (mut records, mut runs) = (0, 0);
     let mut causes: BTreeMap<Cause, usize> = BTreeMap::new();
-    for seed in seeds {
+    for seed in first..first + cases {
         let report = catch_unwind(AssertUnwindSafe(|| simulate::<B>(seed)));
         let Report { verdict, .. } = report.unwrap_or_else(|panic| {
             println!("to repeat this case, set CAMPANILE_SIMULATION_SEED={seed}");
@@ -128,9 +133,17 @@ pub fn simulate_many<B: Backend>(cases: u64, expected: &[Cause]) {
             *causes.entry(cause).or_default() += count;
         }
     }
-    println!("{records} records, {runs} runs, run again: {causes:?}");
+    let again = causes.iter().map(|(cause, count)| format!("`{cause}` {count}"));
+    let again = again.collect::<Vec<_>>().join(", ");
+    println!("simulated: {first}; {cases}; {records}; {runs}; {again}");
     let missing = expected.iter().find(|cause| !causes.contains_key(cause));
     assert_eq!(missing, None, "no key ran again for this cause");
+}
+
+/// Finds the first of this many seeds whose simulation violates an invariant.
+pub fn find_violation<B: Backend>(cases: u64) -> Option<u64> {
+    let is_violated = |seed: &u64| catch_unwind(AssertUnwindSafe(|| simulate::<B>(*seed))).is_err();
+    (0..cases).find(is_violated)
 }
 
 /// Simulates a seed.

@@ -52,6 +52,11 @@ impl Plan {
         }
     }
 
+    /// The timeout of a store's call. As the keeper's, so that locks survive a lost call.
+    pub fn command_timeout(&self) -> Duration {
+        (self.ttl / 6).min(Duration::from_secs(1))
+    }
+
     /// What the judge must know.
     pub(super) fn settings(&self) -> Settings {
         let micros = |duration: Duration| duration.as_micros() as u64;

@@ -7,27 +7,31 @@ use tokio::sync::Notify;
 
 /// A value that tasks wait for. They wake in the order in which they began to wait, and not in a random
 /// order as with `tokio::sync::watch`.
-pub(super) struct Watched<T> {
+#[derive(Debug)]
+pub struct Watched<T> {
     value: Mutex<T>,
     changed: Notify,
 }
 
 impl<T: Copy> Watched<T> {
-    pub(super) fn new(value: T) -> Self {
+    /// Creates a value.
+    pub fn new(value: T) -> Self {
         Self { value: Mutex::new(value), changed: Notify::new() }
     }
 
-    pub(super) fn get(&self) -> T {
+    /// The value.
+    pub fn get(&self) -> T {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set(&self, value: T) {
+    /// Changes the value, and wakes the tasks that wait.
+    pub fn set(&self, value: T) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = value;
         self.changed.notify_waiters();
     }
 
     /// Waits until the condition holds. Returns the value for which it does.
-    pub(super) async fn wait_for(&self, condition: impl Fn(T) -> bool) -> T {
+    pub async fn wait_for(&self, condition: impl Fn(T) -> bool) -> T {
         loop {
             let changed = pin!(self.changed.notified());
             let value = self.get();

@@ -1,29 +1,28 @@
 //! The network between a process and the server.
 
+use std::fmt;
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::State;
-use campanile_test::history::{FaultKind, Peer};
-use campanile_test::simulation::World;
+use campanile_history::{FaultKind, Peer};
 use fastrand::Rng;
-use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, split};
+use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, WriteHalf, split};
 use tokio::time::sleep;
 
-use super::planted::{Bug, is_planted};
-use super::resp::{Request, read_request};
-use super::server::{Granted, Server};
+use super::World;
+use super::server::{Granted, Requests, Server};
 use super::watched::Watched;
 
-/// The connections of a process to the server.
+/// The connections of a process to a server.
 #[derive(Clone)]
-pub(super) struct Link(Arc<Inner>);
+pub struct Link<S>(Arc<Inner<S>>);
 
-struct Inner {
+struct Inner<S> {
     process: String,
     world: World,
-    server: Server,
+    server: S,
     state: Mutex<LinkState>,
     /// Changes when all connections are cut.
     cuts: Watched<u64>,
@@ -39,7 +38,7 @@ struct LinkState {
     broken_since: Option<u64>,
     /// The locks that were granted without an answer that arrived, and when.
     undelivered: Vec<(Granted, u64)>,
-    /// A reply that was lost, if [`Bug::StaleReply`] is planted.
+    /// A reply that was lost, if the server [keeps](Server::is_reply_kept) it.
     stale: Vec<u8>,
 }
 
@@ -77,8 +76,17 @@ enum Delivery {
     Late(Duration),
 }
 
-impl Link {
-    pub(super) fn new(process: &str, world: World, server: Server, seed: u64) -> Self {
+impl Delivery {
+    /// Whether the client receives nothing more.
+    fn is_silent(self) -> bool {
+        use Delivery::{Late, SilentAfter, SilentBefore, SilentWithin};
+        matches!(self, SilentBefore | SilentAfter | SilentWithin | Late(_))
+    }
+}
+
+impl<S: Server> Link<S> {
+    /// Creates a link that works.
+    pub fn new(process: &str, world: World, server: S, seed: u64) -> Self {
         let state = LinkState {
             random: Rng::with_seed(seed),
             condition: Condition::Working,
@@ -101,12 +109,18 @@ impl Link {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn is_refused(&self) -> bool {
-        self.state().condition == Condition::Down || !self.0.server.status().is_up
+    /// The server at the other end.
+    pub fn server(&self) -> &S {
+        &self.0.server
+    }
+
+    /// Checks whether new connections are refused.
+    pub fn is_down(&self) -> bool {
+        self.state().condition == Condition::Down
     }
 
     /// Changes the condition at random until the link is healed.
-    pub(super) fn inject_faults(&self) {
+    pub fn inject_faults(&self) {
         let link = self.clone();
         let plan = self.0.world.plan.clone();
         tokio::spawn(async move {
@@ -128,7 +142,7 @@ impl Link {
     }
 
     /// Breaks the link for this time.
-    pub(super) fn break_for(&self, duration: Duration) {
+    pub fn break_for(&self, duration: Duration) {
         let condition = *self
             .state()
             .random
@@ -144,7 +158,8 @@ impl Link {
         });
     }
 
-    pub(super) fn heal(&self) {
+    /// Ends all faults.
+    pub fn heal(&self) {
         self.state().is_healed = true;
         self.change(Condition::Working);
     }
@@ -155,7 +170,7 @@ impl Link {
         let now = recorder.now();
         if let Some(since) = state.broken_since.take() {
             // A connection that did not answer is replaced after the timeout of the call.
-            let until = now + super::command_timeout(plan).as_micros() as u64;
+            let until = now + plan.command_timeout().as_micros() as u64;
             self.record_cut(since, until);
         }
         state.changes += 1;
@@ -201,59 +216,73 @@ impl Link {
 
     /// Answers the requests of a connection until it is closed. `is_open` says whether the client
     /// still has it.
-    pub(super) async fn serve(self, stream: DuplexStream, is_open: impl Fn() -> bool) {
+    pub async fn serve(self, stream: DuplexStream, is_open: impl Fn() -> bool) {
         let cuts = self.0.cuts.get();
-        let restarts = self.0.server.status().restarts;
-        tokio::select! {
+        let availability = self.0.server.availability();
+        let restarts = availability.restarts();
+        let (reader, mut replies) = split(stream);
+        let mut is_silent = false;
+        let is_stopped = tokio::select! {
             biased;
-            _ = self.0.cuts.wait_for(|now| now != cuts) => {}
-            () = self.0.server.stopped(restarts) => {}
-            _ = self.answer_all(stream, restarts, is_open) => {}
+            _ = self.0.cuts.wait_for(|now| now != cuts) => false,
+            () = availability.stopped(restarts) => true,
+            _ = self.answer_all(BufReader::new(reader), &mut replies, restarts, is_open, &mut is_silent) => {
+                false
+            }
+        };
+        if is_stopped && !is_silent && self.state().condition == Condition::Working {
+            let _ = replies.write_all(&self.0.server.farewell()).await;
         }
     }
 
     /// Returns when the connection is to be closed.
     async fn answer_all(
         &self,
-        stream: DuplexStream,
+        mut requests: Requests,
+        replies: &mut WriteHalf<DuplexStream>,
         restarts: u64,
         is_open: impl Fn() -> bool,
+        is_silent: &mut bool,
     ) -> std::io::Result<()> {
-        let (reader, mut writer) = split(stream);
-        let mut reader = BufReader::new(reader);
-        while let Some(request) = read_request(&mut reader).await? {
+        let server = &self.0.server;
+        let mut session = S::Session::default();
+        while let Some(request) = server.read(&session, &mut requests).await? {
             let (delay, delivery) = self.draw();
+            *is_silent = delivery.is_silent();
             sleep(delay).await;
             match delivery {
                 Delivery::CutBefore => return Ok(()),
                 Delivery::SilentBefore => pending().await,
                 Delivery::Late(after) => {
-                    self.execute_later(request, after);
+                    self.execute_later(session, request, after);
                     return pending().await;
                 }
                 Delivery::Slow(delay) => sleep(delay).await,
                 _ => {}
             }
-            // A client that closes a connection drops what was not delivered.
-            if !self.0.server.answers(restarts).await || !is_open() {
+            if !server.availability().answers(restarts).await {
                 return Ok(());
             }
-            let (reply, granted) = self.0.server.execute(&request);
+            server.admit(&mut session, &request).await;
+            // A client that closes a connection drops what was not delivered. Even an empty write fails
+            // then.
+            if !is_open() || replies.write(&[]).await.is_err() {
+                return Ok(());
+            }
+            let (reply, granted) = server.execute(&mut session, &request);
             let at = self.0.world.recorder.now();
             self.state().undelivered.extend(granted.iter().map(|lock| (lock.clone(), at)));
-            let mut frame = Vec::new();
-            reply.write(&mut frame);
             match delivery {
                 Delivery::CutAfter => {
-                    if is_planted(Bug::StaleReply) {
-                        self.state().stale = frame;
+                    if server.is_reply_kept(&request) {
+                        self.state().stale = reply;
                     }
                     return Ok(());
                 }
                 Delivery::SilentAfter => pending().await,
                 Delivery::CutWithin | Delivery::SilentWithin => {
-                    let length = self.state().random.usize(..frame.len());
-                    writer.write_all(&frame[..length]).await?;
+                    let length = self.state().random.usize(..reply.len());
+                    replies.write_all(&reply[..length]).await?;
                     if delivery == Delivery::CutWithin {
                         return Ok(());
                     }
@@ -261,24 +290,28 @@ impl Link {
                 }
                 _ => {}
             }
-            let stale = match &*request[0] {
-                b"CLIENT" => Vec::new(),
-                _ => std::mem::take(&mut self.state().stale),
-            };
-            writer.write_all(&stale).await?;
-            writer.write_all(&frame).await?;
+            if server.is_reply_kept(&request) {
+                let stale = std::mem::take(&mut self.state().stale);
+                replies.write_all(&stale).await?;
+            }
+            replies.write_all(&reply).await?;
             self.state().undelivered.retain(|(lock, _)| !granted.contains(lock));
         }
         Ok(())
     }
 
-    fn execute_later(&self, request: Request, after: Duration) {
+    fn execute_later(&self, mut session: S::Session, request: S::Request, after: Duration) {
         let (link, from) = (self.clone(), self.0.world.recorder.now());
-        let restarts = self.0.server.status().restarts;
+        let restarts = self.0.server.availability().restarts();
         tokio::spawn(async move {
             sleep(after).await;
-            if link.0.server.answers(restarts).await {
-                link.0.server.execute(&request);
+            let server = &link.0.server;
+            if !server.availability().answers(restarts).await {
+                return;
+            }
+            server.admit(&mut session, &request).await;
+            if server.availability().restarts() == restarts {
+                server.execute(&mut session, &request);
                 link.record_cut(from, link.0.world.recorder.now());
             }
         });
@@ -286,7 +319,7 @@ impl Link {
 
     /// Finds a lock that was granted without an answer, and is still held although the process has
     /// settled all its locks.
-    pub(super) fn abandoned_lock(&self) -> Option<String> {
+    pub fn abandoned_lock(&self) -> Option<String> {
         // The time for which a keeper repeats a cancel that is not answered.
         const CANCEL_PERIOD: u64 = 60_000_000;
         let since = self.0.world.recorder.now().saturating_sub(CANCEL_PERIOD);
@@ -298,5 +331,11 @@ impl Link {
         };
         let ((key, _), _) = state.undelivered.iter().find(is_held)?;
         Some(format!("{} has abandoned the lock of {}", self.0.process, key.digest_hex()))
+    }
+}
+
+impl<S> fmt::Debug for Link<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Link").field(&self.0.process).finish()
     }
 }
