@@ -112,7 +112,7 @@ impl Backend for SimulatedRedis {
                 break store;
             }
         };
-        let store = BuggyKeeper::new(store, self.world.clock.clone(), keeper_bug());
+        let store = BuggyKeeper::new(store, self.world.store_clock.clone(), keeper_bug());
         SimulatedConnection { store, link }
     }
 
@@ -175,6 +175,7 @@ fn every_seed_is_sound_under_network_faults() {
         Cause::Suspended,
         Cause::StoreUnavailable,
         Cause::NetworkCut,
+        Cause::ClockStepped,
         Cause::StoreLostWrites,
     ];
     simulate_many::<SimulatedRedis>(SEEDS, &causes);

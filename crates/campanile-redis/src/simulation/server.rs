@@ -120,8 +120,8 @@ impl Server {
     }
 
     fn run_script(&self, call: &ScriptCall<'_>) -> (Reply, Vec<Granted>) {
-        let World { clock, operations, .. } = &self.0.world;
-        let now = clock.now();
+        let World { store_clock, operations, .. } = &self.0.world;
+        let now = store_clock.now();
         let mut items = vec![Reply::Bulk(micros(now).to_be_bytes().to_vec())];
         let mut locks = Vec::new();
         for (index, name) in call.keys.iter().enumerate() {

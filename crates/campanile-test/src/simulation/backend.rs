@@ -75,7 +75,8 @@ impl Backend for Memory {
     type Connection = MemoryConnection;
 
     fn start(world: &World, _: &mut Rng) -> Self {
-        let store = MemoryStore::with_clock(world.clock.store_clock());
+        let clock = world.store_clock.clone();
+        let store = MemoryStore::with_clock(move || clock.now());
         Self { world: world.clone(), store }
     }
 

@@ -52,7 +52,7 @@ impl Handlers {
         self.0.lock().unwrap().violations.push(violation.into());
     }
 
-    /// Asserts that nothing was violated. Locks may have overlapped if the store has lost them.
+    /// Asserts that nothing was violated. Locks may have overlapped if the store has lost or ended them.
     pub(super) fn assert_no_violations(&self, may_overlap: bool) {
         let state = self.0.lock().unwrap();
         assert!(state.violations.is_empty(), "{:#?}", state.violations);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use campanile_core::{Answer, Command, Grant, Operation, Owner, Reply, StoreKey};
 use campanile_idempotency::{Store, StoreError};
 
-use crate::TestClock;
+use super::StoreClock;
 
 /// A bug of a keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum KeeperBug {
 #[derive(Clone, Debug)]
 pub struct BuggyKeeper<S> {
     store: S,
-    clock: TestClock,
+    clock: StoreClock,
     bug: Option<KeeperBug>,
     /// The nonces that replace those of the keeper.
     fresh_nonces: Arc<Mutex<HashMap<(StoreKey, Owner), Owner>>>,
@@ -35,7 +35,7 @@ pub struct BuggyKeeper<S> {
 
 impl<S: Store> BuggyKeeper<S> {
     /// Wraps the store.
-    pub fn new(store: S, clock: TestClock, bug: Option<KeeperBug>) -> Self {
+    pub fn new(store: S, clock: StoreClock, bug: Option<KeeperBug>) -> Self {
         Self { store, clock, bug, fresh_nonces: Arc::default() }
     }
 

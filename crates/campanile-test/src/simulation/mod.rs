@@ -2,7 +2,7 @@
 //! the invariants that hold throughout.
 //!
 //! * Under one keeper, at most one handler runs per key; over all keepers, at most one has a valid
-//!   lock, unless the store has lost entries.
+//!   lock, unless the store has lost entries, or its clock was set forward.
 //! * A keeper has at most one command per key in flight.
 //! * Tokens increase; at most one of them completes a key; a handler runs only under a granted
 //!   token.
@@ -25,6 +25,7 @@ mod plan;
 mod process;
 mod requests;
 mod server;
+mod store_clock;
 mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +51,7 @@ pub use self::operations::{Operations, RecordingStore};
 pub use self::plan::Plan;
 use self::process::{Process, process_name};
 pub use self::server::{Availability, Granted, Requests, Server, Table, granted, read_details};
+pub use self::store_clock::StoreClock;
 pub use self::watched::Watched;
 use crate::TestClock;
 use crate::history::HistoryRecorder;
@@ -62,8 +64,10 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 pub struct World {
     /// The parameters.
     pub plan: Plan,
-    /// The clock of all processes and of the store.
+    /// The clock of all processes.
     pub clock: TestClock,
+    /// The clock of the store.
+    pub store_clock: StoreClock,
     /// The operations that the store applied.
     pub operations: Operations,
     /// The history of the store and its faults.
@@ -168,9 +172,10 @@ async fn run<B: Backend>(mut rng: Rng) -> Report {
         sleep(plan.pause(&mut rng)).await;
         let at = rng.usize(..processes.len());
         match rng.u8(..100) {
-            ..78 => processes[at].request(&environment, &mut rng),
-            78..86 => processes[at].outage(&mut rng),
-            86..89 => environment.backend.break_store(&mut rng),
+            ..76 => processes[at].request(&environment, &mut rng),
+            76..84 => processes[at].outage(&mut rng),
+            84..87 => environment.backend.break_store(&mut rng),
+            87..89 => environment.step_clock(&mut rng),
             89..94 => environment.suspend_all(plan.ttl.mul_f64(rng.f64() * 2.0)),
             94..97 => {
                 let started = Process::start(&environment, &mut rng).await;
@@ -189,7 +194,9 @@ async fn run<B: Backend>(mut rng: Rng) -> Report {
     }
     timeout(HOUR * 4, closed.join_all()).await.expect("every process ends");
     environment.finish_records().await;
-    environment.handlers.assert_no_violations(environment.backend.has_lost_writes());
+    let World { store_clock, .. } = &environment.world;
+    let may_overlap = environment.backend.has_lost_writes() || store_clock.was_set_forward();
+    environment.handlers.assert_no_violations(may_overlap);
     if !environment.backend.has_lost_writes() {
         environment.world.operations.assert_consistent(plan.max_attempts);
     }
@@ -205,7 +212,8 @@ impl<B: Backend> Environment<B> {
         let recorder =
             HistoryRecorder::with_clock(folder.path(), "world", settings, history_clock.clone());
         let operations = Operations::default();
-        let world = World { plan, clock, operations, recorder: recorder.unwrap() };
+        let store_clock = StoreClock::new(clock.clone());
+        let world = World { plan, clock, store_clock, operations, recorder: recorder.unwrap() };
         Self {
             backend: B::start(&world, rng),
             world,
@@ -237,6 +245,18 @@ impl<B: Backend> Environment<B> {
         for &id in &self.processes.lock().unwrap().running {
             let suspended = FaultKind::Suspended { process: process_name(id) };
             recorder.fault(from, Some(recorder.now()), suspended);
+        }
+    }
+
+    /// Sets the store's clock forward or back, in the simulations that do: after a step forward, two
+    /// processes can hold a lock.
+    fn step_clock(&self, rng: &mut Rng) {
+        let World { plan, recorder, store_clock, .. } = &self.world;
+        if plan.steps_clock {
+            let by = plan.ttl.mul_f64(rng.f64() * 2.0).as_micros() as i64;
+            let by = if rng.bool() { by } else { -by };
+            recorder.fault(recorder.now(), None, FaultKind::ClockStepped { by });
+            store_clock.step(by);
         }
     }
 

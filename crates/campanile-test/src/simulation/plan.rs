@@ -20,6 +20,8 @@ pub struct Plan {
     pub(super) max_hold: Duration,
     pub(super) max_attempts: u16,
     pub(super) on_lost: OnLost,
+    /// Whether the store's clock is set forward and back.
+    pub(super) steps_clock: bool,
     /// How often faults occur, from 0 (never) to 1 (often).
     pub fault_rate: f64,
 }
@@ -39,6 +41,7 @@ impl Plan {
             max_hold: ttl * rng.u32(2..=10),
             max_attempts: rng.u16(1..=4),
             on_lost: *choose(rng, &[OnLost::Cancel, OnLost::Cancel, OnLost::Notify]),
+            steps_clock: rng.u8(..3) == 0,
             fault_rate: rng.f64(),
         }
     }
