@@ -11,7 +11,6 @@ fn invariants_hold_under_random_faults() {
         Cause::Dropped,
         Cause::Suspended,
         Cause::NetworkCut,
-        Cause::ClockStepped,
     ];
     simulate_many::<Memory>(600, &causes);
 }

@@ -175,7 +175,6 @@ fn every_seed_is_sound_under_network_faults() {
         Cause::Suspended,
         Cause::StoreUnavailable,
         Cause::NetworkCut,
-        Cause::ClockStepped,
         Cause::StoreLostWrites,
     ];
     simulate_many::<SimulatedRedis>(SEEDS, &causes);

@@ -44,7 +44,7 @@ struct Inner {
 impl Server {
     pub(super) fn new(world: World) -> Self {
         Self(Arc::new(Inner {
-            availability: Availability::new(world.clone()),
+            availability: Availability::new(world.clone(), Duration::ZERO),
             scripts: Scripts::default(),
             values: Table::new(world.clone()),
             cached: Mutex::default(),

@@ -165,13 +165,10 @@ impl<S: Server> Link<S> {
     }
 
     fn change(&self, condition: Condition) {
-        let World { plan, recorder, .. } = &self.0.world;
         let mut state = self.state();
-        let now = recorder.now();
+        let now = self.0.world.recorder.now();
         if let Some(since) = state.broken_since.take() {
-            // A connection that did not answer is replaced after the timeout of the call.
-            let until = now + plan.command_timeout().as_micros() as u64;
-            self.record_cut(since, until);
+            self.record_cut(since, now + self.0.server.availability().recovery());
         }
         state.changes += 1;
         state.condition = condition;

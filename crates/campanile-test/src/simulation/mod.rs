@@ -175,8 +175,8 @@ async fn run<B: Backend>(mut rng: Rng) -> Report {
             ..76 => processes[at].request(&environment, &mut rng),
             76..84 => processes[at].outage(&mut rng),
             84..87 => environment.backend.break_store(&mut rng),
-            87..89 => environment.step_clock(&mut rng),
-            89..94 => environment.suspend_all(plan.ttl.mul_f64(rng.f64() * 2.0)),
+            87..92 if plan.steps_clock => environment.step_clock(&mut rng),
+            87..94 => environment.suspend_all(plan.ttl.mul_f64(rng.f64() * 2.0)),
             94..97 => {
                 let started = Process::start(&environment, &mut rng).await;
                 std::mem::replace(&mut processes[at], started).crash(&environment).await;
@@ -239,25 +239,24 @@ impl<B: Backend> Environment<B> {
 
     /// Suspends all processes and the store's machine for this time: no timer fires meanwhile.
     fn suspend_all(&self, duration: Duration) {
-        let World { recorder, clock, .. } = &self.world;
+        let World { plan, recorder, clock, .. } = &self.world;
         let from = recorder.now();
         clock.advance(duration);
+        // A lock that was asked for before may be granted afterwards, and counts from the request.
+        let until = recorder.now() + plan.command_timeout().as_micros() as u64;
         for &id in &self.processes.lock().unwrap().running {
             let suspended = FaultKind::Suspended { process: process_name(id) };
-            recorder.fault(from, Some(recorder.now()), suspended);
+            recorder.fault(from, Some(until), suspended);
         }
     }
 
-    /// Sets the store's clock forward or back, in the simulations that do: after a step forward, two
-    /// processes can hold a lock.
+    /// Sets the store's clock forward or back. After a step forward, two processes can hold a lock.
     fn step_clock(&self, rng: &mut Rng) {
         let World { plan, recorder, store_clock, .. } = &self.world;
-        if plan.steps_clock {
-            let by = plan.ttl.mul_f64(rng.f64() * 2.0).as_micros() as i64;
-            let by = if rng.bool() { by } else { -by };
-            recorder.fault(recorder.now(), None, FaultKind::ClockStepped { by });
-            store_clock.step(by);
-        }
+        let by = plan.ttl.mul_f64(rng.f64() * 2.0).as_micros() as i64;
+        let by = if rng.bool() { by } else { -by };
+        recorder.fault(recorder.now(), None, FaultKind::ClockStepped { by });
+        store_clock.step(by);
     }
 
     /// Sends a record with this key.

@@ -71,6 +71,7 @@ pub trait Server: Clone + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct Availability {
     world: World,
+    reconnect: Duration,
     status: Arc<Watched<Status>>,
 }
 
@@ -83,10 +84,17 @@ struct Status {
 }
 
 impl Availability {
-    /// The server runs.
-    pub fn new(world: World) -> Self {
+    /// The server runs. After a fault, its clients may wait this long for connections that they began
+    /// to open during it.
+    pub fn new(world: World, reconnect: Duration) -> Self {
         let status = Status { restarts: 0, is_up: true, is_stalled: false };
-        Self { world, status: Arc::new(Watched::new(status)) }
+        Self { world, reconnect, status: Arc::new(Watched::new(status)) }
+    }
+
+    /// How long a fault has an effect after its end, in microseconds: calls that were sent before may be
+    /// unanswered until their timeout, and then open a connection.
+    pub(super) fn recovery(&self) -> u64 {
+        (self.world.plan.command_timeout() + self.reconnect).as_micros() as u64
     }
 
     /// The number of restarts.
@@ -137,9 +145,8 @@ impl Availability {
 
     /// Records that the server was unavailable since this time.
     pub fn record_unavailable(&self, from: u64) {
-        let World { plan, recorder, .. } = &self.world;
-        // Calls that were sent before may be unanswered until their timeout.
-        let until = recorder.now() + plan.command_timeout().as_micros() as u64;
+        let recorder = &self.world.recorder;
+        let until = recorder.now() + self.recovery();
         recorder.fault(from, Some(until), FaultKind::StoreUnavailable);
     }
 
