@@ -8,11 +8,12 @@ use std::time::{Duration, SystemTime};
 use campanile_core::{Entry, Owner, State};
 use tokio_postgres::Row;
 
-use self::server::{Cells, Server};
+use self::server::Server;
 use crate::response::{Found, Response, read_found};
+use crate::wire::{BOOL, BYTEA, CHAR, Cells, Column, INT2, INT4, INT8, TIMESTAMPTZ};
 
 /// The columns of an answer and of the table, with the identifiers of their types.
-const COLUMNS: &[(&str, u32)] = &[
+const COLUMNS: &[Column] = &[
     ("place", INT4),
     ("now", TIMESTAMPTZ),
     ("token", INT8),
@@ -31,14 +32,6 @@ const COLUMNS: &[(&str, u32)] = &[
     ("reply", BYTEA),
     ("details", BYTEA),
 ];
-
-const BOOL: u32 = 16;
-const BYTEA: u32 = 17;
-const CHAR: u32 = 18;
-const INT8: u32 = 20;
-const INT2: u32 = 21;
-const INT4: u32 = 23;
-const TIMESTAMPTZ: u32 = 1184;
 
 /// The number of keys of the call.
 const KEYS: usize = 3;

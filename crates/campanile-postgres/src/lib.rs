@@ -75,6 +75,8 @@ mod response;
 mod store;
 mod sweep;
 mod tls;
+#[cfg(test)]
+mod wire;
 
 #[doc(hidden)]
 pub use self::call::Schema;
