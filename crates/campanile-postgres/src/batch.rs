@@ -11,6 +11,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::call::{Call, Schema};
 use crate::failure::Failure;
 use crate::pool::{Lease, Pool};
+#[cfg(test)]
+use crate::simulation::{Bug, is_planted, misread};
 
 type CallResult = Result<Vec<Answer>, Failure>;
 
@@ -77,6 +79,8 @@ impl<'a> Batch<'a> {
         let lease = match lease {
             Ok(lease) => lease,
             Err(error) => {
+                #[cfg(test)]
+                let is_second = is_second && !is_planted(Bug::SecondFailureNotSent);
                 self.fail(indices, &if is_second { error.possibly_sent() } else { error });
                 return None;
             }
@@ -98,6 +102,8 @@ impl<'a> Batch<'a> {
         results.extend(self.results(&lease, singles).await);
         let (mut to_retry, mut has_failed) = (Vec::new(), false);
         for (call, result) in results {
+            #[cfg(test)]
+            let result = misread(&call, result);
             match result {
                 Ok(answers) => {
                     for (index, answer) in call.indices().zip(answers) {

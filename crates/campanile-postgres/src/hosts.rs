@@ -27,7 +27,7 @@ const HEAD_START: Duration = Duration::from_millis(200);
 
 /// A host that has been silent for this time is asked again: it may have been restarted and know
 /// nothing of the first attempt.
-const RETRY_AFTER: Duration = Duration::from_secs(2);
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Opens connections in tasks of their own, which continue even if no caller waits for them: a call
 /// times out, and the next call gets its connection.
@@ -161,19 +161,33 @@ impl Opener {
 
     async fn open(&self, host: usize, config: &Config) -> (usize, Result<Connected, Error>) {
         let opened = async {
-            let (client, connection) = config.connect(Connector::clone(&self.connector)).await?;
-            let task = tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    let error = &error as &dyn StdError;
-                    tracing::debug!(error, "connection to Postgres lost");
-                }
-            });
+            let (client, task) = self.connect(config).await?;
             // Not sent as `options` of the connection, because poolers reject those.
             client.batch_execute(&self.settings).await?;
             Ok((client, task))
         };
         (host, opened.await)
     }
+
+    async fn connect(&self, config: &Config) -> Result<Connected, Error> {
+        #[cfg(test)]
+        if let Some(simulated) = crate::simulation::connect(config).await {
+            let (client, connection) = simulated?;
+            return Ok((client, spawn(connection)));
+        }
+        let (client, connection) = config.connect(Connector::clone(&self.connector)).await?;
+        Ok((client, spawn(connection)))
+    }
+}
+
+/// Runs a connection until it is closed.
+fn spawn(connection: impl Future<Output = Result<(), Error>> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            let error = &error as &dyn StdError;
+            tracing::debug!(error, "connection to Postgres lost");
+        }
+    })
 }
 
 impl Queue {

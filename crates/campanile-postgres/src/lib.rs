@@ -72,6 +72,8 @@ mod migrate;
 mod outbox;
 mod pool;
 mod response;
+#[cfg(test)]
+mod simulation;
 mod store;
 mod sweep;
 mod tls;

@@ -17,6 +17,8 @@ use tokio_postgres::config::{Host, TargetSessionAttrs};
 use crate::failure::with_advice;
 use crate::hosts::Hosts;
 use crate::log_limit::LogLimit;
+#[cfg(test)]
+use crate::simulation::{Bug, is_planted};
 use crate::tls::Connector;
 
 /// Keepalive settings, used where the URL sets none: a client or a server that sends nothing is
@@ -92,6 +94,10 @@ impl Pool {
 
     /// Closes all idle connections, because another connection of the pool was found broken.
     pub(crate) fn close_idle(&self) {
+        #[cfg(test)]
+        if is_planted(Bug::ConnectionKept) {
+            return;
+        }
         self.pool.retain(|_, _| false);
     }
 
@@ -133,6 +139,10 @@ impl Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(client) = self.0.take() {
+            #[cfg(test)]
+            if is_planted(Bug::ConnectionKept) {
+                return;
+            }
             tracing::debug!("discarded a connection to Postgres");
             // Removes the connection from the pool for good. Returned to the pool, it would be lent
             // again.
