@@ -24,6 +24,7 @@ mod package;
 mod postgres;
 mod progress;
 mod prove;
+mod simulation;
 mod soak;
 mod supervise;
 #[path = "../../crates/campanile-test/src/redis/valkey.rs"]
@@ -61,8 +62,11 @@ cargo xtask <command>
   prove [AREA] [--size small|full]
             writes into docs/evidence.md what it saw: in all areas, or in this one. The areas are `model`:
             the protocol's step in every history of a few clients, and mutants of it; `history`: many
-            histories, judged by two independent judges; and `fuzz`, as below. The default size, full,
-            takes most of an hour and gigabytes of memory; small takes a few minutes.
+            histories, judged by two independent judges; and `simulation` and `fuzz`, as below. The default
+            size, full, takes hours and gigabytes of memory; small takes a few minutes.
+  simulate [--size small|full]
+            simulates the layer over each store, with 1000 seeds (small, the default) or 100000 (full), and
+            prints a table. The seeds begin at a random one. A seed that violates an invariant is printed.
   fuzz [TARGET] [--size small|full | --seconds N] [--keep]
             runs the fuzz targets, or this one, under libFuzzer: for 10 seconds each (small, the default),
             120 (full) or N. The inputs that reach new code are kept in target/fuzz/corpus for the next
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         }
         (Some("bench"), _) => commands::bench(&progress, &rest).map(success_message),
         (Some("fuzz"), _) => fuzz::fuzz(&progress, &rest).map(success_message),
+        (Some("simulate"), _) => simulation::simulate(&progress, &rest).map(success_message),
         (Some("prove"), _) => prove::prove(&progress, &rest).map(success_message),
         (Some("soak"), true) => soak::all(&progress),
         (Some("soak"), false) if rest == ["fuzz"] => fuzz::soak(&progress),

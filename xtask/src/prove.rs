@@ -9,6 +9,7 @@ use std::time::Duration;
 const AREAS: &[Area] = &[
     ("model", &["--package", "campanile-model", "--"]),
     ("history", &["--package", "campanile-history", "--example", "prove", "--"]),
+    ("simulation", &["--package", "xtask", "--", "simulate"]),
     ("fuzz", &["--package", "xtask", "--", "fuzz"]),
 ];
 
