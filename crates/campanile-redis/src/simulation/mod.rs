@@ -1,10 +1,9 @@
 //! A deterministic simulation: the layer, the lock keeper and this store run in one thread of virtual
 //! time, against a simulated server over a simulated network.
 //!
-//! The simulation itself is that of `campanile-test`. Here are the server, which speaks Redis's
-//! protocol and runs the scripts as `step`, and the network, which delays requests, loses them or their
-//! answers, cuts connections within an answer, delivers requests late, and refuses connections. The
-//! server is restarted, with or without a loss of its last writes, stalls, and forgets its scripts.
+//! The simulation and the network are those of `campanile-test`. Here is the server, which speaks
+//! Redis's protocol and runs the scripts as `step`. It is restarted, with or without a loss of its last
+//! writes, stalls, and forgets its scripts.
 //!
 //! All time is virtual. The nonces are not determined by the seed, because the operating system draws
 //! them; they are only compared for equality. The pool that opens a real connection, and the check of a

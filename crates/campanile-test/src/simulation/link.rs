@@ -1,4 +1,7 @@
 //! The network between a process and the server.
+//!
+//! It delays requests, loses them or their answers, cuts connections within an answer, delivers requests
+//! late, and refuses connections.
 
 use std::fmt;
 use std::future::pending;

@@ -103,6 +103,8 @@ impl<B: Backend> Process<B> {
         let killed = FaultKind::Killed { process: process_name(self.id) };
         recorder.fault(recorder.now(), None, killed);
         self.task.abort();
+        // No request may end while the keeper does: its answer would be missing from the history.
+        self.requests.abort_all();
         let ended = self.task.await;
         assert!(ended.unwrap_err().is_cancelled(), "the keeper panicked");
         self.requests.shutdown().await;
