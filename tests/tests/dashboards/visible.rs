@@ -49,7 +49,7 @@ pub(crate) const SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         r#"campanile_duplicates_total{campanile_duplicate_cause="entry"}"#,
-        &["settled-key", "fault-offset-reset", "fault-redrive-completed"],
+        &["settled-key", "fault-offset-reset", "fault-producer-repeats", "fault-redrive-completed"],
     ),
     (
         r#"campanile_duplicates_total{campanile_duplicate_cause="local_run"}"#,
