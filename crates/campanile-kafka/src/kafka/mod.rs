@@ -8,8 +8,7 @@
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
 //! * `reconnect` works around a bug of librdkafka, by which a client forgets all brokers.
-//! * `start_positions` finds the offsets at which assigned partitions are started; `look_up` finds the
-//!   offset that a seek goes to.
+//! * `look_up` finds the offset that a seek goes to.
 //! * `commit_result` interprets the failures of commits.
 //! * `native` has functions that rdkafka's safe interface lacks.
 
@@ -25,7 +24,6 @@ mod queues;
 mod reconnect;
 mod source;
 mod start;
-mod start_positions;
 mod to_record;
 
 use std::sync::Arc;

@@ -23,10 +23,10 @@ use crate::telemetry::ProducerMetrics;
 
 /// The timeout of one call to the brokers. A call that times out is repeated, unless no caller waits
 /// for its result any more.
-const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The delay before a failed request for committed offsets is repeated.
-const RETRY_DELAY: Duration = Duration::from_millis(100);
+pub(super) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The worker's answer.
 pub(super) enum WorkerResponse {
