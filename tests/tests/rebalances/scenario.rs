@@ -1,6 +1,8 @@
 //! A topic that is filled, and the processes that consume it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -45,8 +47,9 @@ pub(crate) struct Scenario {
     pub(crate) members: Vec<Worker>,
     /// The number of members so far.
     processes: usize,
-    producer_thread: Option<JoinHandle<()>>,
-    keys: usize,
+    /// Returns the keys that were produced.
+    producer_thread: Option<JoinHandle<HashSet<String>>>,
+    produces: Arc<AtomicBool>,
 }
 
 impl Scenario {
@@ -73,7 +76,7 @@ impl Scenario {
             members: Vec::new(),
             processes: 0,
             producer_thread: None,
-            keys: 0,
+            produces: Arc::new(AtomicBool::new(true)),
         }
     }
 
@@ -82,7 +85,7 @@ impl Scenario {
         env_or("CAMPANILE_REBALANCE_MEMBERS", 4) as usize
     }
 
-    /// Starts to produce `records` records, `rate` per second, with a processing time from
+    /// Starts to produce at most `records` records, `rate` per second, with a processing time from
     /// `work_ms`. One in twenty repeats the key of another record: half of the repeats belong to
     /// the same account, half to any account.
     pub(crate) fn start_producing(
@@ -107,13 +110,24 @@ impl Scenario {
         let payments: Vec<_> = numbers.into_iter().map(payment).collect();
         let producer = Producer::new(&self.bootstrap).unwrap();
         let (recorder, topic) = (self.history.recorder.clone(), self.topic.clone());
+        let produces = self.produces.clone();
         self.producer_thread = Some(thread::spawn(move || {
+            let mut produced = HashSet::new();
             for batch in payments.chunks(rate / BATCHES_PER_SECOND) {
+                if !produces.load(Ordering::Relaxed) {
+                    break;
+                }
                 produce(&recorder, &producer, &topic, batch.iter().cloned());
+                produced.extend(batch.iter().map(|(_, key, _)| key.clone()));
                 thread::sleep(Duration::from_secs(1) / BATCHES_PER_SECOND as u32);
             }
+            produced
         }));
-        self.keys = keys;
+    }
+
+    /// Produces no more records.
+    pub(crate) fn stop_producing(&self) {
+        self.produces.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn has_produced_all(&self) -> bool {
@@ -219,7 +233,7 @@ impl Scenario {
     /// Waits until every produced record is committed and stops every member. Then judges the
     /// history, in which keys may run again only for these causes.
     pub(crate) fn judge(&mut self, causes: &[Cause]) -> Report {
-        self.producer_thread.take().expect("the topic was filled").join().unwrap();
+        let keys = self.producer_thread.take().expect("the topic was filled").join().unwrap();
         group::wait_until_committed(&self.settings, &self.topic, PARTITIONS, TIMEOUT);
         while !self.members.is_empty() {
             self.stop_member(0);
@@ -227,8 +241,8 @@ impl Scenario {
         let recorder = &self.history.recorder;
         recorder.record_commits(&self.settings, &self.topic).unwrap();
         let (entries, at) = (self.entries(), recorder.now());
-        for key in (0..self.keys).map(|number| format!("p-{number}")) {
-            recorder.entry(at, &key, entries.get(&key));
+        for key in &keys {
+            recorder.entry(at, key, entries.get(key));
         }
         self.history.judge(causes)
     }

@@ -15,9 +15,10 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// committing, leaving the group and exiting.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(2);
 
-/// Number of records per shutdown, and records produced per second.
-const RECORDS_PER_SHUTDOWN: usize = 500;
+/// The records produced per second, until the last shutdown.
 const RECORDS_PER_SECOND: usize = 500;
+/// More records than are produced between two shutdowns.
+const RECORDS_PER_SHUTDOWN: usize = 5 * RECORDS_PER_SECOND;
 
 #[test]
 fn shutdown_ends_in_time_frees_locks_and_repeats_no_finished_work() {
@@ -40,6 +41,7 @@ fn shutdown_ends_in_time_frees_locks_and_repeats_no_finished_work() {
         let is_held = |key: &String| entries.get(key).map(Entry::state) == Some(State::Processing);
         unreleased.extend(keys.filter(is_held).map(|key| (name.clone(), key)));
     }
+    scenario.stop_producing();
     took.sort();
     let (median, max) = (took[shutdowns / 2], took[shutdowns - 1]);
     println!("shut down: in {median:?} at the median, {max:?} at most of {shutdowns}");
