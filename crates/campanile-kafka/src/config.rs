@@ -6,10 +6,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use campanile_core::{BoxError, ConfigError};
-use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
+use rdkafka::{ClientConfig, Offset};
 use tracing::level_filters::LevelFilter;
 
 use crate::client::ClientSettings;
@@ -385,6 +385,16 @@ pub(crate) fn non_earliest_reset(client: &ClientConfig) -> Option<&str> {
     client
         .get("auto.offset.reset")
         .filter(|reset| !matches!(*reset, "earliest" | "smallest" | "beginning"))
+}
+
+/// Reads the offset at which a partition without a committed offset begins: [`Offset::Invalid`] if that
+/// is an error.
+pub(crate) fn reset_offset(client: &ClientConfig) -> Offset {
+    match non_earliest_reset(client) {
+        None => Offset::Beginning,
+        Some("error") => Offset::Invalid,
+        Some(_) => Offset::End,
+    }
 }
 
 /// Maps the subscriber's log level to librdkafka's.

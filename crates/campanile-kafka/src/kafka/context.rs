@@ -21,10 +21,12 @@ use crate::driver::{Assignment, AssignmentId, Usage};
 use crate::log::LogLimit;
 use crate::oauth::{self, OauthTokens};
 use crate::retry_topics::RetryTopicList;
-use crate::transaction::Position;
 
 /// The timeout of a seek. It waits for a thread of librdkafka, but not for a broker.
 const SEEK_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A partition and the offset to seek to.
+pub(super) type Position = (Arc<Assignment>, i64);
 
 /// The context of the consumer's client.
 pub(super) struct Context {
@@ -32,9 +34,6 @@ pub(super) struct Context {
     fetch_queues: Arc<FetchQueues>,
     retry_topics: RetryTopicList,
     total: Arc<Usage>,
-    /// Whether a partition is read only after it was moved to its
-    /// [start position](Context::seek_to_start).
-    seeks_to_start: bool,
     pub(super) log_limit: LogLimit,
     tokens: Option<Arc<OauthTokens>>,
     /// Whether a callback has run that records no event.
@@ -76,20 +75,10 @@ impl Context {
         fetch_queues: Arc<FetchQueues>,
         retry_topics: RetryTopicList,
         total: Arc<Usage>,
-        seeks_to_start: bool,
         tokens: Option<Arc<OauthTokens>>,
     ) -> Self {
         let (state, log_limit, has_served) = Default::default();
-        Self {
-            state,
-            fetch_queues,
-            retry_topics,
-            total,
-            seeks_to_start,
-            log_limit,
-            tokens,
-            has_served,
-        }
+        Self { state, fetch_queues, retry_topics, total, log_limit, tokens, has_served }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -108,21 +97,12 @@ impl Context {
         if positions.is_empty() {
             return;
         }
-        let list = position_list(positions);
-        // Resume first, because the seek of a partition without a committed offset starts a lookup.
-        if let Err(error) = consumer.resume(&list) {
-            tracing::warn!(%error, "failed to resume partitions at their start offset");
-        }
-        let is_sought = seek(consumer, list);
+        let sought = seek_and_resume(consumer, positions);
         let mut state = self.state();
-        positions.retain(|(assignment, _)| {
-            let is_done = is_sought(assignment);
-            if is_done {
-                state.awaiting_start.retain(|other| other.id != assignment.id);
-                state.add_assignment(assignment.clone());
-            }
-            !is_done
-        });
+        for (assignment, _) in sought {
+            state.awaiting_start.retain(|other| other.id != assignment.id);
+            state.add_assignment(assignment);
+        }
     }
 
     /// Seeks to the next offset of each of these partitions, because the position was reset to an
@@ -140,7 +120,7 @@ impl Context {
             return;
         }
         let next = |assignment: &Arc<Assignment>| {
-            Some((assignment.clone(), Offset::Offset(assignment.offset_range.next()?)))
+            Some((assignment.clone(), assignment.offset_range.next()?))
         };
         let positions: Vec<Position> = resets.iter().filter_map(next).collect();
         let is_sought = seek(consumer, position_list(&positions));
@@ -159,15 +139,7 @@ impl Context {
         if positions.is_empty() {
             return Vec::new();
         }
-        let is_sought = seek(consumer, position_list(positions));
-        let sought: Vec<_> =
-            positions.extract_if(.., |(assignment, _)| is_sought(assignment)).collect();
-        // Resume last: until then, nothing is fetched from the old position.
-        if !sought.is_empty()
-            && let Err(error) = consumer.resume(&position_list(&sought))
-        {
-            tracing::warn!(%error, "failed to resume partitions after a seek");
-        }
+        let sought = seek_and_resume(consumer, positions);
         let mut state = self.state();
         let replace = |(old, _): Position| {
             let new = self.new_assignment(&mut state, old.topic.clone(), old.partition);
@@ -209,6 +181,10 @@ impl Context {
         self.state().closing = true;
     }
 
+    pub(super) fn is_closing(&self) -> bool {
+        self.state().closing
+    }
+
     /// Releases revoked partitions.
     pub(super) fn release(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
         let result = match consumer.rebalance_protocol() {
@@ -226,10 +202,7 @@ impl Context {
         let mut assignments = Vec::new();
         for (topic, partition) in topic_partitions(list) {
             let new = self.new_assignment(&mut state, topic.into(), partition);
-            match self.seeks_to_start {
-                true => state.awaiting_start.push(new.clone()),
-                false => state.add_assignment(new.clone()),
-            }
+            state.awaiting_start.push(new.clone());
             // Forward the partition before it is assigned, so that none of its messages go to the
             // consumer's own queue.
             let queue = state.queues.add(new.clone());
@@ -242,14 +215,12 @@ impl Context {
         }
         state.rebalances.push(Rebalance::Assigned(assignments));
         drop(state);
-        if self.seeks_to_start {
-            // If an offset lookup were in flight during the seek, librdkafka would repeat the lookup and
-            // undo the seek. Offset 0 needs no lookup, and nothing is fetched from a paused partition.
-            if let Err(error) = consumer.pause(list) {
-                tracing::warn!(%error, "failed to pause partitions until their offset is known");
-            }
-            list.set_all_offsets(Offset::Offset(0)).expect("0 is a valid offset");
+        // librdkafka is not to look up offsets: it would repeat a lookup that is in flight during the seek,
+        // and undo the seek. Offset 0 needs no lookup, and nothing is fetched from a paused partition.
+        if let Err(error) = consumer.pause(list) {
+            tracing::warn!(%error, "failed to pause partitions until their offset is known");
         }
+        list.set_all_offsets(Offset::Offset(0)).expect("0 is a valid offset");
         let result = match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
             RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.assign(list),
@@ -299,10 +270,29 @@ impl State {
 fn position_list(positions: &[Position]) -> TopicPartitionList {
     let mut list = TopicPartitionList::new();
     for (assignment, offset) in positions {
-        list.add_partition_offset(&assignment.topic, assignment.partition, *offset)
+        let offset = Offset::Offset(*offset);
+        list.add_partition_offset(&assignment.topic, assignment.partition, offset)
             .expect("an offset of a partition is a valid position");
     }
     list
+}
+
+/// Seeks to these positions of paused partitions, and resumes the partitions. Returns those for which
+/// the seek has succeeded; the others stay in the list.
+fn seek_and_resume(
+    consumer: &BaseConsumer<Context>,
+    positions: &mut Vec<Position>,
+) -> Vec<Position> {
+    let is_sought = seek(consumer, position_list(positions));
+    let sought: Vec<_> =
+        positions.extract_if(.., |(assignment, _)| is_sought(assignment)).collect();
+    // Resume last: until then, nothing is fetched from the old position.
+    if !sought.is_empty()
+        && let Err(error) = consumer.resume(&position_list(&sought))
+    {
+        tracing::warn!(%error, "failed to resume partitions after a seek");
+    }
+    sought
 }
 
 /// Seeks to these positions. Returns a predicate for the partitions for which this has succeeded.

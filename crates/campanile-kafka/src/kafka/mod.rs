@@ -8,7 +8,8 @@
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
 //! * `reconnect` works around a bug of librdkafka, by which a client forgets all brokers.
-//! * `look_up` finds the offset that a seek goes to.
+//! * `start_positions` finds the offsets at which assigned partitions are started; `look_up` finds the
+//!   offset that a seek goes to.
 //! * `commit_result` interprets the failures of commits.
 //! * `native` has functions that rdkafka's safe interface lacks.
 
@@ -24,6 +25,7 @@ mod queues;
 mod reconnect;
 mod source;
 mod start;
+mod start_positions;
 mod to_record;
 
 use std::sync::Arc;

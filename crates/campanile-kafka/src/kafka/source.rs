@@ -5,24 +5,25 @@ use std::task;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
-use rdkafka::{Offset, TopicPartitionList};
 
 use super::commit_result::{self, OffsetCommits};
-use super::context::{Context, Rebalance, SourceWaker};
+use super::context::{Context, Position, Rebalance, SourceWaker};
 use super::errors::handle_error;
 use super::fetch_batch::{FetchBatch, LastPartition};
 use super::leave::Leave;
 use super::look_up::look_up;
 use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
+use super::start_positions::{Lookup, StartPositions};
 use super::{Reconnect, Settings, native, start};
 use crate::client::ClientSettings;
-use crate::config::config_error;
+use crate::config::{config_error, reset_offset};
 use crate::driver::{Amount, Assignment, CommitResult, CommitStart, Event, Source, Usage};
 use crate::error::ConsumerError;
 use crate::seek::{SeekError, SeekTarget, SeekTo};
-use crate::transaction::{Committer, Position, TransactionResult};
+use crate::transaction::{Committer, TransactionResult};
 
 /// The maximum number of records that are taken from librdkafka at once.
 const MAX_BATCH: usize = 512;
@@ -35,7 +36,7 @@ const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
 
 pub(crate) struct KafkaSource {
     client: ClientSettings,
-    pub(super) consumer: BaseConsumer<Context>,
+    pub(super) consumer: Arc<BaseConsumer<Context>>,
     fetch_queues: Arc<FetchQueues>,
     waker: SourceWaker,
     buffer: MessageBuffer,
@@ -48,8 +49,9 @@ pub(crate) struct KafkaSource {
     last: Option<LastPartition>,
     commits: CommitStrategy,
     reconnect: Reconnect,
-    /// The start positions of partitions that librdkafka has not started yet.
-    positions: Vec<Position>,
+    start_positions: StartPositions,
+    /// The start positions that are known, and that librdkafka has not sought to yet.
+    starts: Vec<Position>,
     /// Partitions with a position that was reset, which librdkafka has to seek.
     resets: Vec<Arc<Assignment>>,
     /// The positions that drained partitions are moved to.
@@ -80,12 +82,10 @@ impl KafkaSource {
         let waker = SourceWaker::default();
         let fetch_queues = Arc::new(FetchQueues::new(waker.clone()));
         let total = settings.total.clone();
-        let seeks_to_start = settings.transactions.is_some();
         let context = Context::new(
             fetch_queues.clone(),
             settings.retry_topics.clone(),
             total.clone(),
-            seeks_to_start,
             settings.client.tokens.clone(),
         );
         let mut consumer: BaseConsumer<Context> =
@@ -95,6 +95,7 @@ impl KafkaSource {
             })?;
         let nonempty = waker.clone();
         consumer.set_nonempty_callback(move || nonempty.wake());
+        let consumer = Arc::new(consumer);
         start::check(&consumer, settings)?;
         let commits = match &settings.transactions {
             Some(transactions) => match Committer::start(transactions, settings, waker.clone())? {
@@ -109,6 +110,8 @@ impl KafkaSource {
         // would not close them.
         fetch_queues.open(&consumer);
         let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
+        let reset = reset_offset(&settings.client);
+        let start_positions = StartPositions::new(consumer.clone(), reset, waker.clone());
         Ok(Self {
             client: settings.client.clone(),
             consumer,
@@ -121,7 +124,8 @@ impl KafkaSource {
             last: None,
             commits,
             reconnect: Reconnect::default(),
-            positions: Vec::new(),
+            start_positions,
+            starts: Vec::new(),
             resets: Vec::new(),
             seeks: Vec::new(),
             revoked: None,
@@ -177,11 +181,11 @@ impl KafkaSource {
             match rebalance {
                 Rebalance::Assigned(assignments) => {
                     self.joined = true;
-                    if let CommitStrategy::Transactions(committer) = &self.commits
-                        && !assignments.is_empty()
-                        && let Err(error) = committer.fetch_positions(assignments.clone())
+                    if !assignments.is_empty()
+                        && let Err(error) = self.start_positions.start(assignments.clone())
                     {
-                        events.push(Event::Failed(error));
+                        let what = format!("failed to spawn a thread: {error}");
+                        events.push(Event::Failed(ConsumerError::kafka(what, None)));
                     }
                     events.push(Event::Assigned(assignments));
                 }
@@ -241,15 +245,23 @@ impl KafkaSource {
 
     /// Seeks to the start positions that are known by now, and takes records from there on.
     fn seek_to_start(&mut self, events: &mut Vec<Event>) {
-        if let CommitStrategy::Transactions(committer) = &mut self.commits {
-            while let Some(fetched) = committer.poll_positions() {
-                match fetched {
-                    Ok(fetched) => self.positions.extend(fetched),
-                    Err(error) => events.push(Event::Failed(error)),
+        while let Some(lookup) = self.start_positions.poll() {
+            match lookup {
+                Lookup::Found(position) => self.starts.push(position),
+                Lookup::NoOffset(assignment) => {
+                    let what = format!(
+                        "the group has no committed offset of {assignment}, and `auto.offset.reset` is \
+                         `error`: set the group's offset"
+                    );
+                    events.push(Event::Failed(ConsumerError::kafka(what, None)));
+                }
+                Lookup::Failed(error) => {
+                    let reason = format!("failed to look up the offset to start at: {error}");
+                    handle_error(self.consumer.context(), error, reason, events);
                 }
             }
-            self.consumer.context().seek_to_start(&self.consumer, &mut self.positions);
         }
+        self.consumer.context().seek_to_start(&self.consumer, &mut self.starts);
     }
 }
 
@@ -307,7 +319,7 @@ impl Source for KafkaSource {
     }
 
     fn seek(&mut self, partition: &Arc<Assignment>, offset: i64) {
-        self.seeks.push((partition.clone(), Offset::Offset(offset)));
+        self.seeks.push((partition.clone(), offset));
     }
 
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart {

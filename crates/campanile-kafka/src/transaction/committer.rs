@@ -11,7 +11,6 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 
 use super::TransactionSettings;
 use super::batch::{Batch, CommitRequest};
-use super::positions::{Position, Positions};
 use super::worker::{Worker, WorkerResponse};
 use crate::backoff::server_backoff;
 use crate::config::config_error;
@@ -27,8 +26,7 @@ pub(crate) struct Committer {
     clock: Clock,
     /// The number of consecutive transactions that were aborted.
     failures: u32,
-    positions: Positions,
-    /// Set when no caller waits for the threads' answers any more.
+    /// Set when no caller waits for the worker's answers any more.
     abandoned: Arc<AtomicBool>,
 }
 
@@ -71,16 +69,8 @@ impl Committer {
         let clock = Clock::boot();
         let start = clock.now();
         let state = State::Idle;
-        let positions = Positions::new(settings.consumer.clone(), abandoned.clone(), waker.clone());
-        let this = Self {
-            requests,
-            responses,
-            state,
-            clock,
-            failures: 0,
-            positions,
-            abandoned: abandoned.clone(),
-        };
+        let this =
+            Self { requests, responses, state, clock, failures: 0, abandoned: abandoned.clone() };
         let worker = Worker::new(producer, settings.clone(), abandoned, waker);
         let thread = thread::Builder::new().name("campanile-transactions".into());
         // The thread is never joined: a broker that does not respond must not delay the shutdown.
@@ -106,19 +96,6 @@ impl Committer {
                 return Err(ConsumerError::kafka(what, None));
             }
         }
-    }
-
-    /// Starts fetching the start positions of these newly assigned partitions.
-    pub(crate) fn fetch_positions(
-        &self,
-        partitions: Vec<Arc<Assignment>>,
-    ) -> Result<(), ConsumerError> {
-        self.positions.fetch(partitions)
-    }
-
-    /// Takes the start positions of partitions, if any have been fetched.
-    pub(crate) fn poll_positions(&self) -> Option<Result<Vec<Position>, ConsumerError>> {
-        self.positions.poll()
     }
 
     /// Polls the transaction in flight for its result.

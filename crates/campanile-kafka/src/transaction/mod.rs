@@ -13,7 +13,7 @@
 //! * `committer` runs on the driver's thread and decides which records are committed, and when.
 //!   `worker` owns the producer and runs on a thread of its own, since all of its calls wait for
 //!   brokers.
-//! * `positions` fetches the start positions of newly assigned partitions from the `group`.
+//! * `group` reads the offsets that are committed.
 
 mod batch;
 mod committer;
@@ -25,7 +25,6 @@ mod group;
 mod into_outputs;
 mod output;
 mod pending;
-mod positions;
 mod reply;
 mod serve;
 mod settings;
@@ -37,7 +36,6 @@ pub use self::into_outputs::IntoOutputs;
 pub(crate) use self::into_outputs::OutputsResult;
 pub use self::output::Outputs;
 pub(crate) use self::pending::{PendingOutputs, RecordOutputs};
-pub(crate) use self::positions::Position;
 pub use self::reply::OutputsCodec;
 pub(crate) use self::settings::TransactionSettings;
 pub use self::settings::Transactions;

@@ -23,10 +23,10 @@ use crate::telemetry::ProducerMetrics;
 
 /// The timeout of one call to the brokers. A call that times out is repeated, unless no caller waits
 /// for its result any more.
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The delay before a failed request for committed offsets is repeated.
-pub(super) const RETRY_DELAY: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The worker's answer.
 pub(super) enum WorkerResponse {

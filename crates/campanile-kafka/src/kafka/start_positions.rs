@@ -1,0 +1,290 @@
+//! The lookup of the offsets at which assigned partitions are started.
+//!
+//! librdkafka (2.12) looks them up by itself, but incorrectly in two cases:
+//!
+//! * While a committed offset is pending in an open transaction, librdkafka repeats its request; if the
+//!   assignment changes in the meantime, it starts the partition as if no offset were committed.
+//! * If a partition without a committed offset is revoked while its first offset is looked up,
+//!   librdkafka repeats that request as well, and then fetches the partition although it is not
+//!   assigned. These records are delivered when the partition is assigned again, whatever offset has
+//!   been committed since.
+//!
+//! In both cases a partition is read from where `auto.offset.reset` says: with `earliest`, records are
+//! repeated, and with `latest`, records are lost. This module therefore determines the offsets, and the
+//! source seeks to them.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use std::{io, thread};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::context::{Context, Position, SourceWaker};
+use crate::driver::Assignment;
+
+/// The timeout of each request. A request that times out is repeated.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The delay before offsets that could not be looked up are requested again.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Looks up start positions.
+pub(super) struct StartPositions {
+    consumer: Arc<BaseConsumer<Context>>,
+    /// The offset to look up if none is committed: [`Offset::Invalid`] if that is an error.
+    reset: Offset,
+    sender: Sender<Lookup>,
+    lookups: Receiver<Lookup>,
+    waker: SourceWaker,
+}
+
+/// The result of a lookup.
+pub(super) enum Lookup {
+    Found(Position),
+    /// No offset is committed, and `auto.offset.reset` is `error`.
+    NoOffset(Arc<Assignment>),
+    /// The lookup is repeated.
+    Failed(KafkaError),
+}
+
+impl StartPositions {
+    /// Wakes `waker` with each result.
+    pub(super) fn new(
+        consumer: Arc<BaseConsumer<Context>>,
+        reset: Offset,
+        waker: SourceWaker,
+    ) -> Self {
+        let (sender, lookups) = channel();
+        Self { consumer, reset, sender, lookups, waker }
+    }
+
+    /// Starts the lookup of these partitions, on a thread of its own, because the requests wait for
+    /// brokers. The lookup ends when the partitions are revoked or the consumer is closed.
+    pub(super) fn start(&self, mut partitions: Vec<Arc<Assignment>>) -> io::Result<()> {
+        let (consumer, reset) = (self.consumer.clone(), self.reset);
+        let (sender, waker) = (self.sender.clone(), self.waker.clone());
+        let look_up = move || {
+            loop {
+                partitions.retain(|assignment| !assignment.is_revoked());
+                if partitions.is_empty() || consumer.context().is_closing() {
+                    return;
+                }
+                let round = Round::run(&consumer, reset, partitions);
+                for result in round.results {
+                    // Fails only if the source is gone.
+                    let _ = sender.send(result);
+                }
+                waker.wake();
+                partitions = round.again;
+                if !partitions.is_empty() {
+                    thread::sleep(RETRY_DELAY);
+                }
+            }
+        };
+        // The thread is never joined: brokers that do not respond must not delay the shutdown.
+        thread::Builder::new().name("campanile-start".into()).spawn(look_up).map(drop)
+    }
+
+    /// Takes the next result, if there is any.
+    pub(super) fn poll(&self) -> Option<Lookup> {
+        self.lookups.try_recv().ok()
+    }
+}
+
+/// One round of requests.
+#[derive(Default)]
+struct Round {
+    results: Vec<Lookup>,
+    /// The partitions to look up again.
+    again: Vec<Arc<Assignment>>,
+}
+
+impl Round {
+    fn run(
+        consumer: &BaseConsumer<Context>,
+        reset: Offset,
+        partitions: Vec<Arc<Assignment>>,
+    ) -> Self {
+        let mut round = Self::default();
+        let request = list(&partitions, Offset::Invalid);
+        let committed = consumer.committed_offsets(request, REQUEST_TIMEOUT);
+        let uncommitted = round.add(partitions, committed);
+        if reset == Offset::Invalid {
+            round.results.extend(uncommitted.into_iter().map(Lookup::NoOffset));
+        } else if !uncommitted.is_empty() {
+            // A logical offset stands for a time in the request.
+            let request = list(&uncommitted, reset);
+            let offsets = consumer.offsets_for_times(request, REQUEST_TIMEOUT);
+            let unknown = round.add(uncommitted, offsets);
+            round.again.extend(unknown);
+        }
+        round
+    }
+
+    /// Adds the response for these partitions. Returns the partitions without an offset.
+    fn add(
+        &mut self,
+        partitions: Vec<Arc<Assignment>>,
+        response: Result<TopicPartitionList, KafkaError>,
+    ) -> Vec<Arc<Assignment>> {
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => {
+                self.results.push(Lookup::Failed(error));
+                self.again.extend(partitions);
+                return Vec::new();
+            }
+        };
+        let mut without = Vec::new();
+        for assignment in partitions {
+            let element = response.find_partition(&assignment.topic, assignment.partition);
+            let element = element.expect("the response has the partitions of the request");
+            match element.error().map(|()| element.offset()) {
+                Ok(Offset::Offset(offset)) => {
+                    self.results.push(Lookup::Found((assignment, offset)));
+                }
+                Ok(_) => without.push(assignment),
+                Err(error) => {
+                    self.results.push(Lookup::Failed(error));
+                    self.again.push(assignment);
+                }
+            }
+        }
+        without
+    }
+}
+
+fn list(partitions: &[Arc<Assignment>], offset: Offset) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    for assignment in partitions {
+        list.add_partition_offset(&assignment.topic, assignment.partition, offset)
+            .expect("a logical offset is valid");
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::task;
+
+    use campanile_core::Clock;
+    use campanile_test::{Message, MockKafka};
+    use rdkafka::consumer::CommitMode;
+    use rdkafka::mocking::MockCoordinator;
+
+    use super::*;
+    use crate::driver::{Amount, Event, Source as _};
+    use crate::kafka::KafkaSource;
+    use crate::kafka::tests::settings;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    const TOPIC: &str = "payments";
+    const PARTITIONS: i32 = 2;
+    const ROOM: Amount = Amount { records: 100, bytes: 1_000_000 };
+
+    /// The duration of a request to the leader of the partitions.
+    const LEADER_DELAY: Duration = Duration::from_millis(400);
+
+    /// The duration of a request to the group's coordinator while the partitions return.
+    const COORDINATOR_DELAY: Duration = Duration::from_millis(100);
+
+    struct Member {
+        source: KafkaSource,
+        assigned: usize,
+        /// The offset of the first record of each partition since it was assigned.
+        first: BTreeMap<i32, i64>,
+    }
+
+    impl Member {
+        /// Polls the source, and releases revoked partitions from `release_at` on.
+        fn poll(&mut self, room: Option<Amount>, release_at: Duration) {
+            let mut events = Vec::new();
+            let mut cx = task::Context::from_waker(task::Waker::noop());
+            self.source.poll(&mut cx, room, &mut events);
+            for event in events {
+                match event {
+                    Event::Assigned(partitions) => {
+                        self.assigned += partitions.len();
+                        self.first.clear();
+                    }
+                    Event::Revoked { partitions, .. } => {
+                        self.assigned -= partitions.len();
+                        thread::sleep(release_at.saturating_sub(Clock::boot().now()));
+                        self.source.release();
+                    }
+                    Event::Records(records) => {
+                        for received in records {
+                            let (partition, offset) =
+                                (received.record.partition(), received.record.offset());
+                            self.first.entry(partition).or_insert(offset);
+                        }
+                    }
+                    Event::Failed(error) => panic!("{error}"),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// On its own, librdkafka delivers the records that it has fetched without an assignment.
+    #[test]
+    fn revoke_during_the_lookup_resets_no_offset() {
+        let kafka = MockKafka::start(2).unwrap();
+        kafka.create_topic(TOPIC, PARTITIONS).unwrap();
+        let group = MockCoordinator::Group("billing".to_owned());
+        kafka.cluster().coordinator(group, 1).unwrap();
+        for partition in 0..PARTITIONS {
+            kafka.cluster().partition_leader(TOPIC, partition, Some(2)).unwrap();
+            let message = |id| Message::to(TOPIC).partition(partition).payload(format!("{id}"));
+            kafka.producer().produce_all((0..3).map(message)).unwrap();
+        }
+        let client = kafka.consumer_config("billing");
+        let other: BaseConsumer = client.create().unwrap();
+        other.fetch_metadata(Some(TOPIC), TIMEOUT).unwrap();
+        let source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        kafka.cluster().broker_round_trip_time(2, LEADER_DELAY).unwrap();
+        let mut member = Member { source, assigned: 0, first: BTreeMap::new() };
+        let clock = Clock::boot();
+        let deadline = clock.now() + TIMEOUT;
+        let at_once = Duration::ZERO;
+        while member.assigned == 0 {
+            assert!(clock.now() < deadline);
+            member.poll(None, at_once);
+        }
+
+        // Another member joins. The partitions are released while their first offset is looked up:
+        // librdkafka sends the request after 100 ms.
+        let release_at = clock.now() + Duration::from_millis(200);
+        other.subscribe(&[TOPIC]).unwrap();
+        while member.assigned != 1 || other.assignment().unwrap().count() != 1 {
+            assert!(clock.now() < deadline);
+            let _ = other.poll(Duration::from_millis(1));
+            member.poll(None, release_at);
+        }
+        // In this time, librdkafka would repeat the lookup after 500 ms, and fetch the partition of the
+        // other member.
+        let fetched_by = clock.now() + Duration::from_millis(500) + 6 * LEADER_DELAY;
+        while clock.now() < fetched_by {
+            let _ = other.poll(Duration::from_millis(1));
+            member.poll(None, at_once);
+        }
+
+        let mut offsets = TopicPartitionList::new();
+        for partition in 0..PARTITIONS {
+            offsets.add_partition_offset(TOPIC, partition, Offset::Offset(2)).unwrap();
+        }
+        other.commit(&offsets, CommitMode::Sync).unwrap();
+        // librdkafka would deliver what it has fetched until it knows the committed offset.
+        kafka.cluster().broker_round_trip_time(1, COORDINATOR_DELAY).unwrap();
+        drop(other);
+        while member.assigned != 2 || member.first.len() != 2 {
+            assert!(clock.now() < deadline);
+            member.poll(Some(ROOM), at_once);
+        }
+        assert_eq!(member.first, BTreeMap::from([(0, 2), (1, 2)]));
+    }
+}
