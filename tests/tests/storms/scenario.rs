@@ -210,10 +210,8 @@ impl Scenario {
         self.producer_thread.take().expect("the topic is being filled").join().unwrap();
         let config = KAFKA.consumer_config(&self.topic);
         group::wait_until_committed(&config, &self.topic, PARTITIONS, TIMEOUT);
-        // Together, so that no partition moves to the other consumer.
-        let consumers = std::mem::take(&mut self.consumers).into_iter();
-        let stopping: Vec<_> = consumers.map(|it| thread::spawn(|| it.stop())).collect();
-        let summaries: Vec<_> = stopping.into_iter().map(|it| it.join().unwrap()).collect();
+        let consumers = std::mem::take(&mut self.consumers);
+        let summaries: Vec<_> = consumers.into_iter().map(RunningConsumer::stop).collect();
         let recorder = &self.history.recorder;
         recorder.record_commits(&config, &self.topic).unwrap();
         let (entries, at) = (store::read_entries(servers, NAMESPACE), recorder.now());
