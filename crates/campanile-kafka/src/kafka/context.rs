@@ -278,19 +278,22 @@ fn position_list(positions: &[Position]) -> TopicPartitionList {
 }
 
 /// Seeks to these positions of paused partitions, and resumes the partitions. Returns those for which
-/// the seek has succeeded; the others stay in the list.
+/// the seek has succeeded; the others stay in the list, paused.
 fn seek_and_resume(
     consumer: &BaseConsumer<Context>,
     positions: &mut Vec<Position>,
 ) -> Vec<Position> {
+    // Resume first: a seek wakes librdkafka's thread that fetches, and a resume does not, so that it
+    // could sleep for another second. No record from before the seek is delivered after it.
+    if let Err(error) = consumer.resume(&position_list(positions)) {
+        tracing::warn!(%error, "failed to resume partitions for a seek");
+    }
     let is_sought = seek(consumer, position_list(positions));
-    let sought: Vec<_> =
-        positions.extract_if(.., |(assignment, _)| is_sought(assignment)).collect();
-    // Resume last: until then, nothing is fetched from the old position.
-    if !sought.is_empty()
-        && let Err(error) = consumer.resume(&position_list(&sought))
+    let sought = positions.extract_if(.., |(assignment, _)| is_sought(assignment)).collect();
+    if !positions.is_empty()
+        && let Err(error) = consumer.pause(&position_list(positions))
     {
-        tracing::warn!(%error, "failed to resume partitions after a seek");
+        tracing::warn!(%error, "failed to pause partitions until the next attempt to seek");
     }
     sought
 }
