@@ -26,7 +26,10 @@ use super::context::{Context, Position, SourceWaker};
 use crate::driver::Assignment;
 
 /// The timeout of each request. A request that times out is repeated.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+///
+/// While a transaction with committed offsets is open, librdkafka repeats the request within a call,
+/// and goes on with it after the timeout. So a short timeout would add up to many requests.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The delay before offsets that could not be looked up are requested again.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
