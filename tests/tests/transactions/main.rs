@@ -50,6 +50,8 @@ fn start_behind_proxy() -> (KafkaServer, Proxy) {
         .port(port)
         .property("advertised.listeners", &format!("PLAINTEXT://{}", proxy.addr()))
         .property("transaction.abort.timed.out.transaction.cleanup.interval.ms", "200")
+        // A heartbeat that takes longer than this ends the connection.
+        .property("group.consumer.heartbeat.interval.ms", "2000")
         .start()
         .unwrap();
     (kafka, proxy)
