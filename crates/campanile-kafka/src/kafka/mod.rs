@@ -10,6 +10,7 @@
 //! * `reconnect` works around a bug of librdkafka, by which a client forgets all brokers.
 //! * `start_positions` finds the offsets at which assigned partitions are started; `look_up` finds the
 //!   offset that a seek goes to.
+//! * `stalled` finds partitions from which librdkafka has stopped fetching.
 //! * `commit_result` interprets the failures of commits.
 //! * `native` has functions that rdkafka's safe interface lacks.
 
@@ -24,6 +25,7 @@ mod native;
 mod queues;
 mod reconnect;
 mod source;
+mod stalled;
 mod start;
 mod start_positions;
 mod to_record;

@@ -5,9 +5,9 @@ use std::task;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
+use rdkafka::{Offset, TopicPartitionList};
 
 use super::commit_result::{self, OffsetCommits};
 use super::context::{Context, Position, Rebalance, SourceWaker};
@@ -16,7 +16,8 @@ use super::fetch_batch::{FetchBatch, LastPartition};
 use super::leave::Leave;
 use super::look_up::look_up;
 use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
-use super::start_positions::{Lookup, StartPositions};
+use super::stalled::StalledPartitions;
+use super::start_positions::{Lookup, StartPositions, list};
 use super::{Reconnect, Settings, native, start};
 use crate::client::ClientSettings;
 use crate::config::{config_error, reset_offset};
@@ -52,6 +53,7 @@ pub(crate) struct KafkaSource {
     start_positions: StartPositions,
     /// The start positions that are known, and that librdkafka has not sought to yet.
     starts: Vec<Position>,
+    pub(super) stalled: StalledPartitions,
     /// Partitions with a position that was reset, which librdkafka has to seek.
     resets: Vec<Arc<Assignment>>,
     /// The positions that drained partitions are moved to.
@@ -112,6 +114,7 @@ impl KafkaSource {
         let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
         let reset = reset_offset(&settings.client);
         let start_positions = StartPositions::new(consumer.clone(), reset, waker.clone());
+        let stalled = StalledPartitions::new(consumer.clone());
         Ok(Self {
             client: settings.client.clone(),
             consumer,
@@ -126,6 +129,7 @@ impl KafkaSource {
             reconnect: Reconnect::default(),
             start_positions,
             starts: Vec::new(),
+            stalled,
             resets: Vec::new(),
             seeks: Vec::new(),
             revoked: None,
@@ -283,8 +287,9 @@ impl Source for KafkaSource {
         self.seek_to_start(events);
         let sought = self.consumer.context().seek_and_reassign(&self.consumer, &mut self.seeks);
         events.extend(sought.into_iter().map(|(old, new)| Event::Sought { old, new }));
-        if let Some(room) = room {
-            any |= self.take_records(room, &mut batch, events);
+        match room {
+            Some(room) => any |= self.take_records(room, &mut batch, events),
+            None => self.stalled.reset(),
         }
         self.resets.append(&mut batch.resets);
         self.consumer.context().seek_after_reset(&self.consumer, &mut self.resets);
@@ -303,11 +308,13 @@ impl Source for KafkaSource {
     }
 
     fn pause(&mut self, partitions: &[Arc<Assignment>]) {
-        log_error(self.consumer.pause(&list(partitions)));
+        self.stalled.pause(partitions);
+        log_error(self.consumer.pause(&list(partitions, Offset::Invalid)));
     }
 
     fn resume(&mut self, partitions: &[Arc<Assignment>]) {
-        log_error(self.consumer.resume(&list(partitions)));
+        self.stalled.resume(partitions);
+        log_error(self.consumer.resume(&list(partitions, Offset::Invalid)));
     }
 
     fn look_up(
@@ -354,11 +361,22 @@ impl Source for KafkaSource {
     }
 
     fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]) {
-        for assignment in partitions {
-            let end = native::end_offset(&self.consumer, &assignment.topic, assignment.partition);
-            if let Some(end) = end {
-                assignment.offset_range.set_end(end);
+        for assignment in self.stalled.check(partitions) {
+            tracing::warn!(
+                partition = %assignment,
+                "librdkafka fetches no record of the partition although there are some; seeking to its \
+                 position"
+            );
+            match assignment.offset_range.next() {
+                Some(next) => self.starts.push((assignment, next)),
+                // A failure is reported again after the next check.
+                None => {
+                    if let Err(error) = self.start_positions.start(vec![assignment]) {
+                        tracing::warn!(%error, "failed to spawn a thread");
+                    }
+                }
             }
+            self.waker.wake();
         }
         self.reconnect.check(self.consumer.client(), self.client.brokers());
         // In the newer protocol, librdkafka runs no callback for a member that gets no partitions.
@@ -389,14 +407,6 @@ fn group(consumer: &BaseConsumer<Context>) -> Option<ConsumerGroupMetadata> {
     // Check the membership after reading the metadata. The consumer becomes a member only while this
     // thread polls, so the metadata is that of a member.
     native::is_member(consumer).then_some(group)
-}
-
-fn list(partitions: &[Arc<Assignment>]) -> TopicPartitionList {
-    let mut list = TopicPartitionList::new();
-    for assignment in partitions {
-        list.add_partition(&assignment.topic, assignment.partition);
-    }
-    list
 }
 
 fn log_error(result: Result<(), KafkaError>) {

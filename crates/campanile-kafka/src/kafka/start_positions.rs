@@ -160,7 +160,7 @@ impl Round {
     }
 }
 
-fn list(partitions: &[Arc<Assignment>], offset: Offset) -> TopicPartitionList {
+pub(super) fn list(partitions: &[Arc<Assignment>], offset: Offset) -> TopicPartitionList {
     let mut list = TopicPartitionList::new();
     for assignment in partitions {
         list.add_partition_offset(&assignment.topic, assignment.partition, offset)

@@ -1,0 +1,219 @@
+//! Finds partitions from which librdkafka has stopped fetching.
+//!
+//! librdkafka (2.12) may fetch nothing more from a partition after its broker was restarted, without an
+//! error: <https://github.com/confluentinc/librdkafka/issues/4492>. The end of the partition is known
+//! from fetches only, so that its lag would not grow either. This module therefore asks the brokers for
+//! the ends of partitions that deliver no records.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use rdkafka::Offset;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use tokio::time::Instant;
+
+use super::context::Context;
+use super::native;
+use super::start_positions::list;
+use crate::driver::{Assignment, AssignmentId};
+
+/// How long a partition delivers no record until the brokers are asked for its end.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// How long librdkafka may take to fetch a record that the brokers have.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Observes the assigned partitions.
+pub(super) struct StalledPartitions {
+    consumer: Arc<BaseConsumer<Context>>,
+    progress: HashMap<AssignmentId, Progress>,
+    paused: HashSet<AssignmentId>,
+    is_asking: bool,
+    sender: Sender<Ends>,
+    responses: Receiver<Ends>,
+}
+
+/// The ends of partitions, without those that the brokers did not tell.
+type Ends = Vec<(AssignmentId, i64)>;
+
+/// The progress of a partition since it was seen last.
+struct Progress {
+    next: Option<i64>,
+    /// The partition's end by the last fetch.
+    fetched_end: Option<i64>,
+    since: Instant,
+    /// The partition's end by the brokers, if it is beyond that of the last fetch, and since when that is
+    /// known.
+    behind: Option<(i64, Instant)>,
+}
+
+impl StalledPartitions {
+    pub(super) fn new(consumer: Arc<BaseConsumer<Context>>) -> Self {
+        let (sender, responses) = channel();
+        let (progress, paused, is_asking) = Default::default();
+        Self { consumer, progress, paused, is_asking, sender, responses }
+    }
+
+    /// Ignores these partitions, which are paused.
+    pub(super) fn pause(&mut self, partitions: &[Arc<Assignment>]) {
+        self.paused.extend(partitions.iter().map(|assignment| assignment.id));
+    }
+
+    pub(super) fn resume(&mut self, partitions: &[Arc<Assignment>]) {
+        for assignment in partitions {
+            self.paused.remove(&assignment.id);
+        }
+    }
+
+    /// Starts again, because no records are taken from librdkafka now.
+    pub(super) fn reset(&mut self) {
+        self.progress.clear();
+    }
+
+    /// Updates the ends of these partitions, and returns those that are stalled. Must be called about
+    /// once a second, with all partitions.
+    pub(super) fn check(&mut self, partitions: &[Arc<Assignment>]) -> Vec<Arc<Assignment>> {
+        let now = Instant::now();
+        let ids: HashSet<_> = partitions.iter().map(|assignment| assignment.id).collect();
+        self.progress.retain(|id, _| ids.contains(id));
+        self.paused.retain(|id| ids.contains(id));
+        while let Ok(ends) = self.responses.try_recv() {
+            self.is_asking = false;
+            for (id, end) in ends {
+                if let Some(progress) = self.progress.get_mut(&id) {
+                    match progress.fetched_end.is_none_or(|fetched| fetched < end) {
+                        true => progress.behind = Some((end, now)),
+                        false => progress.since = now,
+                    }
+                }
+            }
+        }
+        let (mut silent, mut stalled) = (Vec::new(), Vec::new());
+        for assignment in partitions {
+            let fetched_end =
+                native::end_offset(&self.consumer, &assignment.topic, assignment.partition);
+            let next = assignment.offset_range.next();
+            let new = Progress { next, fetched_end, since: now, behind: None };
+            let progress = self.progress.entry(assignment.id).or_insert(new);
+            let is_same = (progress.next, progress.fetched_end) == (next, fetched_end);
+            // Before it is started, a partition is paused too.
+            let context = self.consumer.context();
+            let is_started = context.assignment(&assignment.topic, assignment.partition).is_some();
+            if !is_same || !is_started || self.paused.contains(&assignment.id) {
+                *progress = Progress { next, fetched_end, since: now, behind: None };
+            }
+            let end = progress.behind.map(|(end, _)| end).max(fetched_end);
+            if let Some(end) = end {
+                assignment.offset_range.set_end(end);
+            }
+            match progress.behind {
+                Some((_, since)) if now - since >= FETCH_TIMEOUT => {
+                    *progress = Progress { since: now, behind: None, ..*progress };
+                    stalled.push(assignment.clone());
+                }
+                None if now - progress.since >= SILENCE => silent.push(assignment.clone()),
+                _ => {}
+            }
+        }
+        if !silent.is_empty() && !self.is_asking {
+            self.ask(silent);
+        }
+        stalled
+    }
+
+    /// Asks the brokers for the ends of these partitions, on a thread of its own, because the request
+    /// waits for them.
+    fn ask(&mut self, partitions: Vec<Arc<Assignment>>) {
+        let (consumer, sender) = (self.consumer.clone(), self.sender.clone());
+        let request = move || {
+            // A logical offset stands for a time in the request.
+            let request = list(&partitions, Offset::End);
+            let response = consumer.offsets_for_times(request, REQUEST_TIMEOUT);
+            let end = |assignment: &Arc<Assignment>| {
+                let response = response.as_ref().ok()?;
+                let element = response.find_partition(&assignment.topic, assignment.partition)?;
+                match (element.error(), element.offset()) {
+                    (Ok(()), Offset::Offset(end)) => Some((assignment.id, end)),
+                    _ => None,
+                }
+            };
+            // Fails only if the source is gone.
+            let _ = sender.send(partitions.iter().filter_map(end).collect());
+        };
+        // The thread is never joined: brokers that do not respond must not delay the shutdown.
+        match thread::Builder::new().name("campanile-ends".into()).spawn(request) {
+            Ok(_) => self.is_asking = true,
+            Err(error) => tracing::warn!(%error, "failed to spawn a thread"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_test::{Message, MockKafka};
+
+    use super::*;
+    use crate::driver::{Amount, Event, Source as _};
+    use crate::kafka::KafkaSource;
+    use crate::kafka::tests::settings;
+
+    const TOPIC: &str = "payments";
+    const ROOM: Amount = Amount { records: 100, bytes: 1_000_000 };
+
+    /// Polls the source, once a second, until it has delivered a record. Returns how long that took.
+    async fn read(source: &mut KafkaSource, partitions: &mut Vec<Arc<Assignment>>) -> Duration {
+        let start = Instant::now();
+        loop {
+            let mut events = Vec::new();
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            source.poll(&mut cx, Some(ROOM), &mut events);
+            for event in events {
+                match event {
+                    Event::Assigned(assigned) => partitions.extend(assigned),
+                    Event::Records(records) => {
+                        assert_eq!(records.len(), 1);
+                        return start.elapsed();
+                    }
+                    Event::Failed(error) => panic!("{error}"),
+                    _ => {}
+                }
+            }
+            source.update_end_offsets(partitions);
+            assert!(start.elapsed() < Duration::from_secs(100_000), "no record was delivered");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stalled_partition_is_read_again() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        let client = kafka.consumer_config("billing");
+        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut partitions = Vec::new();
+        let message = || Message::to(TOPIC).partition(0).payload("1");
+        kafka.producer().produce_all([message()]).unwrap();
+        read(&mut source, &mut partitions).await;
+
+        // librdkafka does not fetch from a paused partition, and the source does not know of this pause.
+        source.consumer.pause(&list(&partitions, Offset::Invalid)).unwrap();
+        kafka.producer().produce_all([message()]).unwrap();
+        assert!(read(&mut source, &mut partitions).await >= SILENCE + FETCH_TIMEOUT);
+        assert_eq!(partitions[0].offset_range.next(), Some(2));
+
+        // The source knows of this pause.
+        source.pause(&partitions);
+        kafka.producer().produce_all([message()]).unwrap();
+        let start = Instant::now();
+        while start.elapsed() < 10 * SILENCE {
+            assert!(source.stalled.check(&partitions).is_empty());
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+    }
+}
