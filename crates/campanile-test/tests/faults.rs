@@ -71,6 +71,20 @@ async fn lost_reply_is_applied_and_refused_command_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nth_call_alone_has_its_fault() {
+    let store = store();
+    store.inject_nth(3, Fault::Refuse);
+    store.inject_nth(1, Fault::LoseReply);
+    let mut failed = Vec::new();
+    for n in 1..=4 {
+        if store.apply(acquire(&format!("{n}"))).await.is_err() {
+            failed.push((n, store.calls().last().unwrap().fault));
+        }
+    }
+    assert_eq!(failed, [(1, Some(Fault::LoseReply)), (3, Some(Fault::Refuse))]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn hanging_call_resumes_on_release() {
     let store = store();
     for (fault, applied) in [(Fault::Hang, false), (Fault::HangReply, true)] {

@@ -17,12 +17,18 @@ pub(super) struct Rules {
 struct Rule {
     /// If set, the rule applies only to calls with a command of this name.
     operation: Option<String>,
+    /// The number of calls that pass before the rule applies.
+    skipped: usize,
     fault: Fault,
 }
 
 impl Rules {
     pub(super) fn once(&mut self, operation: Option<&str>, fault: Fault) {
         self.once.push(Rule::new(operation, fault));
+    }
+
+    pub(super) fn nth(&mut self, skipped: usize, fault: Fault) {
+        self.once.push(Rule { skipped, ..Rule::new(None, fault) });
     }
 
     pub(super) fn lasting(&mut self, operation: Option<&str>, fault: Fault) {
@@ -34,7 +40,7 @@ impl Rules {
     }
 
     pub(super) fn select(&mut self, commands: &[Command]) -> Option<Fault> {
-        if let Some(index) = self.once.iter().position(|rule| rule.applies(commands)) {
+        if let Some(index) = self.once.iter_mut().position(|rule| rule.is_due(commands)) {
             return Some(self.once.remove(index).fault);
         }
         if let Some(rule) = self.lasting.iter().find(|rule| rule.applies(commands)) {
@@ -51,7 +57,17 @@ impl Rules {
 
 impl Rule {
     fn new(operation: Option<&str>, fault: Fault) -> Self {
-        Self { operation: operation.map(Into::into), fault }
+        Self { operation: operation.map(Into::into), skipped: 0, fault }
+    }
+
+    /// Counts this call, if the rule applies to it.
+    fn is_due(&mut self, commands: &[Command]) -> bool {
+        if !self.applies(commands) {
+            return false;
+        }
+        let skipped = self.skipped;
+        self.skipped = skipped.saturating_sub(1);
+        skipped == 0
     }
 
     fn applies(&self, commands: &[Command]) -> bool {

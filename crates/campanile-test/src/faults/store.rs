@@ -55,6 +55,11 @@ impl<S: Store> FaultyStore<S> {
         self.state().rules.once(Some(operation), fault);
     }
 
+    /// Injects this fault into the n-th call from now on. The next call is the first.
+    pub fn inject_nth(&self, n: usize, fault: Fault) {
+        self.state().rules.nth(n.saturating_sub(1), fault);
+    }
+
     /// Injects this fault into all calls from now on.
     pub fn inject_always(&self, fault: Fault) {
         self.state().rules.lasting(None, fault);
