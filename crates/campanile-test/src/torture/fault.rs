@@ -1,0 +1,99 @@
+//! The faults of a situation.
+
+use fastrand::Rng;
+
+use super::delivery::Phase;
+use super::trial::Observed;
+
+/// A fault of an attempt at a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) kind: Kind,
+    /// The index of the record.
+    pub(super) record: usize,
+    /// The number of the attempt, starting at 1.
+    pub(super) attempt: usize,
+    /// The number of the await or of the call of the store, starting at 1. Zero after the completion.
+    pub(super) at: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The record is delivered again after its completion.
+    Repeat,
+    /// The stack's future is dropped at an await.
+    Drop,
+    /// The process is killed at an await.
+    Kill,
+    /// The process is killed after the completion, and before the offset is committed.
+    KillAfter,
+    /// The process is suspended at an await, for longer than its lock.
+    Suspend,
+    /// Another process gets the lock while the handler is at an await.
+    TakeOver,
+    /// The store is unavailable from an await on, and the process is killed if it still waits for the store
+    /// after the lock has expired.
+    Outage,
+    /// A call of the store is not applied, and answered with an error.
+    Refuse,
+    /// A call of the store is applied, and answered with an error.
+    LoseReply,
+}
+
+use Kind::{Drop, Kill, KillAfter, LoseReply, Outage, Refuse, Repeat, Suspend, TakeOver};
+
+/// Where a kind of faults occurs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Await,
+    Call,
+    Completion,
+}
+
+impl Kind {
+    pub(super) fn place(self) -> Place {
+        match self {
+            Drop | Kill | Suspend | TakeOver | Outage => Place::Await,
+            Refuse | LoseReply => Place::Call,
+            Repeat | KillAfter => Place::Completion,
+        }
+    }
+
+    fn is_possible_in(self, phase: Phase) -> bool {
+        match self {
+            // Without a lock, nothing can be taken over, and with its result recorded, nothing runs.
+            Suspend | TakeOver => phase == Phase::Running,
+            Outage => phase != Phase::Settling,
+            _ => true,
+        }
+    }
+}
+
+/// Lists the situations with one fault, the simplest first.
+pub(super) fn singles(observed: &[Observed]) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for kind in [Repeat, Drop, Kill, KillAfter, Refuse, LoseReply, Outage, Suspend, TakeOver] {
+        for (record, observed) in observed.iter().enumerate() {
+            let at: Vec<usize> = match kind.place() {
+                Place::Await => {
+                    let awaits = observed.awaits.iter().enumerate();
+                    let awaits = awaits.filter(|(_, it)| kind.is_possible_in(it.phase));
+                    awaits.map(|(index, _)| index + 1).collect()
+                }
+                Place::Call => (1..=observed.calls).collect(),
+                Place::Completion => vec![0],
+            };
+            faults.extend(at.into_iter().map(|at| Fault { kind, record, attempt: 1, at }));
+        }
+    }
+    faults
+}
+
+/// Draws two faults. The second one of a record is in its second attempt.
+pub(super) fn random_pair(singles: &[Fault], rng: &mut Rng) -> Option<[Fault; 2]> {
+    let (first, mut second) = (*rng.choice(singles)?, *rng.choice(singles)?);
+    if first.record == second.record {
+        second.attempt = 2;
+    }
+    Some([first, second])
+}

@@ -1,0 +1,77 @@
+//! The search for the smallest situation that fails.
+
+use fastrand::Rng;
+
+use super::delivery::Phase;
+use super::fault::{self, Fault};
+use super::report::{Failure, Report};
+use super::trial::Observed;
+
+/// Runs a situation, after what was observed without faults. If it fails, returns its story.
+type RunTrial<'a> = &'a dyn Fn(&[Fault], &[Observed]) -> Result<Vec<Observed>, String>;
+
+/// Tries the situations one after the other, the simplest first.
+pub(super) struct Search<'a> {
+    trial: RunTrial<'a>,
+    /// What happens without faults. Empty until this is known.
+    observed: Vec<Observed>,
+    report: Report,
+    /// The number of situations with two faults.
+    pairs: usize,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(trial: RunTrial<'a>, seed: u64, pairs: usize) -> Self {
+        let report = Report { awaits: 0, situations: 0, seed };
+        Self { trial, observed: Vec::new(), report, pairs }
+    }
+
+    pub(super) fn run(mut self) -> Result<Report, Failure> {
+        match self.find_failure() {
+            Ok(()) => Ok(self.report),
+            Err(story) => Err(Failure { story, report: self.report }),
+        }
+    }
+
+    fn find_failure(&mut self) -> Result<(), String> {
+        self.observed = self.try_faults(&[])?;
+        if self.observed.iter().all(|record| record.calls == 0) {
+            return Err("without a fault: no lock was acquired; create the layer over the keeper \
+                        that the second function gets"
+                .to_owned());
+        }
+        let awaits = self.observed.iter().flat_map(|record| &record.awaits);
+        self.report.awaits = awaits.filter(|it| it.phase == Phase::Running).count();
+        let singles = fault::singles(&self.observed);
+        for &single in &singles {
+            self.try_faults(&[single])?;
+        }
+        let mut rng = Rng::with_seed(self.report.seed);
+        for _ in 0..self.pairs {
+            let Some(pair) = fault::random_pair(&singles, &mut rng) else { break };
+            self.try_faults(&pair).map_err(|story| self.shrink(pair, story))?;
+        }
+        Ok(())
+    }
+
+    fn try_faults(&mut self, faults: &[Fault]) -> Result<Vec<Observed>, String> {
+        self.report.situations += 1;
+        (self.trial)(faults, &self.observed)
+    }
+
+    /// Moves both faults to the earliest awaits and calls with which the situation fails. Each of them
+    /// is needed, because no single fault has failed.
+    fn shrink(&mut self, mut pair: [Fault; 2], mut story: String) -> String {
+        for index in 0..pair.len() {
+            for at in 1..pair[index].at {
+                let mut earlier = pair;
+                earlier[index].at = at;
+                if let Err(earlier_story) = self.try_faults(&earlier) {
+                    (pair, story) = (earlier, earlier_story);
+                    break;
+                }
+            }
+        }
+        story
+    }
+}
