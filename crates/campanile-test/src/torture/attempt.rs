@@ -46,7 +46,7 @@ impl<R: Clone> Trial<'_, R> {
         let end = self.run_with_fault(running, &mut delivery)?;
         self.end_delivery(running, &delivery);
         if let End::Killed = end {
-            self.restart(Some(delivery))?;
+            self.restart(delivery)?;
             return Ok(Next::Again(Duration::ZERO));
         }
         self.processes[process].drop_delivery(delivery);
@@ -85,7 +85,7 @@ impl<R: Clone> Trial<'_, R> {
             }
             Kind::Suspend => {
                 self.add_event(running, "suspended", woken);
-                self.environment.time.advance(expired);
+                // The other process waits until the lock has expired.
                 self.take_over(running, delivery)
             }
             Kind::TakeOver => {
@@ -93,7 +93,7 @@ impl<R: Clone> Trial<'_, R> {
                 self.environment.time.set_store_forward(expired);
                 self.take_over(running, delivery)
             }
-            Kind::Repeat | Kind::KillAfter | Kind::Refuse | Kind::LoseReply => {
+            Kind::Repeat | Kind::Refuse | Kind::LoseReply => {
                 unreachable!("these are not at an await")
             }
         }

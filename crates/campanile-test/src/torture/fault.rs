@@ -25,8 +25,6 @@ pub(super) enum Kind {
     Drop,
     /// The process is killed at an await.
     Kill,
-    /// The process is killed after the completion, and before the offset is committed.
-    KillAfter,
     /// The process is suspended at an await, for longer than its lock.
     Suspend,
     /// Another process gets the lock while the handler is at an await.
@@ -40,7 +38,7 @@ pub(super) enum Kind {
     LoseReply,
 }
 
-use Kind::{Drop, Kill, KillAfter, LoseReply, Outage, Refuse, Repeat, Suspend, TakeOver};
+use Kind::{Drop, Kill, LoseReply, Outage, Refuse, Repeat, Suspend, TakeOver};
 
 /// Where a kind of faults occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +53,7 @@ impl Kind {
         match self {
             Drop | Kill | Suspend | TakeOver | Outage => Place::Await,
             Refuse | LoseReply => Place::Call,
-            Repeat | KillAfter => Place::Completion,
+            Repeat => Place::Completion,
         }
     }
 
@@ -72,7 +70,7 @@ impl Kind {
 /// Lists the situations with one fault, the simplest first.
 pub(super) fn singles(observed: &[Observed]) -> Vec<Fault> {
     let mut faults = Vec::new();
-    for kind in [Repeat, Drop, Kill, KillAfter, Refuse, LoseReply, Outage, Suspend, TakeOver] {
+    for kind in [Repeat, Drop, Kill, Refuse, LoseReply, Outage, Suspend, TakeOver] {
         for (record, observed) in observed.iter().enumerate() {
             let at: Vec<usize> = match kind.place() {
                 Place::Await => {

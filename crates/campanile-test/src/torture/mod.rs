@@ -76,7 +76,6 @@
 //! | completed | the record is delivered again after its completion |
 //! | dropped | the stack's future is dropped, as by a revoke or a timeout; the process and its tasks continue |
 //! | killed | the process ends with all its tasks, and another one starts |
-//! | completed, then killed | the process is killed after the completion, before the offset is committed |
 //! | refused by the store | a call of the store fails, and is not applied |
 //! | without the reply | a call of the store fails, and is applied |
 //! | without the store | the store is unavailable; if the stack still waits for it after the lock has expired, the process is killed |

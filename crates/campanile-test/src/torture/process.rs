@@ -12,7 +12,7 @@ use super::delivery::{Answer, Delivery};
 use super::time::WorldTime;
 use super::world::World;
 use crate::TestClock;
-use crate::faults::{Fault, FaultyStore};
+use crate::faults::FaultyStore;
 
 /// What all processes of a world share, and how they run.
 #[derive(Clone)]
@@ -121,9 +121,8 @@ impl<R> Process<R> {
         drop(delivery);
     }
 
-    /// Kills the process: nothing that it does from now on reaches the store, and its tasks end.
+    /// Kills the process: its tasks end, also those that would release its locks.
     pub(super) fn kill(self, delivery: Option<Delivery>) {
-        self.store.inject_always(Fault::Refuse);
         let context = self.runtime.enter();
         drop((delivery, self.stack));
         drop(context);

@@ -49,7 +49,7 @@ impl<'a> Search<'a> {
         let mut rng = Rng::with_seed(self.report.seed);
         for _ in 0..self.pairs {
             let Some(pair) = fault::random_pair(&singles, &mut rng) else { break };
-            self.try_faults(&pair).map_err(|story| self.shrink(pair, story))?;
+            self.try_faults(&pair).map_err(|story| self.shrink(&singles, pair, story))?;
         }
         Ok(())
     }
@@ -59,15 +59,19 @@ impl<'a> Search<'a> {
         (self.trial)(faults, &self.observed)
     }
 
-    /// Moves both faults to the earliest awaits and calls with which the situation fails. Each of them
-    /// is needed, because no single fault has failed.
-    fn shrink(&mut self, mut pair: [Fault; 2], mut story: String) -> String {
+    /// Replaces each of both faults by the simplest one with which the situation fails. Both are needed,
+    /// because no single fault has failed.
+    fn shrink(&mut self, singles: &[Fault], mut pair: [Fault; 2], mut story: String) -> String {
         for index in 0..pair.len() {
-            for at in 1..pair[index].at {
-                let mut earlier = pair;
-                earlier[index].at = at;
-                if let Err(earlier_story) = self.try_faults(&earlier) {
-                    (pair, story) = (earlier, earlier_story);
+            for &single in singles {
+                let simpler = Fault { attempt: pair[index].attempt, ..single };
+                if simpler == pair[index] {
+                    break;
+                }
+                let mut simpler_pair = pair;
+                simpler_pair[index] = simpler;
+                if let Err(simpler_story) = self.try_faults(&simpler_pair) {
+                    (pair, story) = (simpler_pair, simpler_story);
                     break;
                 }
             }

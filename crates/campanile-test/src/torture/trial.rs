@@ -136,8 +136,8 @@ impl<'a, R: Clone> Trial<'a, R> {
     }
 
     /// Kills the process, and starts another.
-    pub(super) fn restart(&mut self, delivery: Option<Delivery>) -> Result<(), String> {
-        self.processes.pop().expect("the first process has started").kill(delivery);
+    pub(super) fn restart(&mut self, delivery: Delivery) -> Result<(), String> {
+        self.processes.pop().expect("the first process has started").kill(Some(delivery));
         self.start(Process::new(&self.environment))
     }
 
@@ -150,15 +150,10 @@ impl<'a, R: Clone> Trial<'a, R> {
         for _ in 0..MAX_DELIVERIES {
             match self.deliver_once(record, limit)? {
                 Next::Finished(finished) => {
-                    let Some(kind) = self.take_fault(record, Place::Completion, 0) else {
+                    if self.take_fault(record, Place::Completion, 0).is_none() {
                         return Ok(Some(finished));
-                    };
-                    let story = &mut self.records[record].story;
-                    story.add("completed");
-                    if kind == Kind::KillAfter {
-                        story.add("killed");
-                        self.restart(None)?;
                     }
+                    self.records[record].story.add("completed");
                 }
                 Next::Again(wait) => self.wait(wait),
                 Next::Stuck => return Ok(None),
