@@ -43,14 +43,14 @@ impl<R: Clone> Trial<'_, R> {
         if let Some((at, fault)) = self.fault_of_call(running) {
             self.process().store().inject_nth(at, fault);
         }
-        let end = self.run_with_fault(running, &mut delivery)?;
+        let end = self.run_with_fault(running, &mut delivery);
         self.end_delivery(running, &delivery);
-        if let End::Killed = end {
+        if let Ok(End::Killed) = end {
             self.restart(delivery)?;
             return Ok(Next::Again(Duration::ZERO));
         }
         self.processes[process].drop_delivery(delivery);
-        Ok(match end {
+        Ok(match end? {
             End::Answered(Ok(finished)) => Next::Finished(finished),
             End::Answered(Err(error)) => self.next_after(running, error),
             End::FinishedElsewhere(finished) => Next::Finished(finished),

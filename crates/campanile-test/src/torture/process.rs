@@ -6,7 +6,7 @@ use campanile_core::BoxError;
 use campanile_idempotency::{LockKeeper, MemoryStore};
 use futures_util::future::LocalBoxFuture;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::sleep;
+use tokio::time;
 
 use super::delivery::{Answer, Delivery};
 use super::time::WorldTime;
@@ -78,18 +78,25 @@ impl<R> Process<R> {
 
     /// Runs the process, and with it all its tasks, until the function has ended.
     pub(super) fn run<T>(&self, function: impl AsyncFnOnce() -> T) -> T {
-        let time = &self.environment.time;
+        let world = &self.environment.time;
         self.runtime.block_on(async {
-            time.resume(&self.clock);
+            world.resume(&self.clock);
             let output = function().await;
-            time.suspend();
+            world.suspend();
             output
         })
     }
 
-    /// Runs the process for this time, so that its tasks continue.
-    pub(super) fn run_for(&self, duration: Duration) {
-        self.run(async || sleep(duration).await);
+    /// Waits before the next delivery. Takes no time, also on real time.
+    pub(super) fn wait(&self, duration: Duration) {
+        self.run(async || match self.environment.has_real_time {
+            true => {
+                time::pause();
+                time::advance(duration).await;
+                time::resume();
+            }
+            false => time::sleep(duration).await,
+        });
     }
 
     /// Runs the process until the tasks have ended that were spawned since its start, for at most a minute.
@@ -100,7 +107,7 @@ impl<R> Process<R> {
             if self.runtime.metrics().num_alive_tasks() <= self.idle_tasks {
                 return;
             }
-            self.run_for(step);
+            self.run(async || time::sleep(step).await);
         }
     }
 

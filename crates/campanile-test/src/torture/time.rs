@@ -43,11 +43,6 @@ impl WorldTime {
         }
     }
 
-    /// Lets time pass while no process runs.
-    pub(super) fn advance(&self, by: Duration) {
-        self.state().elapsed += by;
-    }
-
     /// Sets the store's clock forward, without the knowledge of the processes.
     pub(super) fn set_store_forward(&self, by: Duration) {
         self.state().store_ahead += by;

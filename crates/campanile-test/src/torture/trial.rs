@@ -155,19 +155,12 @@ impl<'a, R: Clone> Trial<'a, R> {
                     }
                     self.records[record].story.add("completed");
                 }
-                Next::Again(wait) => self.wait(wait),
+                Next::Again(wait) => self.process().wait(wait),
                 Next::Stuck => return Ok(None),
             }
         }
         let error = &self.records[record].last_error;
         Err(format!("not completed after {MAX_DELIVERIES} deliveries: {error}"))
-    }
-
-    /// Waits before the next delivery. In real time, only the clocks advance by more than a moment.
-    fn wait(&self, duration: Duration) {
-        let slept = duration.min(self.environment.of_time(duration, SECOND / 100));
-        self.process().run_for(slept);
-        self.environment.time.advance(duration - slept);
     }
 
     /// Takes a fault that occurs now.

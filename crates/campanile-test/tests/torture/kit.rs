@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::future::pending;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Outcome, Record, Request, WithLock, error};
 use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_test::torture::{Failure, Report, point, torture};
+use futures_util::future::join;
+use tokio::task::spawn_blocking;
 use tower::{ServiceBuilder, service_fn};
 
 use crate::shop::{Shop, layer, record, stack, torture_handler};
@@ -235,16 +238,20 @@ fn stack_that_is_not_created_is_reported() {
     assert_eq!(story, "without a fault: the stack was not created: no route");
 }
 
-/// Does what a database on the network would do: the effect is not in the handler's own task.
+/// Appends on another thread, as a server on the network would.
 async fn append_elsewhere(shop: &Shop, payment: &str, is_upsert: bool) -> Result<(), BoxError> {
+    let (request, requested) = channel();
     let (shop, payment) = (shop.clone(), payment.to_owned());
-    let append = move || {
+    let append = spawn_blocking(move || {
+        requested.recv().unwrap();
         let mut effects = shop.effects();
         if !is_upsert || !effects.entries.contains(&payment) {
             effects.entries.push(payment);
         }
-    };
-    Ok(tokio::task::spawn_blocking(append).await?)
+    });
+    // polls the task before the request, so that the handler always waits once
+    let (appended, _) = join(append, async { request.send(()) }).await;
+    Ok(appended?)
 }
 
 fn torture_in_real_time(is_upsert: bool) -> Result<Report, Failure> {
