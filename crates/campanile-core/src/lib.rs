@@ -53,7 +53,7 @@ pub use self::classify::Classify;
 pub use self::clock::Clock;
 pub use self::decode::{AsyncDecode, AsyncDecodeLayer, Decode, DecodeError, DecodeLayer};
 pub use self::disposition::Disposition;
-pub use self::entry::{Details, DetailsBuilder, Entry, State, Unreadable};
+pub use self::entry::{Details, DetailsBuilder, Entry, State, Steps, Unreadable};
 pub use self::error::{BoxError, BoxableError, ConfigError, LockLost, LostCause};
 pub use self::fingerprint::{Fingerprint, FingerprintHasher};
 pub use self::handler::{Handler, handler};

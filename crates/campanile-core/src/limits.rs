@@ -32,3 +32,10 @@ pub const MAX_DETAIL_BYTES: usize = 255;
 
 /// The maximum size of a stored error text, in bytes.
 pub const MAX_ERROR_BYTES: usize = 512;
+
+/// The maximum size of the name of a handler's step, in bytes.
+pub const MAX_STEP_NAME_BYTES: usize = 64;
+
+/// The maximum size of all recorded steps of a key together, with their names and 5 bytes for each, in
+/// bytes. Each renewal of the lock rewrites them.
+pub const MAX_STEPS_BYTES: usize = 64 * 1024;

@@ -76,6 +76,17 @@ pub enum Operation {
         /// The nonce of the acquisition.
         owner: Owner,
     },
+    /// Records the result of a step of the handler. The first result of a name is kept.
+    RecordStep {
+        /// The grant that the handler runs under.
+        grant: Grant,
+        /// The name of the step. Limited to
+        /// [`MAX_STEP_NAME_BYTES`](crate::limits::MAX_STEP_NAME_BYTES).
+        name: Box<str>,
+        /// The result. All steps together are limited to
+        /// [`MAX_STEPS_BYTES`](crate::limits::MAX_STEPS_BYTES).
+        result: Bytes,
+    },
     /// Moves the entry to FAILED.
     GiveUp {
         /// The grant to settle.
@@ -103,6 +114,7 @@ impl Operation {
             Self::Fail { .. } => "fail",
             Self::Release { .. } => "release",
             Self::Cancel { .. } => "cancel",
+            Self::RecordStep { .. } => "record_step",
             Self::GiveUp { .. } => "give_up",
             Self::Redrive { .. } => "redrive",
         }
@@ -208,6 +220,10 @@ mod tests {
             ("fail", Operation::Fail { grant, delay, last: false, error: "".into() }),
             ("release", Operation::Release { grant, ran: true }),
             ("cancel", Operation::Cancel { owner }),
+            (
+                "record_step",
+                Operation::RecordStep { grant, name: "charge".into(), result: Bytes::new() },
+            ),
             ("give_up", Operation::GiveUp { grant, reason: "".into() }),
             ("redrive", Operation::Redrive { token: FencingToken::ZERO, force: false }),
         ] {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use crate::entry::Micros;
-use crate::{Details, FencingToken, State};
+use crate::{Details, FencingToken, State, Steps};
 
 /// The reply to an operation, with the time at which it was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub enum Reply {
         token: FencingToken,
         /// The number of this attempt, starting at 1.
         attempt: u16,
+        /// The steps that earlier attempts have recorded.
+        steps: Option<Steps>,
     },
     /// No attempt is left. The caller holds a give-up lock, under which it publishes the dead
     /// letter; the handler must not run.
@@ -86,6 +88,11 @@ pub enum Reply {
     Retrying,
     /// The lock is released, and the attempt is not counted.
     Released,
+    /// The step has a result: this one, or that of an earlier command.
+    StepRecorded,
+    /// No change: the name of the step, or all steps together, would exceed their limit, or the recorded
+    /// steps cannot be read.
+    StepTooLarge,
     /// The entry is FAILED by this grant.
     GivenUp,
     /// The entry can be acquired again.

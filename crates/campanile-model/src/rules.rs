@@ -84,7 +84,7 @@ pub(crate) static STEP_RULES: &[StepRule] = rules! {
         let attempt = granted.attempt;
         let last_error = step.entry_after.as_ref().and_then(|entry| entry.error().map(Into::into));
         let exhausted = Reply::Exhausted { token, attempt, give_ups: granted.give_ups, last_error };
-        let acquired = Reply::Acquired { token, attempt };
+        let acquired = Reply::Acquired { token, attempt, steps: None };
         Some(step.reply == if granted.giving_up { exhausted } else { acquired })
     };
     "Notes: grant": "a grant keeps the tail, the interrupts and permanent_failure, and clears released" => |step| {
@@ -117,7 +117,7 @@ pub(crate) static STEP_RULES: &[StepRule] = rules! {
         let entry = step.mine().filter(|entry| entry.state == PROCESSING && !step.is_mismatch())?;
         let reply = step.reply.clone();
         let same_grant = match reply {
-            Reply::Acquired { token, attempt } => {
+            Reply::Acquired { token, attempt, .. } => {
                 !entry.giving_up && (token.get(), attempt) == (entry.token, entry.attempt)
             }
             Reply::Exhausted { token, give_ups, .. } => {

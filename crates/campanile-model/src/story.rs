@@ -189,7 +189,7 @@ fn describe_reply(reply: &Reply, world: &World, stepper: &Stepper) -> String {
         |token: campanile_core::FencingToken| stepper.calendar.pack_token(token.get()).number();
     let wait = |remaining: &Duration| format!("for {} more minutes", remaining.as_secs() / 60);
     match reply {
-        Reply::Acquired { token, attempt } => {
+        Reply::Acquired { token, attempt, .. } => {
             let end = clock(world.now() + TTL);
             format!("granted with token {}, attempt {attempt}, until {end}", number(*token))
         }

@@ -294,7 +294,7 @@ fn ordinary_reply(operation: &Operation, now: SystemTime) -> Reply {
             let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             let clock = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
             match FencingToken::new(clock.max(floor.get() + 1)) {
-                Some(token) => Reply::Acquired { token, attempt: 1 },
+                Some(token) => Reply::Acquired { token, attempt: 1, steps: None },
                 None => Reply::Corrupt,
             }
         }

@@ -159,7 +159,7 @@ async fn fail(store: &RedisStore) {
         floor: FencingToken::ZERO,
         details: Some(details.trace(&trace).build()),
     };
-    let Reply::Acquired { token, attempt } = apply(acquire).await.unwrap().reply else {
+    let Reply::Acquired { token, attempt, .. } = apply(acquire).await.unwrap().reply else {
         panic!("the key is not granted");
     };
     let delay = if attempt < 3 { Duration::ZERO } else { Duration::from_secs(3_600) };

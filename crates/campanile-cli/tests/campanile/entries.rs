@@ -83,7 +83,7 @@ async fn plant(store: &AnyStore) {
             floor: FencingToken::ZERO,
             details: Some(details.build()),
         };
-        let Reply::Acquired { token, attempt } = apply(acquire).await.unwrap().reply else {
+        let Reply::Acquired { token, attempt, .. } = apply(acquire).await.unwrap().reply else {
             panic!("{name} is not granted");
         };
         let grant = Grant { token, owner };

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! The kinds of tail are: 0 none, 1 an error in UTF-8, 2 a reply, 3 details and an error, 4 details and
-//! a reply. The details are preceded by their length in two bytes; an empty error after them is none.
+//! a reply, 5 steps and another tail. The details are preceded by their length in two bytes; an empty
+//! error after them is none. The steps are preceded by their length in four bytes, and followed by the
+//! kind of the other tail.
 //!
 //! 44 bytes are what Redis embeds in one allocation. Scripts read and splice the same bytes. Both
 //! sides therefore reject exactly the same values, and every value accepted here is written back
@@ -18,10 +20,11 @@ use std::fmt;
 
 use ::bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::{Details, Entry, Micros, State, Tail};
+use super::{Details, Entry, Micros, State, Steps, Tail};
 use crate::{FencingToken, Fingerprint, Owner};
 
 const HEADER_LEN: usize = 44;
+const STEPS_PREFIX_LEN: usize = 5;
 const DETAILS_PREFIX_LEN: usize = 2;
 const VERSION: u8 = 0xC1;
 
@@ -35,9 +38,13 @@ impl Entry {
     /// Encodes the entry as stores keep it.
     pub fn to_bytes(&self) -> Bytes {
         let flag = |is_set, bit| if is_set { bit } else { 0 };
+        let steps = self.steps.as_ref().map(Steps::as_bytes);
+        let steps_len = steps.map_or(0, |steps| STEPS_PREFIX_LEN + steps.len());
         let details = self.details.as_ref().map(Details::as_bytes);
         let details_len = details.map_or(0, |details| DETAILS_PREFIX_LEN + details.len());
-        let mut bytes = BytesMut::with_capacity(HEADER_LEN + details_len + self.tail.bytes.len());
+        let len = HEADER_LEN + steps_len + details_len + self.tail.bytes.len();
+        let kind = self.tail.stored_kind(details.is_some());
+        let mut bytes = BytesMut::with_capacity(len);
         bytes.put_u8(VERSION);
         bytes.put_u8(
             self.state.to_bits()
@@ -48,13 +55,18 @@ impl Entry {
         bytes.put_u16(self.attempt);
         bytes.put_u8(self.interrupts);
         bytes.put_u8(self.give_ups);
-        bytes.put_u8(self.tail.stored_kind(details.is_some()));
+        bytes.put_u8(if steps.is_some() { Tail::STEPS_AND_TAIL } else { kind });
         bytes.put_u8(self.spare);
         bytes.put_u64(self.token.get());
         bytes.put_u64(self.owner.map_or(0, Owner::get));
         bytes.put_u64(self.fingerprint.map_or(0, Fingerprint::to_bits));
         bytes.put_u32(self.created);
         bytes.put_u64(self.at.0);
+        if let Some(steps) = steps {
+            bytes.put_u32(steps.len() as u32);
+            bytes.put_slice(steps);
+            bytes.put_u8(kind);
+        }
         if let Some(details) = details {
             bytes.put_u16(details.len() as u16);
             bytes.put_slice(details);
@@ -93,6 +105,7 @@ impl Entry {
         let fingerprint = Fingerprint::from_bits(bytes.get_u64());
         let created = bytes.get_u32();
         let at = Micros(bytes.get_u64());
+        let (steps, kind, bytes) = Tail::split_steps(kind, bytes);
         let (details, tail) = Tail::decode(kind, bytes);
         Ok(Self {
             state,
@@ -108,6 +121,7 @@ impl Entry {
             fingerprint,
             created,
             at,
+            steps,
             details,
             tail,
         })

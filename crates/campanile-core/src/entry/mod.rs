@@ -3,6 +3,7 @@
 mod bytes;
 mod details;
 mod micros;
+mod steps;
 mod tail;
 
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ use crate::{FencingToken, Fingerprint, Grant, Owner};
 pub use self::bytes::Unreadable;
 pub use self::details::{Details, DetailsBuilder};
 pub(crate) use self::micros::Micros;
+pub use self::steps::Steps;
 pub(crate) use self::tail::Tail;
 
 /// The state of an entry. Absence is not a state: there is no entry then.
@@ -34,8 +36,8 @@ pub enum State {
 /// The entry that a store keeps for a key. Only [`step`](crate::step()) changes it, and stores keep
 /// it in the encoding of [`to_bytes`](Self::to_bytes).
 ///
-/// `Debug` prints only the lengths of the details, the reply and the error, because they come from the
-/// user.
+/// `Debug` prints only the lengths of the steps, the details, the reply and the error, because they come
+/// from the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub(crate) state: State,
@@ -53,6 +55,7 @@ pub struct Entry {
     /// In seconds since 1970.
     pub(crate) created: u32,
     pub(crate) at: Micros,
+    pub(crate) steps: Option<Steps>,
     pub(crate) details: Option<Details>,
     pub(crate) tail: Tail,
 }
@@ -75,6 +78,7 @@ impl Entry {
             fingerprint: None,
             created: now.whole_seconds(),
             at: now,
+            steps: None,
             details: None,
             tail: Tail::NONE,
         }
@@ -147,6 +151,11 @@ impl Entry {
     /// [owner](Details::owner) is that of the entry.
     pub const fn details(&self) -> Option<&Details> {
         self.details.as_ref()
+    }
+
+    /// Returns the recorded steps of the handler, if there are any.
+    pub const fn steps(&self) -> Option<&Steps> {
+        self.steps.as_ref()
     }
 
     /// Returns the reply to later duplicates, if one was kept.

@@ -5,11 +5,11 @@ use std::fmt;
 
 use ::bytes::Bytes;
 
-use super::Details;
+use super::{Details, Steps};
 use crate::limits::MAX_ERROR_BYTES;
 
-/// The reply to duplicates, or the last error, as bytes with a kind. The details of the grant, which
-/// are stored before it, are not part of it.
+/// The reply to duplicates, or the last error, as bytes with a kind. The steps and the details of the
+/// grant, which are stored before it, are not part of it.
 ///
 /// A tail of unknown kind is carried along unchanged, because the scripts of a store move a tail
 /// without inspecting it. It is neither a reply nor an error.
@@ -28,10 +28,26 @@ impl Tail {
     /// Details, then the reply.
     const DETAILS_AND_REPLY: u8 = 4;
 
+    /// Steps, then the kind and the bytes of another tail.
+    pub(super) const STEPS_AND_TAIL: u8 = 5;
+
     pub(crate) const NONE: Self = Self { kind: Self::EMPTY, bytes: Bytes::new() };
 
-    /// Splits what is stored after the header into the details and the tail. Details that cannot be
-    /// read make it a tail of an unknown kind.
+    /// Splits what is stored after the header into the steps and what is stored after them. Steps that
+    /// cannot be read make it a tail of an unknown kind.
+    pub(super) fn split_steps(kind: u8, bytes: &[u8]) -> (Option<Steps>, u8, &[u8]) {
+        let split = || {
+            let (len, rest) = bytes.split_first_chunk()?;
+            let (steps, rest) = rest.split_at_checked(u32::from_be_bytes(*len) as usize)?;
+            let (kind, rest) = rest.split_first()?;
+            (!steps.is_empty()).then(|| (Some(Steps::from_bytes(steps)), *kind, rest))
+        };
+        let steps = (kind == Self::STEPS_AND_TAIL).then(split).flatten();
+        steps.unwrap_or((None, kind, bytes))
+    }
+
+    /// Splits what is stored after the steps into the details and the tail. Details that cannot be read
+    /// make it a tail of an unknown kind.
     pub(super) fn decode(kind: u8, bytes: &[u8]) -> (Option<Details>, Self) {
         let split = || {
             let (len, rest) = bytes.split_first_chunk()?;

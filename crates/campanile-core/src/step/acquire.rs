@@ -64,7 +64,9 @@ impl Acquire<'_> {
                 give_ups: entry.give_ups,
                 last_error: error_text(entry),
             },
-            State::Processing if is_mine => Reply::Acquired { token, attempt },
+            State::Processing if is_mine => {
+                Reply::Acquired { token, attempt, steps: entry.steps.clone() }
+            }
             State::Processing if now < entry.at => Reply::Locked { remaining: now.until(entry.at) },
             State::Retrying if is_mine => Reply::Settled(State::Retrying),
             State::Retrying if now < entry.at => {

@@ -20,6 +20,7 @@ impl Complete<'_> {
         if let Some(entry) = held_by(entry, self.grant) {
             entry.enter_state(State::Completed, now);
             entry.permanent_failure = false;
+            entry.steps = None;
             entry.details = self.details.cloned();
             entry.tail = Tail::from_reply(self.reply);
         } else if entry.is_none() {

@@ -11,6 +11,7 @@ mod complete;
 mod expire;
 mod fail;
 mod give_up;
+mod record_step;
 mod redrive;
 mod release;
 mod renew;
@@ -48,12 +49,15 @@ use crate::{Grant, Operation, Reply};
 /// | fail | Lost | mine: → R, due after the delay → Retrying | mine: Retrying (Settled if released) | mine: Settled | mine: Settled |
 /// | release | Lost | mine: → R, due immediately, attempt − 1 → Released | mine: Released (Settled if failed) | mine: Settled | mine: Settled |
 /// | cancel | Released | same owner: as a release with `ran = false` | same owner: Released | same owner: Settled | same owner: Settled |
+/// | record_step | Lost | mine: StepRecorded, or StepTooLarge without a change | mine: Settled | mine: Settled | mine: Settled |
 /// | give_up | Lost | mine: → F → GivenUp | mine: Settled | mine: Settled | mine: GivenUp |
 /// | redrive | Lost | Settled | already reopened: Reopened; forced: as F; else Settled | forced: as F; else Settled | → R, counters and owner cleared → Reopened |
 ///
 /// If the entry is not mine (for redrive: has a different token), the reply is Lost. Lost, Settled,
 /// Mismatch and Corrupt change nothing. An entry can be mine although the lock has expired.
 ///
+/// * **Steps**: the entry keeps the steps of its handler, which the next Acquired contains, until it is
+///   COMPLETED.
 /// * **Grant**: moves the entry to P, with a token above the entry's, the command's floor and the
 ///   clock's microseconds. It counts an attempt → Acquired; if the entry has failed permanently or has no
 ///   attempt left, it counts a give-up instead → Exhausted. If no token below 2^53 is left →
@@ -92,6 +96,7 @@ pub fn reply(after: Option<&Entry>, operation: &Operation, now: SystemTime) -> R
         Operation::Fail { grant, .. } => fail::reply(after, grant),
         Operation::Release { grant, .. } => release::reply(after, grant),
         Operation::Cancel { owner } => cancel::reply(after, owner),
+        Operation::RecordStep { grant, ref name, .. } => record_step::reply(after, grant, name),
         Operation::GiveUp { grant, .. } => give_up::reply(after, grant),
         Operation::Redrive { token, .. } => redrive::reply(after, token),
     }
@@ -113,6 +118,9 @@ fn apply(entry: &mut Option<Entry>, operation: &Operation, now: Micros) {
         }
         Operation::Release { grant, ran } => release::apply(entry, grant, ran, now),
         Operation::Cancel { owner } => cancel::apply(entry, owner, now),
+        Operation::RecordStep { grant, ref name, ref result } => {
+            record_step::apply(entry, grant, name, result);
+        }
         Operation::GiveUp { grant, ref reason } => give_up::apply(entry, grant, reason, now),
         Operation::Redrive { token, force } => redrive::apply(entry, token, force, now),
     }

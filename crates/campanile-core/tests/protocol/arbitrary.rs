@@ -12,7 +12,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::draft::{DAY, Draft, HOUR, ME, NOW, OTHER, SECOND, TOKEN, owner, token};
+use crate::draft::{DAY, Draft, HOUR, ME, NOW, OTHER, SECOND, TOKEN, owner, stored_step, token};
 use crate::step_properties::Step;
 
 const LIMIT: u64 = 1 << 53;
@@ -57,8 +57,14 @@ fn drafts() -> impl Strategy<Value = Draft> {
         select(vec![0, 1, 7, 8, 9, 255]),
         select(vec![0, 1, 254, 255]),
     );
-    // Of the kinds 3 and 4, some have details of this length.
-    let tail = (0..6_u8, vec(0..3_u8, 0..6));
+    // Of the kinds 3 and 4, some have details of this length. Kind 5 has a step before another tail.
+    let plain = (0..7_u8, vec(0..3_u8, 0..6));
+    let tail = (plain, option::weighted(0.3, select(vec!["charge", "ship"]))).prop_map(
+        |((kind, tail), step)| match step {
+            Some(name) => (5, [&stored_step(name, b"ok")[..], &[kind], &tail].concat()),
+            None => (kind, tail),
+        },
+    );
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     (select(states), grant, counters, flags, tail, any::<u8>()).prop_map(
         |(state, grant, counters, flags, tail, spare)| Draft {
@@ -109,6 +115,9 @@ fn operations() -> impl Strategy<Value = Operation> {
     let releases =
         (grants(), any::<bool>()).prop_map(|(grant, ran)| Operation::Release { grant, ran });
     let cancels = owners().prop_map(|owner| Operation::Cancel { owner });
+    let steps = (grants(), step_names(), select(vec![0, 2, 65_519, 65_520])).prop_map(
+        |(grant, name, len)| Operation::RecordStep { grant, name, result: vec![7; len].into() },
+    );
     let rejections =
         (grants(), texts()).prop_map(|(grant, reason)| Operation::GiveUp { grant, reason });
     let redrives = (tokens(), any::<bool>())
@@ -120,6 +129,7 @@ fn operations() -> impl Strategy<Value = Operation> {
         1 => failures,
         1 => releases,
         1 => cancels,
+        1 => steps,
         1 => rejections,
         1 => redrives,
     ]
@@ -153,6 +163,12 @@ fn replies() -> impl Strategy<Value = Option<Bytes>> {
     option::of(vec(any::<u8>(), 0..4).prop_map(Bytes::from))
 }
 
+fn step_names() -> impl Strategy<Value = Box<str>> {
+    let names = ["charge", "ship", ""].map(str::to_owned);
+    let long = [64, 65].map(|length| "x".repeat(length));
+    select(names.into_iter().chain(long).collect::<Vec<_>>()).prop_map(String::into_boxed_str)
+}
+
 fn texts() -> impl Strategy<Value = Box<str>> {
     let texts = ["", "", "no", "é"].map(str::to_owned);
     let long = [511, 512, 513].map(|length| "x".repeat(length - 1) + "é");
@@ -175,6 +191,7 @@ fn targeted(operation: Operation, draft: &Draft) -> Operation {
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }
         | Operation::Release { grant, .. }
+        | Operation::RecordStep { grant, .. }
         | Operation::GiveUp { grant, .. } => *grant = Grant { token, owner },
         _ => {}
     }

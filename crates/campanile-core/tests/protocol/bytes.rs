@@ -130,8 +130,11 @@ fn stored_contents_are_never_displayed() {
 
 #[test]
 fn unknown_tail_kind_is_kept_and_reads_as_none() {
-    // A later kind, and details that are longer than what is there.
-    for (kind, tail) in [(5, &b"oh"[..]), (255, b""), (3, b""), (3, b"\0"), (4, b"\0\x03oh")] {
+    // A later kind, and details and steps that are longer than what is there.
+    let unreadable_steps =
+        [(5, &b"\0\0\0\x03oh"[..]), (5, b"\0\0\0\0\x01oh"), (5, b"\0\0\0\x02oh")];
+    let others = [(6, &b"oh"[..]), (255, b""), (3, b""), (3, b"\0"), (4, b"\0\x03oh")];
+    for (kind, tail) in others.into_iter().chain(unreadable_steps) {
         let entry = Draft { kind, tail: tail.into(), ..full() }.entry();
         assert_eq!((entry.reply(), entry.error(), entry.details()), (None, None, None));
         assert_eq!(entry.to_bytes()[6], kind);
@@ -150,6 +153,29 @@ fn details_are_stored_before_the_tail() {
         assert_eq!(entry.error().as_deref(), text.filter(|_| kind == 3));
         assert_eq!(entry.reply().map(|reply| &reply[..]), Some(tail).filter(|_| kind == 4));
         assert_eq!(&entry.to_bytes()[44..], [encoded, tail].concat());
+    }
+}
+
+#[test]
+fn steps_are_stored_before_another_tail() {
+    let details = Details::builder(owner(ME)).instance("host/1").build();
+    let encoded = b"\0\x12\x01\x08\0\0\0\0\0\0\0\x0A\x03\x06host/1";
+    let step = b"\0\0\0\x0E\x06charge\0\0\0\x03c-1";
+    for (kind, tail) in [
+        (0, vec![]),
+        (1, b"no funds".to_vec()),
+        (3, encoded.to_vec()),
+        (3, [&encoded[..], b"no funds"].concat()),
+        (9, b"oh".to_vec()),
+    ] {
+        let stored = [&step[..], &[kind], &tail].concat();
+        let draft = Draft { kind, tail, ..full() };
+        let entry = draft.clone().with_step("charge", b"c-1").entry();
+        assert_eq!((entry.to_bytes()[6], &entry.to_bytes()[44..]), (5, &stored[..]));
+        let charge = entry.steps().and_then(|steps| steps.get("charge"));
+        assert_eq!(charge.as_deref(), Some(&b"c-1"[..]));
+        assert_eq!(entry.error(), draft.entry().error());
+        assert_eq!(entry.details(), (kind == 3).then_some(&details));
     }
 }
 

@@ -40,6 +40,7 @@ pub(crate) struct Draft {
 pub(crate) const NO_TAIL: u8 = 0;
 pub(crate) const ERROR: u8 = 1;
 pub(crate) const REPLY: u8 = 2;
+pub(crate) const STEPS: u8 = 5;
 
 impl Draft {
     /// The first grant of `ME`, acquired at `TOKEN`, with no flags, interrupts, give-ups,
@@ -72,6 +73,12 @@ impl Draft {
         Self { kind: REPLY, tail: reply.into(), ..self }
     }
 
+    /// Adds a recorded step to an entry without any.
+    pub(crate) fn with_step(self, name: &str, result: &[u8]) -> Self {
+        let tail = [&stored_step(name, result)[..], &[self.kind], &self.tail].concat();
+        Self { kind: STEPS, tail, ..self }
+    }
+
     pub(crate) fn without_tail(self) -> Self {
         Self { kind: NO_TAIL, tail: Vec::new(), ..self }
     }
@@ -102,6 +109,15 @@ impl Draft {
     pub(crate) fn entry(&self) -> Entry {
         Entry::from_bytes(&self.bytes()).expect("a draft is readable")
     }
+}
+
+/// What is stored before the kind of an entry's other tail, if this step is recorded.
+pub(crate) fn stored_step(name: &str, result: &[u8]) -> Vec<u8> {
+    let mut step = vec![name.len() as u8];
+    step.extend(name.as_bytes());
+    step.extend((result.len() as u32).to_be_bytes());
+    step.extend(result);
+    [&(step.len() as u32).to_be_bytes()[..], &step].concat()
 }
 
 /// Converts microseconds since 1970 to a time.

@@ -226,7 +226,7 @@ impl<S> Cached<S> {
         match (update, answer) {
             (
                 PendingUpdate::Acquire { key, owner, fingerprint, .. },
-                &Reply::Acquired { token, attempt },
+                &Reply::Acquired { token, attempt, .. },
             ) => {
                 let grant = Grant { token, owner };
                 self.lock()

@@ -132,7 +132,7 @@ async fn repeated_completion_is_cached_only_from_duplicate_reply() {
 async fn completion_differing_from_its_grant_is_not_cached() {
     let harness = Harness::new(MEGABYTE);
     let granted = harness.cache.apply(acquire("p-1")).await.unwrap().reply;
-    let Reply::Acquired { token, attempt } = granted else {
+    let Reply::Acquired { token, attempt, .. } = granted else {
         panic!("{granted:?}");
     };
     let grant = Grant { token, owner: Owner::new(7).unwrap() };

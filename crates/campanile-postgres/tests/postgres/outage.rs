@@ -92,7 +92,7 @@ async fn command_with_lost_answer_is_repeatable_and_counts_once() {
     eventually(Duration::from_secs(30), || (attempts() == "2").then_some(())).expect("applied");
     proxy.heal().unwrap();
     let reply = apply_until_answered(&store, &key, acquire(1)).await;
-    let Reply::Acquired { token, attempt: 1 } = reply else {
+    let Reply::Acquired { token, attempt: 1, .. } = reply else {
         panic!("the owner did not get its own grant: {reply:?}");
     };
     let grant = crate::support::grant(token, 1);

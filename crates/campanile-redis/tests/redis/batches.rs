@@ -19,7 +19,7 @@ async fn batch_larger_than_one_call_is_answered_in_order() {
 
     let mut settles = Vec::new();
     for ((key, reply), bits) in keys.iter().zip(answers).zip(1..) {
-        let Reply::Acquired { token, attempt: 1 } = reply else { panic!("{reply:?}") };
+        let Reply::Acquired { token, attempt: 1, .. } = reply else { panic!("{reply:?}") };
         let grant = crate::support::grant(token, bits);
         settles.push(command(
             key,

@@ -105,7 +105,7 @@ async fn clock_step_ahead_ends_retention_and_tokens_rise() {
     assert!(matches!(reply, Reply::Duplicate { .. }), "{reply:?}");
     server.step_clock(retention - HOUR, retention + HOUR);
     let reply = apply(&store, &key, acquire(2)).await.unwrap();
-    let Reply::Acquired { token, attempt: 1 } = reply else { panic!("{reply:?}") };
+    let Reply::Acquired { token, attempt: 1, .. } = reply else { panic!("{reply:?}") };
     assert!(token > before.token);
 }
 

@@ -247,7 +247,7 @@ async fn failover_loses_release_and_counts_the_attempt() {
     let store = RedisStore::connect(waiting).await.unwrap();
     let key = key("released");
     let reply = apply(&store, &key, acquire(1)).await.unwrap();
-    let Reply::Acquired { token, attempt: 1 } = reply else { panic!("{reply:?}") };
+    let Reply::Acquired { token, attempt: 1, .. } = reply else { panic!("{reply:?}") };
     proxy.swallow_replies();
     let release = Operation::Release { grant: grant(token, 1), ran: true };
     assert_eq!(apply(&store, &key, release).await.unwrap(), Reply::Released);

@@ -50,7 +50,7 @@ impl ProxiedStore {
 async fn repeated_acquire_after_lost_reply_gets_same_grant() {
     let proxied = ProxiedStore::new().await;
     let key = key("key");
-    let Reply::Acquired { token, attempt } =
+    let Reply::Acquired { token, attempt, .. } =
         proxied.repeat_after_lost_reply(&key, acquire(1)).await
     else {
         panic!("the acquire should find its own lock");

@@ -78,7 +78,7 @@ impl Operations {
                 match (operation, reply) {
                     (
                         Operation::Acquire { owner, .. },
-                        Reply::Acquired { token, attempt }
+                        Reply::Acquired { token, attempt, .. }
                         | Reply::Exhausted { token, attempt, .. },
                     ) => {
                         assert!(!ended, "granted after the end: {history:#?}");

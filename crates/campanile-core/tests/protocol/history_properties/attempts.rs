@@ -43,7 +43,7 @@ fn attempt_equals_number_of_counted_grants() {
 impl Ledger {
     fn observe(&mut self, step: &Step) -> TestCaseResult {
         match (&step.operation, &step.reply) {
-            (&Operation::Acquire { owner, .. }, &Reply::Acquired { token, attempt }) => {
+            (&Operation::Acquire { owner, .. }, &Reply::Acquired { token, attempt, .. }) => {
                 self.granted(token, owner, false);
                 prop_assert_eq!(attempt, self.counted);
             }

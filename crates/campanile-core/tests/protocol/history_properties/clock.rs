@@ -110,13 +110,13 @@ fn clock_jump_ahead_expires_lock_and_old_holder_changes_nothing() {
         details: None,
     };
     let (held, reply) = run(None, &acquire(ME), time(NOW));
-    let Reply::Acquired { token: first, attempt: 1 } = reply else { panic!("{reply:?}") };
+    let Reply::Acquired { token: first, attempt: 1, .. } = reply else { panic!("{reply:?}") };
     // A smaller jump shortens the lock.
     let (_, reply) = run(held.clone(), &acquire(OTHER), time(NOW + TTL - SECOND));
     assert_eq!(reply, Reply::Locked { remaining: Duration::from_micros(SECOND) });
 
     let (taken, reply) = run(held, &acquire(OTHER), time(NOW + TTL));
-    let Reply::Acquired { token: second, attempt: 2 } = reply else { panic!("{reply:?}") };
+    let Reply::Acquired { token: second, attempt: 2, .. } = reply else { panic!("{reply:?}") };
     assert!(second > first, "{second:?} after {first:?}");
     let grant = Grant { token: first, owner: owner(ME) };
     let complete =

@@ -106,7 +106,10 @@ fn poison_key_runs_out_of_attempts() {
                 prop_assert!(matches!(reply, Reply::Exhausted { .. }), "{reply:?}");
             } else {
                 attempts += 1;
-                prop_assert_eq!(reply, Reply::Acquired { token: grant.token, attempt: attempts });
+                prop_assert_eq!(
+                    reply,
+                    Reply::Acquired { token: grant.token, attempt: attempts, steps: None }
+                );
                 runs += u16::from(end.handler_ran());
                 let is_handed_back = match end {
                     RunEnd::Crash | RunEnd::Fail => false,
@@ -140,7 +143,7 @@ fn key_that_never_ran_is_never_exhausted() {
     let mut poison = Poison::new(1);
     for _ in 0..1000 {
         let (grant, reply) = poison.acquire();
-        assert_eq!(reply, Reply::Acquired { token: grant.token, attempt: 1 });
+        assert_eq!(reply, Reply::Acquired { token: grant.token, attempt: 1, steps: None });
         poison.end(grant, RunEnd::Shed);
     }
 }

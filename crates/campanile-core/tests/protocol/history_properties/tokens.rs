@@ -30,7 +30,7 @@ fn token_belongs_to_one_owner_and_attempt() {
         let mut seen = HashMap::new();
         for (key, step) in history.steps() {
             let (token, grant) = match step.reply {
-                Reply::Acquired { token, attempt } => (token, (attempt, 0)),
+                Reply::Acquired { token, attempt, .. } => (token, (attempt, 0)),
                 Reply::Exhausted { token, attempt, give_ups, .. } => (token, (attempt, give_ups)),
                 _ => continue,
             };

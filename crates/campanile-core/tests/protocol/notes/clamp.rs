@@ -50,7 +50,7 @@ fn legal_lock_and_backoff_are_not_clamped() {
 #[test]
 fn owner_does_not_clamp_its_own_lock() {
     let own = Draft::new(State::Processing, NOW + 2 * HOUR);
-    let reply = Reply::Acquired { token: token(TOKEN), attempt: 1 };
+    let reply = Reply::Acquired { token: token(TOKEN), attempt: 1, steps: None };
     assert_step(Some(own.clone()), &Acquire::PLAIN.operation(), Some(own.clone()), reply);
     let ttl = Duration::from_micros(TTL);
     let renew = campanile_core::Operation::Renew { grant: my_grant(), ttl };

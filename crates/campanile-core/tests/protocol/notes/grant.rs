@@ -17,7 +17,7 @@ fn granted(token: u64, before: Draft) -> Draft {
 }
 
 fn acquired(value: u64, attempt: u16) -> Reply {
-    Reply::Acquired { token: token(value), attempt }
+    Reply::Acquired { token: token(value), attempt, steps: None }
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn grant_succeeds_with_saturated_attempt_counter() {
     let before = Draft { owner: OTHER, attempt: u16::MAX, ..held() };
     let after = Draft { owner: ME, token: NOW, at: NOW + TTL, ..before.clone() };
     let unlimited = Acquire { max_attempts: 0, ..Acquire::PLAIN }.operation();
-    let reply = Reply::Acquired { token: token(NOW), attempt: u16::MAX };
+    let reply = Reply::Acquired { token: token(NOW), attempt: u16::MAX, steps: None };
     assert_step(Some(before), &unlimited, Some(after), reply);
 }
 
@@ -92,7 +92,7 @@ fn clock_is_truncated_to_microseconds() {
 fn clock_before_1970_is_treated_as_1970() {
     let before_1970 = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
     let after = Draft { attempt: 1, token: 1, created: 0, ..Draft::new(State::Processing, TTL) };
-    let reply = Reply::Acquired { token: token(1), attempt: 1 };
+    let reply = Reply::Acquired { token: token(1), attempt: 1, steps: None };
     assert_step_at(before_1970, None, &Acquire::PLAIN.operation(), Some(after), reply);
 }
 

@@ -37,7 +37,7 @@ fn untried_key_may_change_payload() {
         at: NOW + TTL,
         ..untried.clone()
     };
-    let reply = Reply::Acquired { token: token(NOW), attempt: 1 };
+    let reply = Reply::Acquired { token: token(NOW), attempt: 1, steps: None };
     assert_step(Some(untried.clone()), &other_payload().operation(), Some(after), reply);
 
     // An interrupted key counts as tried, although its attempt was uncounted.
@@ -66,6 +66,6 @@ fn fingerprints_are_compared_only_if_both_exist() {
 fn reacquire_of_own_expired_lock_keeps_the_grant() {
     let own = Draft::new(State::Processing, NOW - 1);
     let after = Draft { at: NOW + TTL, ..own.clone() };
-    let reply = Reply::Acquired { token: token(TOKEN), attempt: 1 };
+    let reply = Reply::Acquired { token: token(TOKEN), attempt: 1, steps: None };
     assert_step(Some(own), &Acquire::PLAIN.operation(), Some(after), reply);
 }

@@ -197,7 +197,7 @@ impl Job {
     ) -> Option<(Grant, u64)> {
         let until = |ttl: Duration| sent_at + ttl.as_micros() as u64;
         match (sent, reply) {
-            (&Operation::Acquire { owner, ttl, .. }, Reply::Acquired { token, attempt }) => {
+            (&Operation::Acquire { owner, ttl, .. }, Reply::Acquired { token, attempt, .. }) => {
                 let (grant, until) = (Grant { token, owner }, until(ttl));
                 self.phase = Phase::Running { grant, attempt, until, had_effect: false };
                 Some((grant, until))

@@ -57,7 +57,7 @@ pub(super) fn give_up_lock_is_granted_iff_no_attempt_is_left(step: &Step) -> Tes
         let last_error = entry.error().map(Into::into);
         Reply::Exhausted { token, attempt, give_ups: counted, last_error }
     } else {
-        Reply::Acquired { token, attempt: entry.attempt() }
+        Reply::Acquired { token, attempt: entry.attempt(), steps: entry.steps().cloned() }
     };
     prop_assert_eq!(&step.reply, &expected);
     Ok(())

@@ -46,6 +46,8 @@ pub(super) fn expired_lock_belongs_to_its_grant_until_taken_over(step: &Step) ->
             Operation::Complete { .. } => (State::Completed, Reply::Completed),
             Operation::Fail { .. } => (State::Retrying, Reply::Retrying),
             Operation::Release { .. } => (State::Retrying, Reply::Released),
+            Operation::RecordStep { .. } if step.reply == Reply::StepTooLarge => return Ok(()),
+            Operation::RecordStep { .. } => (State::Processing, Reply::StepRecorded),
             _ => (State::Failed, Reply::GivenUp),
         };
         prop_assert_eq!(&step.reply, &reply);

@@ -50,6 +50,7 @@ impl Step {
             | Operation::Complete { grant, .. }
             | Operation::Fail { grant, .. }
             | Operation::Release { grant, .. }
+            | Operation::RecordStep { grant, .. }
             | Operation::GiveUp { grant, .. } => Some(grant),
             _ => None,
         }
@@ -130,5 +131,7 @@ properties! {
         fingerprint_is_kept_until_grant_replaces_it,
         last_error_is_kept_until_replaced,
         duplicate_gets_reply_of_completion,
-        details_change_with_grants_and_completions;
+        details_change_with_grants_and_completions,
+        steps_are_kept_until_completed,
+        acquired_has_the_steps;
 }

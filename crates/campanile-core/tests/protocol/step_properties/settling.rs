@@ -139,5 +139,38 @@ pub(super) fn details_change_with_grants_and_completions(step: &Step) -> TestCas
 
 /// A tail of a kind that a later version may write is kept as it is.
 fn has_known_tail(entry: &Entry) -> bool {
-    entry.to_bytes()[6] < 3 || entry.details().is_some()
+    let bytes = entry.to_bytes();
+    // The kind of the tail behind the steps.
+    let steps = entry.steps().map(|steps| bytes[48 + steps.as_bytes().len()]);
+    steps.unwrap_or(bytes[6]) < 3 || entry.details().is_some()
+}
+
+pub(super) fn steps_are_kept_until_completed(step: &Step) -> TestCaseResult {
+    let (before, after) = (step.before.as_ref(), step.after.as_ref());
+    let before = before.and_then(Entry::steps);
+    let after = after.and_then(Entry::steps);
+    match &step.operation {
+        _ if step.is_unchanged() => {}
+        Operation::Complete { .. } => prop_assert_eq!(after, None),
+        Operation::RecordStep { name, result, .. } => {
+            prop_assert_eq!(&step.reply, &Reply::StepRecorded);
+            prop_assert_eq!(before.and_then(|steps| steps.get(name)), None);
+            let after = after.expect("recorded");
+            prop_assert_eq!(after.get(name), Some(result.clone()));
+            let earlier = before.map_or(&[][..], |steps| steps.as_bytes());
+            prop_assert!(after.as_bytes().starts_with(earlier));
+        }
+        _ => prop_assert_eq!(after, before),
+    }
+    if step.reply == Reply::StepTooLarge {
+        prop_assert!(step.is_unchanged());
+    }
+    Ok(())
+}
+
+pub(super) fn acquired_has_the_steps(step: &Step) -> TestCaseResult {
+    if let (Reply::Acquired { steps, .. }, Some(after)) = (&step.reply, &step.after) {
+        prop_assert_eq!(steps.as_ref(), after.steps());
+    }
+    Ok(())
 }

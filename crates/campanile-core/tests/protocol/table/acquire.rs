@@ -45,7 +45,7 @@ fn giving_up(before: Draft) -> Draft {
 }
 
 fn acquired(attempt: u16) -> Reply {
-    Reply::Acquired { token: token(NOW), attempt }
+    Reply::Acquired { token: token(NOW), attempt, steps: None }
 }
 
 fn exhausted(token: u64, attempt: u16) -> Reply {
@@ -62,7 +62,7 @@ fn backing_off() -> Reply {
 }
 
 fn same_grant() -> Reply {
-    Reply::Acquired { token: token(TOKEN), attempt: 1 }
+    Reply::Acquired { token: token(TOKEN), attempt: 1, steps: None }
 }
 
 fn duplicate() -> Reply {

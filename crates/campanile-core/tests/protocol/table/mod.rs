@@ -7,6 +7,7 @@ mod cancel;
 mod complete;
 mod fail;
 mod give_up;
+mod record_step;
 mod redrive;
 mod release;
 mod renew;

@@ -87,7 +87,7 @@ impl KeeperState {
             unreachable!("only an acquiring slot has sent an acquire");
         };
         let outcome = match answer.map(|answer| answer.reply) {
-            Ok(Reply::Acquired { token, attempt }) => {
+            Ok(Reply::Acquired { token, attempt, .. }) => {
                 return self.grant_lock(sent, token, attempt, reply, None);
             }
             Ok(Reply::Exhausted { token, attempt, give_ups, last_error }) => {
@@ -174,7 +174,8 @@ mod tests {
             [(7, 7), (5, 7), (NOW + DAY, NOW + DAY), (NOW + DAY + 1, NOW + DAY)]
         {
             let token = FencingToken::new(token).unwrap();
-            state.raise_floor(&Answer::new(now, Reply::Acquired { token, attempt: 1 }));
+            state
+                .raise_floor(&Answer::new(now, Reply::Acquired { token, attempt: 1, steps: None }));
             assert_eq!(state.floor.get(), expected);
         }
         state.raise_floor(&Answer::new(now, Reply::Completed));

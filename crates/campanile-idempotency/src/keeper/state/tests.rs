@@ -99,7 +99,7 @@ impl Keeper {
         let _receiver = self.acquire(number);
         let id = self.call().id;
         let token = FencingToken::new(number + 1).unwrap();
-        self.answer(id, Ok(Reply::Acquired { token, attempt: 1 }));
+        self.answer(id, Ok(Reply::Acquired { token, attempt: 1, steps: None }));
         self.state.by_key.values().copied().next().unwrap()
     }
 
@@ -131,7 +131,7 @@ fn background_is_not_woken_for_each_record() {
         keeper.set_millis(number);
         let _receiver = keeper.acquire(number);
         let token = FencingToken::new(number + 1).unwrap();
-        woken += u64::from(keeper.answer_call(Reply::Acquired { token, attempt: 1 }));
+        woken += u64::from(keeper.answer_call(Reply::Acquired { token, attempt: 1, steps: None }));
         let slot = keeper.state.by_key.values().copied().next().unwrap();
         keeper.state.settle(slot, Settlement::Complete { reply: None }, None);
         woken += u64::from(keeper.answer_call(Reply::Completed));

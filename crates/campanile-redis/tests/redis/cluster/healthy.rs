@@ -29,7 +29,7 @@ async fn batch_across_masters_is_answered_in_order() {
     let mut completions = Vec::new();
     for ((key, reply), bits) in keys.iter().zip(replies(store.apply_batch(acquires).await)).zip(1..)
     {
-        let Reply::Acquired { token, attempt: 1 } = reply else { panic!("{reply:?}") };
+        let Reply::Acquired { token, attempt: 1, .. } = reply else { panic!("{reply:?}") };
         completions.push(command(key, complete(grant(token, bits), "done")));
     }
     for reply in replies(store.apply_batch(completions).await) {

@@ -89,7 +89,7 @@ async fn slot_migration_under_load_loses_and_counts_nothing() {
                     let mut completions = Vec::new();
                     for (key, reply) in keys.iter().zip(replies(store.apply_batch(acquires).await))
                     {
-                        let Reply::Acquired { token, attempt: 1 } = reply else {
+                        let Reply::Acquired { token, attempt: 1, .. } = reply else {
                             panic!("{reply:?}")
                         };
                         completions.push(command(key, complete(grant(token, 1), "done")));
