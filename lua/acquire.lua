@@ -56,7 +56,8 @@ if #others == 0 then return pack('>I8', now) end
 local max_attempts = tonumber(ARGV[2])
 local PROCESSING, RETRYING = 1, 2
 local GIVING_UP, PERMANENT_FAILURE = 8, 16
-local NO_TAIL, REPLY, DETAILS_AND_ERROR, DETAILS_AND_REPLY = 0, 2, 3, 4 -- kinds of tail
+-- Kinds of tail.
+local NO_TAIL, REPLY, DETAILS_AND_ERROR, DETAILS_AND_REPLY, STEPS_AND_TAIL = 0, 2, 3, 4, 5
 local MAX_TTL, MAX_BACKOFF = 3600e6, 86400e6
 local NO_FINGERPRINT = string.rep('\0', 8)
 local char = string.char
@@ -65,27 +66,40 @@ local function is_error(reply, code)
   return type(reply) == 'table' and sub(reply.err, 1, #code) == code
 end
 
--- Returns where the details of an entry end, or nil if it has none that can be read.
-local function details_end(entry)
+-- Returns the steps of an entry as they are stored ('' if it has none that can be read), the kind of the
+-- tail behind them, and where that tail begins.
+local function split_steps(entry)
   local kind = byte(entry, 7)
-  if kind ~= DETAILS_AND_ERROR and kind ~= DETAILS_AND_REPLY or #entry < 46 then return nil end
-  local last = 46 + struct.unpack('>I2', entry, 45)
+  if kind ~= STEPS_AND_TAIL or #entry < 49 then return '', kind, 45 end
+  local last = 48 + struct.unpack('>I4', entry, 45)
+  if last == 48 or last >= #entry then return '', kind, 45 end
+  return sub(entry, 45, last), byte(entry, last + 1), last + 2
+end
+
+-- Returns where the details in a tail end, or nil if it has none that can be read.
+local function details_end(entry, kind, first)
+  local is_before = kind == DETAILS_AND_ERROR or kind == DETAILS_AND_REPLY
+  if not is_before or #entry <= first then return nil end
+  local last = first + 1 + struct.unpack('>I2', entry, first)
   return last <= #entry and last or nil
 end
 
 -- Returns the kind of tail and the tail of an entry with these details. A tail of an unknown kind is
 -- kept as it is.
 local function replace_details(entry, details)
-  local kind, first = byte(entry, 7), 45
+  local steps, kind, first = split_steps(entry)
   if kind == NO_TAIL then
     first = #entry + 1
   elseif kind > REPLY then
-    local last = details_end(entry)
+    local last = details_end(entry, kind, first)
     if not last then return sub(entry, 7, 7), sub(entry, 45) end
     first = last + 1
   end
   local has_reply = kind == REPLY or kind == DETAILS_AND_REPLY
-  return char(has_reply and DETAILS_AND_REPLY or DETAILS_AND_ERROR), details .. sub(entry, first)
+  local replaced = char(has_reply and DETAILS_AND_REPLY or DETAILS_AND_ERROR)
+  local tail = details .. sub(entry, first)
+  if steps == '' then return replaced, tail end
+  return char(STEPS_AND_TAIL), steps .. replaced .. tail
 end
 
 -- Acquires a key that exists. Returns its entry after the call, or a code.

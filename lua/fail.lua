@@ -5,7 +5,8 @@
 -- ARGV[1]   retention  how long a RETRYING entry is kept, in ms
 -- ARGV[2+]  failed     for each key: token 8, owner 8, delay until the next attempt in µs 8, and 16
 --                      if it was the last attempt (else 0) 1 = 25 bytes, and the error (empty: the
---                      previous error is kept). The details of the grant are always kept
+--                      previous error is kept). The steps and the details of the grant are always
+--                      kept
 -- Returns   now, in µs, 8 bytes: every key is RETRYING by this call
 --           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
 --           entry is what it holds, or 'ABSENT' or 'CORRUPT'
@@ -14,7 +15,7 @@ local retention, BEFORE_FAILED = ARGV[1], 1
 
 local PROCESSING, RETRYING = 1, 2
 local GIVING_UP, PERMANENT_FAILURE = 8, 16
-local ERROR, DETAILS_AND_ERROR, DETAILS_AND_REPLY = 1, 3, 4 -- kinds of tail
+local ERROR, DETAILS_AND_ERROR, DETAILS_AND_REPLY, STEPS_AND_TAIL = 1, 3, 4, 5 -- kinds of tail
 
 local sub, byte, char, max = string.sub, string.byte, string.char, math.max
 local pack = struct.pack
@@ -32,11 +33,21 @@ local function state_of(value)
   return state, bits - state
 end
 
--- Returns where the details of an entry end, or nil if it has none that can be read.
-local function details_end(entry)
+-- Returns the steps of an entry as they are stored ('' if it has none that can be read), the kind of the
+-- tail behind them, and where that tail begins.
+local function split_steps(entry)
   local kind = byte(entry, 7)
-  if kind ~= DETAILS_AND_ERROR and kind ~= DETAILS_AND_REPLY or #entry < 46 then return nil end
-  local last = 46 + struct.unpack('>I2', entry, 45)
+  if kind ~= STEPS_AND_TAIL or #entry < 49 then return '', kind, 45 end
+  local last = 48 + struct.unpack('>I4', entry, 45)
+  if last == 48 or last >= #entry then return '', kind, 45 end
+  return sub(entry, 45, last), byte(entry, last + 1), last + 2
+end
+
+-- Returns where the details in a tail end, or nil if it has none that can be read.
+local function details_end(entry, kind, first)
+  local is_before = kind == DETAILS_AND_ERROR or kind == DETAILS_AND_REPLY
+  if not is_before or #entry <= first then return nil end
+  local last = first + 1 + struct.unpack('>I2', entry, first)
   return last <= #entry and last or nil
 end
 
@@ -54,9 +65,11 @@ for i, key in ipairs(KEYS) do
     local kind, tail = byte(entry, 7), sub(entry, 45)
     local text = sub(failed, 26)
     if text ~= '' then
-      local last = details_end(entry)
+      local steps, before, first = split_steps(entry)
+      local last = details_end(entry, before, first)
       kind = last and DETAILS_AND_ERROR or ERROR
-      tail = last and sub(entry, 45, last) .. text or text
+      tail = last and sub(entry, first, last) .. text or text
+      if steps ~= '' then kind, tail = STEPS_AND_TAIL, steps .. char(kind) .. tail end
     end
     entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 5) .. char(give_ups, kind)
       .. sub(entry, 8, 36) .. at .. tail

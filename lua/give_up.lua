@@ -13,7 +13,7 @@ local retention, BEFORE_GIVEN_UP = ARGV[1], 1
 
 local PROCESSING, FAILED = 1, 4
 local PERMANENT_FAILURE = 16
-local ERROR, DETAILS_AND_ERROR, DETAILS_AND_REPLY = 1, 3, 4 -- kinds of tail
+local ERROR, DETAILS_AND_ERROR, DETAILS_AND_REPLY, STEPS_AND_TAIL = 1, 3, 4, 5 -- kinds of tail
 
 local sub, byte, char = string.sub, string.byte, string.char
 local pack = struct.pack
@@ -31,11 +31,21 @@ local function state_of(value)
   return state, bits - state
 end
 
--- Returns where the details of an entry end, or nil if it has none that can be read.
-local function details_end(entry)
+-- Returns the steps of an entry as they are stored ('' if it has none that can be read), the kind of the
+-- tail behind them, and where that tail begins.
+local function split_steps(entry)
   local kind = byte(entry, 7)
-  if kind ~= DETAILS_AND_ERROR and kind ~= DETAILS_AND_REPLY or #entry < 46 then return nil end
-  local last = 46 + struct.unpack('>I2', entry, 45)
+  if kind ~= STEPS_AND_TAIL or #entry < 49 then return '', kind, 45 end
+  local last = 48 + struct.unpack('>I4', entry, 45)
+  if last == 48 or last >= #entry then return '', kind, 45 end
+  return sub(entry, 45, last), byte(entry, last + 1), last + 2
+end
+
+-- Returns where the details in a tail end, or nil if it has none that can be read.
+local function details_end(entry, kind, first)
+  local is_before = kind == DETAILS_AND_ERROR or kind == DETAILS_AND_REPLY
+  if not is_before or #entry <= first then return nil end
+  local last = first + 1 + struct.unpack('>I2', entry, first)
   return last <= #entry and last or nil
 end
 
@@ -49,9 +59,11 @@ for i, key in ipairs(KEYS) do
     local kind, tail = byte(entry, 7), sub(entry, 45)
     local text = sub(given_up, 17)
     if text ~= '' then
-      local last = details_end(entry)
+      local steps, before, first = split_steps(entry)
+      local last = details_end(entry, before, first)
       kind = last and DETAILS_AND_ERROR or ERROR
-      tail = last and sub(entry, 45, last) .. text or text
+      tail = last and sub(entry, first, last) .. text or text
+      if steps ~= '' then kind, tail = STEPS_AND_TAIL, steps .. char(kind) .. tail end
     end
     entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 6) .. char(kind) .. sub(entry, 8, 36) .. now
       .. tail

@@ -12,7 +12,8 @@
 local retention, BEFORE_REOPENED = ARGV[1], 1
 
 local RETRYING, COMPLETED, FAILED = 2, 3, 4
-local NO_TAIL, ERROR, DETAILS_AND_ERROR, DETAILS_AND_REPLY = 0, 1, 3, 4 -- kinds of tail
+-- Kinds of tail.
+local NO_TAIL, ERROR, DETAILS_AND_ERROR, DETAILS_AND_REPLY, STEPS_AND_TAIL = 0, 1, 3, 4, 5
 local NOTHING_COUNTED, NOBODY = string.rep('\0', 4), string.rep('\0', 8)
 local NO_FINGERPRINT = NOBODY
 
@@ -32,11 +33,21 @@ local function state_of(value)
   return state, bits - state
 end
 
--- Returns where the details of an entry end, or nil if it has none that can be read.
-local function details_end(entry)
+-- Returns the steps of an entry as they are stored ('' if it has none that can be read), the kind of the
+-- tail behind them, and where that tail begins.
+local function split_steps(entry)
   local kind = byte(entry, 7)
-  if kind ~= DETAILS_AND_ERROR and kind ~= DETAILS_AND_REPLY or #entry < 46 then return nil end
-  local last = 46 + struct.unpack('>I2', entry, 45)
+  if kind ~= STEPS_AND_TAIL or #entry < 49 then return '', kind, 45 end
+  local last = 48 + struct.unpack('>I4', entry, 45)
+  if last == 48 or last >= #entry then return '', kind, 45 end
+  return sub(entry, 45, last), byte(entry, last + 1), last + 2
+end
+
+-- Returns where the details in a tail end, or nil if it has none that can be read.
+local function details_end(entry, kind, first)
+  local is_before = kind == DETAILS_AND_ERROR or kind == DETAILS_AND_REPLY
+  if not is_before or #entry <= first then return nil end
+  local last = first + 1 + struct.unpack('>I2', entry, first)
   return last <= #entry and last or nil
 end
 
@@ -55,13 +66,15 @@ for i, key in ipairs(KEYS) do
     or is_forced and (state == COMPLETED or state == RETRYING and not is_reopened(entry))
   if opens and sub(entry, 9, 16) == sub(reopened, 1, 8) then
     -- Drops the reply of the previous run, which must not be replayed, but keeps an error for the
-    -- next run, and the details.
-    local kind, tail, last = byte(entry, 7), sub(entry, 45), details_end(entry)
+    -- next run, the steps and the details.
+    local steps, kind, first = split_steps(entry)
+    local last, tail = details_end(entry, kind, first), sub(entry, first)
     if last and kind == DETAILS_AND_REPLY then
-      kind, tail = DETAILS_AND_ERROR, sub(entry, 45, last)
+      kind, tail = DETAILS_AND_ERROR, sub(entry, first, last)
     elseif not last and kind ~= ERROR then
       kind, tail = NO_TAIL, ''
     end
+    if steps ~= '' then kind, tail = STEPS_AND_TAIL, steps .. char(kind) .. tail end
     entry = pack('>BB', 0xC1, RETRYING) .. NOTHING_COUNTED .. char(kind) .. sub(entry, 8, 16)
       .. NOBODY .. NO_FINGERPRINT .. sub(entry, 33, 36) .. now .. tail
     redis.call('SET', key, entry, 'PX', retention)

@@ -36,5 +36,8 @@ pub const GIVE_UP: &str = include_str!("../give_up.lua");
 /// Reopens each FAILED key for an operator.
 pub const REDRIVE: &str = include_str!("../redrive.lua");
 
+/// Records the result of a step of the handler.
+pub const RECORD_STEP: &str = include_str!("../record_step.lua");
+
 /// Sets when each entry expires, for an operator.
 pub const EXPIRE: &str = include_str!("../expire.lua");

@@ -150,8 +150,8 @@ impl<'a> Batch<'a> {
         lost
     }
 
-    /// Records locks and completions after a wait; `shortfall` is set if they have not reached the
-    /// required replicas or disks in time. In that case a lock is refused, but a completion is
+    /// Records the answers after a wait; `shortfall` is set if their writes have not reached the
+    /// required replicas or disks in time. In that case a lock or a step is refused, but a completion is
     /// still answered as one, because the work it records is done. Returns the number of
     /// completions.
     fn record_confirmed(

@@ -214,13 +214,13 @@ impl RedisConfig {
         self
     }
 
-    /// Makes the store wait, before it answers a lock or a completion, until this many replicas
-    /// have it in memory (`WAIT`), so that a failover to one of them does not lose it. Default: no
+    /// Makes the store wait, before it answers a lock, a recorded step or a completion, until this many
+    /// replicas have it in memory (`WAIT`), so that a failover to one of them does not lose it. Default: no
     /// wait, because it costs a round trip to the replicas, and what a failover loses runs again
     /// with the same key.
     ///
     /// If fewer replicas have it in time, a lock is refused as [unavailable] and its attempt is
-    /// handed back; a completion is still acknowledged, and counted in [`RedisStore::shortfalls`].
+    /// handed back; a step is not recorded; a completion is still acknowledged, and counted in [`RedisStore::shortfalls`].
     /// An unavailable replica therefore stops the consumer. The timeout is added to the command
     /// timeout, and the limits on the command timeout apply to their sum.
     ///
@@ -236,7 +236,7 @@ impl RedisConfig {
         self
     }
 
-    /// Makes the store wait, before it answers a lock or a completion, until it is on the disk of
+    /// Makes the store wait, before it answers a lock, a recorded step or a completion, until it is on the disk of
     /// the primary and of this many replicas, which may be zero (`WAITAOF`). Requires Redis 7.2 or
     /// later with `appendonly yes`. Otherwise like [`with_wait`](Self::with_wait), which it
     /// replaces. Default: no wait.

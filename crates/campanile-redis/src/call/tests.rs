@@ -96,6 +96,10 @@ fn scripts() -> Vec<(Verb, Operation)> {
         (Verb::Cancel, Operation::Cancel { owner }),
         (Verb::GiveUp, Operation::GiveUp { grant, reason: "".into() }),
         (Verb::Redrive, Operation::Redrive { token: grant.token, force: false }),
+        (
+            Verb::RecordStep,
+            Operation::RecordStep { grant, name: "charge".into(), result: "ok".into() },
+        ),
     ]
 }
 
@@ -147,8 +151,12 @@ fn script_header_names_each_argument() {
                 .collect();
             assert_eq!(args[2], count.to_string().as_bytes(), "{verb:?}");
             let (items, details) = args[3 + count + leading.len()..].split_at(count);
+            let variable = match &operation {
+                Operation::RecordStep { name, result, .. } => name.len() + 4 + result.len(),
+                _ => 0,
+            };
             for item in items {
-                assert_eq!(item.len(), item_bytes, "{verb:?}");
+                assert_eq!(item.len(), item_bytes + variable, "{verb:?}");
             }
             // One argument each, although there are none.
             let expected = if verb == Verb::Acquire { count } else { 0 };
@@ -183,11 +191,12 @@ fn script_header_names_each_code_and_all_are_decoded() {
 }
 
 #[test]
-fn only_acquire_may_fail_when_out_of_memory() {
+fn only_acquire_and_record_step_may_fail_when_out_of_memory() {
     let texts = Scripts::default();
     for (verb, _) in scripts() {
         let text = &texts.get(verb).text;
-        assert_eq!(text.starts_with("#!lua flags=allow-oom\n"), verb != Verb::Acquire, "{verb:?}");
+        let may_fail = matches!(verb, Verb::Acquire | Verb::RecordStep);
+        assert_eq!(text.starts_with("#!lua flags=allow-oom\n"), !may_fail, "{verb:?}");
     }
 }
 
@@ -197,7 +206,7 @@ fn functions_of_several_scripts_are_equal() {
         let (_, rest) = text.split_once(&format!("local function {name}"))?;
         Some(rest.split_once("\nend\n").unwrap().0.to_owned())
     };
-    for (name, count) in [("state_of", 8), ("details_end", 4)] {
+    for (name, count) in [("state_of", 9), ("details_end", 4), ("split_steps", 5)] {
         let texts = scripts().into_iter().map(|(verb, _)| Scripts::default().get(verb).text);
         let texts = texts.chain([campanile_lua::EXPIRE]);
         let bodies: Vec<_> = texts.filter_map(|text| body(text, name)).collect();

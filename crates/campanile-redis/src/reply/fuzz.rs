@@ -67,7 +67,7 @@ fn command(key: &str, operation: Operation) -> Command {
 fn operation(selector: u8) -> (Verb, Operation) {
     let (token, owner) = (FencingToken::new(7).unwrap(), Owner::new(1).unwrap());
     let (grant, ttl) = (Grant { token, owner }, Duration::from_secs(30));
-    match selector % 8 {
+    match selector % 9 {
         0 => {
             let (fingerprint, floor, details) = (None, token, None);
             let max_attempts = 3;
@@ -85,6 +85,10 @@ fn operation(selector: u8) -> (Verb, Operation) {
         4 => (Verb::Release, Operation::Release { grant, ran: true }),
         5 => (Verb::Cancel, Operation::Cancel { owner }),
         6 => (Verb::GiveUp, Operation::GiveUp { grant, reason: "e".into() }),
-        _ => (Verb::Redrive, Operation::Redrive { token, force: true }),
+        7 => (Verb::Redrive, Operation::Redrive { token, force: true }),
+        _ => {
+            let (name, result) = ("s".into(), "r".into());
+            (Verb::RecordStep, Operation::RecordStep { grant, name, result })
+        }
     }
 }

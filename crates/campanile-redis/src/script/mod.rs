@@ -9,6 +9,7 @@ mod cancel;
 mod complete;
 mod fail;
 mod give_up;
+mod record_step;
 mod redrive;
 mod release;
 mod renew;
@@ -79,6 +80,10 @@ impl SharedArgs {
                 give_up::write_item(item, grant, reason);
                 after(Verb::GiveUp, State::Failed)
             }
+            Operation::RecordStep { grant, ref name, ref result } => {
+                record_step::write_item(item, grant, name, result);
+                after(Verb::RecordStep, State::Processing)
+            }
             Operation::Redrive { token, force } => {
                 redrive::write_item(item, token, force);
                 after(Verb::Redrive, State::Retrying)
@@ -126,6 +131,7 @@ pub(crate) fn default_reply(verb: Verb, command: &Command, now: std::time::Syste
         Verb::Release | Verb::Cancel => Reply::Released,
         Verb::GiveUp => Reply::GivenUp,
         Verb::Redrive => Reply::Reopened,
+        Verb::RecordStep => Reply::StepRecorded,
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Verb {
     GiveUp,
     /// `redrive.lua`
     Redrive,
+    /// `record_step.lua`
+    RecordStep,
 }
 
 /// A script, and the hash by which a server caches it.
@@ -37,7 +39,7 @@ impl Script {
 
 /// All scripts.
 #[derive(Clone, Debug)]
-pub(crate) struct Scripts([Script; 8]);
+pub(crate) struct Scripts([Script; 9]);
 
 impl Scripts {
     pub(crate) fn get(&self, verb: Verb) -> &Script {
@@ -61,6 +63,7 @@ impl Default for Scripts {
             campanile_lua::CANCEL,
             campanile_lua::GIVE_UP,
             campanile_lua::REDRIVE,
+            campanile_lua::RECORD_STEP,
         ];
         Self(texts.map(Script::new))
     }

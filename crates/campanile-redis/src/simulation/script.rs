@@ -58,6 +58,7 @@ impl<'a> ScriptCall<'a> {
             Verb::Release => Operation::Release { grant: grant(item), ran: item.get_u8() != 0 },
             Verb::Cancel => Operation::Cancel { owner: owner(item) },
             Verb::GiveUp => Operation::GiveUp { grant: grant(item), reason: text(item) },
+            Verb::RecordStep => record_step(item),
             Verb::Redrive => Operation::Redrive {
                 token: FencingToken::new(item.get_u64()).expect("a token"),
                 force: item.get_u8() != 0,
@@ -84,6 +85,7 @@ impl<'a> ScriptCall<'a> {
             Verb::Release | Verb::Cancel => reply == Replied::Released,
             Verb::GiveUp => reply == Replied::GivenUp,
             Verb::Redrive => reply == Replied::Reopened,
+            Verb::RecordStep => reply == Replied::StepRecorded,
         };
         let listed = (!is_usual).then(|| match &after {
             Some(entry) => Reply::Bulk(entry.to_bytes().to_vec()),
@@ -104,6 +106,13 @@ fn complete(item: &mut &[u8]) -> Operation {
     let reply =
         if has(true, true) || has(false, true) { Some(Bytes::copy_from_slice(item)) } else { None };
     Operation::Complete { grant, attempt, fingerprint, reply, details }
+}
+
+fn record_step(item: &mut &[u8]) -> Operation {
+    let grant = grant(item);
+    let (name, result) = item[1..].split_at(item[0].into());
+    let result = Bytes::copy_from_slice(&result[4..]);
+    Operation::RecordStep { grant, name: text(name), result }
 }
 
 /// Reads details after their length, as the first part of an entry's tail.

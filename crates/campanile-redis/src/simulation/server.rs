@@ -19,7 +19,7 @@ use crate::key::{parse_entry_key, write_entry_key};
 use crate::script::{Scripts, Verb};
 
 /// The scripts in the order of [`Verb`].
-const VERBS: [Verb; 8] = [
+const VERBS: [Verb; 9] = [
     Verb::Acquire,
     Verb::Renew,
     Verb::Complete,
@@ -28,6 +28,7 @@ const VERBS: [Verb; 8] = [
     Verb::Cancel,
     Verb::GiveUp,
     Verb::Redrive,
+    Verb::RecordStep,
 ];
 
 #[derive(Clone)]

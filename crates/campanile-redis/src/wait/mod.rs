@@ -18,7 +18,7 @@ pub(crate) use self::confirm::Shortfall;
 pub(crate) use self::pool::{ConnectionPool, PooledConnections};
 use crate::topology::Topology;
 
-/// The durability that a lock or a completion must reach before it is answered.
+/// The durability that a lock, a step or a completion must reach before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Durability {
     pub(crate) level: DurabilityLevel,
@@ -60,10 +60,16 @@ impl Durability {
         }
     }
 
-    /// Checks whether this answer must not be lost: a lock or a completion.
+    /// Checks whether this answer must not be lost: a lock, a step or a completion.
     pub(crate) fn applies_to(answer: &Result<Answer, StoreError>) -> bool {
         let reply = answer.as_ref().map(|answer| &answer.reply);
-        matches!(reply, Ok(Reply::Acquired { .. } | Reply::Exhausted { .. } | Reply::Completed))
+        matches!(
+            reply,
+            Ok(Reply::Acquired { .. }
+                | Reply::Exhausted { .. }
+                | Reply::StepRecorded
+                | Reply::Completed)
+        )
     }
 }
 
@@ -92,7 +98,12 @@ impl WaitState {
     /// Checks whether an answer to one of these commands may need a wait.
     pub(crate) fn applies_to(&self, commands: &[Command]) -> bool {
         commands.iter().any(|command| {
-            matches!(command.operation, Operation::Acquire { .. } | Operation::Complete { .. })
+            matches!(
+                command.operation,
+                Operation::Acquire { .. }
+                    | Operation::RecordStep { .. }
+                    | Operation::Complete { .. }
+            )
         })
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
             details: details(rng, owner),
         };
     }
-    match rng.u8(..65) {
+    match rng.u8(..75) {
         0..12 => Operation::Renew { grant: grant(rng, sources), ttl: duration(rng) },
         12..26 => {
             let grant = grant(rng, sources);
@@ -56,7 +56,19 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
         38..46 => Operation::Release { grant: grant(rng, sources), ran: rng.bool() },
         46..52 => Operation::Cancel { owner: acquirer(rng, sources) },
         52..59 => Operation::GiveUp { grant: grant(rng, sources), reason: text(rng) },
-        _ => Operation::Redrive { token: grant(rng, sources).token, force: rng.bool() },
+        59..65 => Operation::Redrive { token: grant(rng, sources).token, force: rng.bool() },
+        _ => {
+            let name = match rng.u8(..8) {
+                0 => "n".repeat(rng.usize(60..70)),
+                1 => String::new(),
+                _ => pick(rng, &["charge", "ship", "é"]).to_owned(),
+            };
+            let result = match rng.u8(..8) {
+                0 => vec![7; rng.usize(65_500..65_600)].into(),
+                _ => reply(rng),
+            };
+            Operation::RecordStep { grant: grant(rng, sources), name: name.into(), result }
+        }
     }
 }
 
@@ -95,8 +107,24 @@ pub(super) fn entry(rng: &mut Rng, now: u64) -> Vec<u8> {
     bytes
 }
 
-/// Draws a tail. The details before it often end too late, or with the tail.
+/// Draws a tail. The steps or details before it often end too late, or with the tail.
 fn put_tail(rng: &mut Rng, kind: u8, bytes: &mut Vec<u8>) {
+    if kind == 5 {
+        let steps = steps(rng);
+        let length = match rng.u8(..8) {
+            0 => steps.len() + 1 + rng.usize(..20),
+            1 => rng.usize(..=steps.len()),
+            _ => steps.len(),
+        };
+        bytes.put_u32(length.try_into().unwrap());
+        bytes.extend_from_slice(&steps);
+        if rng.u8(..8) > 0 {
+            let kind = rng.u8(..7);
+            bytes.put_u8(kind);
+            put_tail(rng, kind, bytes);
+        }
+        return;
+    }
     let after = reply(rng);
     if matches!(kind, 3 | 4) {
         let details = text(rng);
@@ -114,6 +142,20 @@ fn put_tail(rng: &mut Rng, kind: u8, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(details.as_bytes());
     }
     bytes.extend_from_slice(&after);
+}
+
+/// Draws encoded steps, some of which end too late.
+fn steps(rng: &mut Rng) -> Vec<u8> {
+    let mut steps = Vec::new();
+    for _ in 0..rng.usize(..4) {
+        let (name, result) = (pick(rng, &["charge", "ship", ""]), reply(rng));
+        let excess = usize::from(rng.u8(..8) == 0);
+        steps.put_u8(name.len() as u8);
+        steps.extend_from_slice(name.as_bytes());
+        steps.put_u32((result.len() + excess) as u32);
+        steps.extend_from_slice(&result);
+    }
+    steps
 }
 
 /// Draws a value that is not an entry but may be close to one.

@@ -45,6 +45,10 @@ async fn mixed_fleet_loses_nothing_but_details() {
             floor: FencingToken::ZERO,
         };
         let mut operation = draw::operation(&mut rng, &sources);
+        // No handler of a mixed fleet has steps.
+        if matches!(operation, Operation::RecordStep { .. }) {
+            continue;
+        }
         // Redrives come from a tool that is not older than the entries.
         let is_redrive = matches!(operation, Operation::Redrive { .. });
         let store = if is_redrive || rng.bool() { &after } else { &before };

@@ -116,6 +116,8 @@ pub(super) fn reply_kind(reply: &Reply) -> &'static str {
         Reply::Completed => "Completed",
         Reply::Retrying => "Retrying",
         Reply::Released => "Released",
+        Reply::StepRecorded => "StepRecorded",
+        Reply::StepTooLarge => "StepTooLarge",
         Reply::GivenUp => "GivenUp",
         Reply::Reopened => "Reopened",
         Reply::Settled(State::Processing) => "Settled(P)",
@@ -129,4 +131,4 @@ pub(super) fn reply_kind(reply: &Reply) -> &'static str {
 }
 
 /// The number of names.
-pub(super) const REPLY_KINDS: usize = 19;
+pub(super) const REPLY_KINDS: usize = 21;

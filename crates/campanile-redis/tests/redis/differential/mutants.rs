@@ -84,10 +84,17 @@ fn mutants_of_acquired_details_are_detected() {
         ("details == '' and head or head_of_details", "head"),
         // Details that are too short are read.
         ("return last <= #entry and last or nil", "return last"),
-        (" or #entry < 46 then", " or #entry < 45 then"),
+        ("#entry <= first then", "#entry < first then"),
         // Details to the end of the tail are not read.
         ("return last <= #entry", "return last < #entry"),
-        ("#entry < 46", "#entry < 47"),
+        ("#entry <= first", "#entry <= first + 1"),
+        // The steps are dropped, or moved behind the details, or are read although they cannot be.
+        ("if steps == '' then return replaced, tail end", "if true then return replaced, tail end"),
+        (
+            "return char(STEPS_AND_TAIL), steps .. replaced .. tail",
+            "return replaced, tail .. steps",
+        ),
+        ("last >= #entry then return", "last > #entry then return"),
     ] {
         assert_detected(Verb::Acquire, campanile_lua::ACQUIRE, &[change]);
     }
@@ -100,18 +107,22 @@ fn mutants_of_failed_details_are_detected() {
     {
         for change in [
             // The details are dropped.
-            ("local last = details_end(entry)\n      kind", "local last\n      kind"),
-            ("sub(entry, 45, last) .. text or text", "text"),
+            ("local last = details_end(entry, before, first)\n", "local last\n"),
+            ("sub(entry, first, last) .. text or text", "text"),
             // The error is dropped.
-            ("sub(entry, 45, last) .. text or text", "sub(entry, 45, last) or text"),
+            ("sub(entry, first, last) .. text or text", "sub(entry, first, last) or text"),
             // The previous error or reply is kept.
-            ("sub(entry, 45, last) .. text or", "sub(entry, 45) .. text or"),
+            ("sub(entry, first, last) .. text or", "sub(entry, first) .. text or"),
             // The kind does not say what is there.
             ("kind = last and DETAILS_AND_ERROR or ERROR", "kind = ERROR"),
             ("kind = last and DETAILS_AND_ERROR or ERROR", "kind = DETAILS_AND_ERROR"),
             ("kind = last and DETAILS_AND_ERROR or ERROR", "if not last then kind = ERROR end"),
             // Details that are too short are read.
             ("return last <= #entry and last or nil", "return last"),
+            // The steps are dropped, or those that cannot be read are kept.
+            ("if steps ~= '' then kind", "if false then kind"),
+            ("last >= #entry then return", "last > #entry then return"),
+            ("if last == 48 or ", "if "),
         ] {
             assert_detected(verb, script, &[change]);
         }
@@ -122,7 +133,7 @@ fn mutants_of_failed_details_are_detected() {
 fn mutants_of_redriven_details_are_detected() {
     for change in [
         // The reply is kept.
-        ("kind, tail = DETAILS_AND_ERROR, sub(entry, 45, last)", "kind = DETAILS_AND_ERROR"),
+        ("kind, tail = DETAILS_AND_ERROR, sub(entry, first, last)", "kind = DETAILS_AND_ERROR"),
         ("if last and kind == DETAILS_AND_REPLY then", "if false then"),
         // The error, or the details, are dropped.
         ("if last and kind == DETAILS_AND_REPLY then", "if last then"),
@@ -131,7 +142,34 @@ fn mutants_of_redriven_details_are_detected() {
         // A tail that cannot be read is kept.
         ("elseif not last and kind ~= ERROR then", "elseif kind < ERROR or kind == 2 then"),
         ("return last <= #entry and last or nil", "return last"),
+        // The steps are dropped.
+        ("if steps ~= '' then kind", "if false then kind"),
     ] {
         assert_detected(Verb::Redrive, campanile_lua::REDRIVE, &[change]);
+    }
+}
+
+#[test]
+fn mutants_of_recorded_steps_are_detected() {
+    for change in [
+        // A stale holder records a step.
+        (" and sub(entry, 9, 24) == sub(done, 1, 16)", ""),
+        // So does one whose entry is settled.
+        ("state == PROCESSING and", "state and"),
+        // The last result is kept, or a second one.
+        ("is_recorded = has_step(steps, sub(done, 18, 17 + name_len))", "is_recorded = false"),
+        // Steps exceed their limits, or those at a limit are refused.
+        ("name_len <= MAX_NAME and ", ""),
+        ("name_len <= MAX_NAME", "name_len < MAX_NAME"),
+        (" and #all <= MAX_STEPS", ""),
+        // Earlier steps, or what is behind them, are dropped.
+        ("local all = sub(steps, 5) .. ", "local all = "),
+        (".. all .. char(kind) .. sub(entry, first)", ".. all .. char(0)"),
+        // Steps that cannot be read are searched.
+        ("if last > #steps then return nil end", ""),
+        ("if result_len_at + 3 > #steps then", "if result_len_at + 2 > #steps then"),
+        ("last >= #entry then return", "last > #entry then return"),
+    ] {
+        assert_detected(Verb::RecordStep, campanile_lua::RECORD_STEP, &[change]);
     }
 }
