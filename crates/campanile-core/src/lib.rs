@@ -62,8 +62,8 @@ pub use self::handler::{Handler, handler};
 pub use self::human_duration::HumanDuration;
 pub use self::key::{IdempotencyKey, IntoKey, KeyExtractor};
 #[doc(hidden)]
-pub use self::lock::{Completion, LockControl};
-pub use self::lock::{LockHandle, LostFuture};
+pub use self::lock::{Completion, LockControl, RecordSteps, Recording};
+pub use self::lock::{LockHandle, LostFuture, StepError};
 pub use self::namespace::Namespace;
 pub use self::operation::{Command, Operation, Retention};
 pub use self::outcome::{Duplicate, GivenUp, Outcome, WithoutLock};

@@ -132,8 +132,8 @@ impl<E, C> IdempotencyLayer<E, C> {
         IdempotencyLayer { policies, settings, key, codec: Arc::new(codec) }
     }
 
-    /// Encrypts the replies that are kept, and decrypts them for duplicates. Default: replies are
-    /// kept as the codec encodes them.
+    /// Encrypts the replies that are kept and the results of steps, and decrypts them for duplicates and
+    /// later attempts. Default: replies are kept as the codec encodes them, and results as JSON.
     pub fn with_reply_encryption(mut self, cipher: impl ReplyCipher) -> Self {
         self.policies_mut().cipher = Some(Arc::new(cipher));
         self

@@ -58,6 +58,7 @@ pub mod policy;
 pub mod reply;
 mod runner;
 mod service;
+mod steps;
 pub mod store;
 mod telemetry;
 mod transactional;

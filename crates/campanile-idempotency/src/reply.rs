@@ -49,7 +49,8 @@ pub trait ReplyCodec<T> {
     fn decode(&self, bytes: Bytes) -> Result<Option<T>, BoxError>;
 }
 
-/// Encrypts and decrypts replies, so that they are not readable in the store; see
+/// Encrypts and decrypts replies and the results of [steps](campanile_core::LockHandle::step), so that they
+/// are not readable in the store; see
 /// [`IdempotencyLayer::with_reply_encryption`](crate::IdempotencyLayer::with_reply_encryption).
 ///
 /// Authenticate the namespace and the key together with the reply, so that an attacker with write
@@ -98,11 +99,11 @@ pub trait ReplyCodec<T> {
 /// # }
 /// ```
 pub trait ReplyCipher: Send + Sync + 'static {
-    /// Encrypts an encoded reply.
+    /// Encrypts an encoded reply, or the name and the result of a step.
     ///
     /// # Errors
-    /// On an error, the entry is completed without a reply and a warning is logged. The reply is
-    /// never kept in plain text.
+    /// On an error, the entry is completed without a reply and a warning is logged, or the step is not
+    /// recorded, which is an error of the handler. Nothing is kept in plain text.
     fn seal(
         &self,
         namespace: &Namespace,
@@ -113,7 +114,8 @@ pub trait ReplyCipher: Send + Sync + 'static {
     /// Decrypts the result of [`seal`](Self::seal).
     ///
     /// # Errors
-    /// On an error, the duplicate is answered without a reply, and a warning is logged.
+    /// On an error, the duplicate is answered without a reply, and a warning is logged, or the step fails
+    /// without running.
     fn open(
         &self,
         namespace: &Namespace,

@@ -157,7 +157,8 @@ pub mod key {
 /// Locks: as a handler sees them, as an error returns them, and the keeper that renews them.
 pub mod lock {
     pub use campanile_core::{
-        CarryLock, Clock, FencingToken, LockHandle, LockLost, LostCause, LostFuture, WithLock,
+        CarryLock, Clock, FencingToken, LockHandle, LockLost, LostCause, LostFuture, StepError,
+        WithLock,
     };
     pub use campanile_idempotency::{
         HeldLock, IntoKeeper, LockKeeper, SettledFuture, Settling, ShutdownReport,
@@ -214,7 +215,7 @@ pub mod redis {
 pub mod store {
     pub use campanile_core::{
         Answer, Command, Details, DetailsBuilder, Entry, ExpireOutcome, Grant, Operation, Owner,
-        Reply, Retention, State, StoreKey, TraceContext, Unreadable, expire, limits, step,
+        Reply, Retention, State, Steps, StoreKey, TraceContext, Unreadable, expire, limits, step,
     };
     pub use campanile_idempotency::{
         BoxStore, Cached, EntryStore, ExpireStore, Found, InspectStore, Inspection, MemoryStore,

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use super::{Completion, HELD, Inner, LockHandle, decode_cause, nanos};
+use super::step::LockSteps;
+use super::{Completion, HELD, Inner, LockHandle, RecordSteps, decode_cause, nanos};
 use crate::clock::Clock;
 use crate::key::DerivationSecret;
 use crate::wakers::Wakers;
-use crate::{Grant, IdempotencyKey, LockLost, LostCause, StoreKey};
+use crate::{Grant, IdempotencyKey, LockLost, LostCause, Steps, StoreKey};
 
 /// Changes the state of a [`LockHandle`]: renews it, declares it lost, or marks its entry as completed.
 ///
@@ -22,12 +23,14 @@ pub struct LockControl(LockHandle);
 
 impl LockControl {
     /// Creates a lock that is granted until this deadline, by this clock.
+    #[expect(clippy::too_many_arguments, reason = "each is a different property of the lock")]
     pub fn new(
         store_key: StoreKey,
         key: IdempotencyKey,
         derivation_secret: Option<DerivationSecret>,
         grant: Grant,
         attempt: u32,
+        steps: Option<Steps>,
         clock: Clock,
         deadline: Duration,
     ) -> Self {
@@ -43,12 +46,18 @@ impl LockControl {
             is_effect_possible: AtomicBool::new(false),
             wakers: Wakers::default(),
             completion: OnceLock::new(),
+            steps: LockSteps::new(steps),
         })))
     }
 
     /// Returns the lock as the handler sees it.
     pub fn lock_handle(&self) -> &LockHandle {
         &self.0
+    }
+
+    /// Sets what records the steps of the handler, before it is called.
+    pub fn set_step_recorder(&self, recorder: Weak<dyn RecordSteps>) {
+        self.inner().steps.set_recorder(recorder);
     }
 
     /// Moves the deadline after a confirmed renewal. The deadline never moves back, and a lost lock

@@ -2,6 +2,8 @@
 
 mod control;
 mod lost;
+mod step;
+mod step_error;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -10,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
+use self::step::LockSteps;
 use crate::clock::Clock;
 use crate::key::{self, DerivationSecret};
 use crate::wakers::Wakers;
@@ -19,6 +22,8 @@ use crate::{
 
 pub use self::control::LockControl;
 pub use self::lost::LostFuture;
+pub use self::step::{RecordSteps, Recording};
+pub use self::step_error::StepError;
 
 /// The lock under which a request is processed, as its handler sees it. Cheap to clone.
 ///
@@ -45,6 +50,7 @@ struct Inner {
     wakers: Wakers,
     /// Boxed, because it is rarely set.
     completion: OnceLock<Box<Completion>>,
+    steps: LockSteps,
 }
 
 /// How an entry was completed together with the handler's effect, without the keeper.
@@ -229,7 +235,7 @@ pub(crate) mod tests {
         let seconds = clock.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
         let grant = Grant { token: FencingToken::new(7).unwrap(), owner: Owner::new(1).unwrap() };
-        LockControl::new(store_key, key, None, grant, 3, clock, Duration::from_secs(10))
+        LockControl::new(store_key, key, None, grant, 3, None, clock, Duration::from_secs(10))
     }
 
     /// A lock that is held for ten seconds of a clock that stands still.

@@ -122,6 +122,8 @@ attribute! {
         Acquire = "acquire",
         /// Keeps a lock.
         Renew = "renew",
+        /// Records a step of a handler.
+        RecordStep = "record_step",
         /// Settles an attempt, or cancels an acquire.
         Settle = "settle",
     }

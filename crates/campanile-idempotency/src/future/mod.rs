@@ -20,7 +20,7 @@ use tower_service::Service;
 
 use self::acquisition::handle_acquisition;
 use self::failure::handle_failure;
-pub(crate) use self::replies::encode_reply;
+pub(crate) use self::replies::{catch_panic, encode_reply};
 use self::running::Running;
 use self::state::{AfterSettle, AheadOfTurn, ResponseState, ResponseStateProj};
 use crate::error::{IdempotencyError, Panicked};

@@ -80,7 +80,7 @@ pub(super) fn decode_reply<T, C: ReplyCodec<T>>(
     })
 }
 
-fn catch_panic<T>(call: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
+pub(crate) fn catch_panic<T>(call: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
     catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|_| Err("the codec or cipher panicked".into()))
 }

@@ -30,6 +30,8 @@ impl Running {
         interrupt: Option<Interrupt>,
         policies: Arc<Policies>,
     ) -> Self {
+        let recorder = Arc::downgrade(&policies);
+        held.control().set_step_recorder(recorder);
         if !policies.rolls_back {
             held.control().set_effect_possible();
         }

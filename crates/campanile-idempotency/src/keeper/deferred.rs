@@ -12,6 +12,7 @@ use super::request::{AcquireRequest, Acquisition, LockKey, SettleResult, Settlem
 use super::results::ResultRef;
 use super::shared::{KeeperHandle, KeeperShared};
 use super::slot::Slot;
+use super::steps::{PendingSteps, StepResult};
 use crate::store::StoreError;
 
 /// Sends, wakes and drops run code of the caller (a waker, a `Drop`) or of the application (a log
@@ -42,6 +43,9 @@ pub(super) enum Deferred {
     LogCompletionRefused(Box<LockEvents>),
     LogCompletionPending(Box<LockEvents>, Option<StoreError>),
     LogCompletionFailed(Box<LockEvents>, StoreError),
+    SendStepResult(oneshot::Sender<StepResult>, StepResult),
+    /// Steps that are not recorded, because the attempt has ended.
+    DropSteps(PendingSteps),
     /// A call that took too long.
     Abort(AbortHandle),
     NotifyShutdown(oneshot::Sender<()>),
@@ -90,6 +94,8 @@ impl Deferred {
             Self::LogRenewalFailure(error) => {
                 tracing::debug!(%error, "failed to renew lock; retrying")
             }
+            Self::SendStepResult(reply, result) => drop(reply.send(result)),
+            Self::DropSteps(steps) => drop(steps),
             Self::Abort(call) => call.abort(),
             Self::NotifyShutdown(done) => drop(done.send(())),
         }

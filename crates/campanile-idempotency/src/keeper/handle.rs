@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
 use campanile_core::{
     Clock, ConfigError, Details, Fingerprint, Interrupt, LockControl, LockHandle, TraceContext,
 };
@@ -17,6 +18,7 @@ use super::instance;
 use super::request::{AcquireRequest, Acquisition, LockKey, LockSettings};
 use super::shared::{KeeperHandle, KeeperShared};
 use super::slot::new_nonce;
+use super::steps::StepResult;
 use crate::store::Store;
 
 /// A handle to the keeper of all locks that its layers hold. Cheap to clone. The layers of a
@@ -148,6 +150,20 @@ impl LockKeeper {
         };
         self.handle.update(|state| state.acquire(acquire));
         acquiring
+    }
+
+    /// Starts to record a step of the handler under its lock. If the attempt ends before, the sender is
+    /// dropped.
+    pub(crate) fn record_step(
+        &self,
+        lock: &LockHandle,
+        name: &str,
+        result: Bytes,
+    ) -> oneshot::Receiver<StepResult> {
+        let (reply, recording) = oneshot::channel();
+        let key = (lock.store_key(), lock.grant());
+        self.handle.update(|state| state.record_step(key, name.into(), result, reply));
+        recording
     }
 
     pub(crate) fn control(&self, lock: &LockHandle) -> Option<LockControl> {

@@ -17,6 +17,8 @@
 //!   without a command to the store.
 //! * **One command per key at a time.** A settlement is sent after the previous renewal was
 //!   answered.
+//! * **Steps.** The record of a handler's step is sent as a command of the lock, and repeated while the
+//!   lock has time for another try.
 //! * **Settling until answered.** A completion is repeated if its reply was lost; only the store's
 //!   answer decides.
 //! * **Bounds.** While the store is unavailable, the state of abandoned requests is bounded. At the
@@ -37,6 +39,7 @@ mod settled;
 mod shared;
 mod slot;
 mod state;
+mod steps;
 mod timers;
 
 pub use self::handle::{IntoKeeper, LockKeeper, ShutdownReport};
@@ -45,3 +48,4 @@ pub use self::held::{HeldLock, Settling};
 pub(crate) use self::request::{Acquisition, LockKey, LockSettings, Settlement};
 pub use self::settled::SettledFuture;
 pub(crate) use self::settled::wait_at_most;
+pub(crate) use self::steps::RecordError;

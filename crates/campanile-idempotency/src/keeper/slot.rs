@@ -6,7 +6,7 @@ use std::time::Duration;
 use campanile_core::telemetry::StoreOperation;
 use campanile_core::{
     Clock, Command, Details, FencingToken, Fingerprint, Grant, IdempotencyKey, Interrupt,
-    LockControl, LockLost, LostCause, Operation, Owner,
+    LockControl, LockLost, LostCause, Operation, Owner, Steps,
 };
 use tokio::sync::oneshot;
 
@@ -16,6 +16,7 @@ use super::request::{
 };
 use super::results::{CachedAnswer, CachedResult, RecentResults};
 use super::settled::SettledFuture;
+use super::steps::{PendingStep, PendingSteps};
 use crate::telemetry::LayerMetrics;
 
 /// One acquisition of a key. While the slot exists, this keeper does not acquire the key again, and
@@ -86,6 +87,8 @@ pub(super) struct HeldGrant {
     pub(super) hold_until: Duration,
     /// Whether the loss of the lock was detected.
     pub(super) is_lost: bool,
+    /// The steps that the handler waits to have recorded.
+    pub(super) steps: PendingSteps,
 }
 
 #[derive(Debug)]
@@ -103,6 +106,7 @@ pub(super) struct SettlingGrant {
 pub(super) enum CommandKind {
     Acquire,
     Renew,
+    RecordStep,
     Settle,
     Cancel,
 }
@@ -113,6 +117,7 @@ impl CommandKind {
         match self {
             Self::Acquire => StoreOperation::Acquire,
             Self::Renew => StoreOperation::Renew,
+            Self::RecordStep => StoreOperation::RecordStep,
             Self::Settle | Self::Cancel => StoreOperation::Settle,
         }
     }
@@ -184,7 +189,11 @@ impl Slot {
         matches!(&self.phase, Phase::Acquiring { reply, was_sent: false } if reply.is_closed())
     }
 
-    pub(super) fn next_command(&self, floor: FencingToken) -> Option<(CommandKind, Command)> {
+    pub(super) fn next_command(
+        &self,
+        floor: FencingToken,
+        now: Duration,
+    ) -> Option<(CommandKind, Command)> {
         let (kind, operation) = match &self.phase {
             Phase::Acquiring { .. } if self.is_abandoned() => return None,
             Phase::Acquiring { .. } => (
@@ -199,9 +208,13 @@ impl Slot {
                 },
             ),
             Phase::Held(held) if held.control.cause().is_some() => return None,
-            Phase::Held(held) => {
-                (CommandKind::Renew, Operation::Renew { grant: held.grant, ttl: self.settings.ttl })
-            }
+            Phase::Held(held) => match held.due_step(now) {
+                Some(step) => (CommandKind::RecordStep, step.operation(held.grant)),
+                None => (
+                    CommandKind::Renew,
+                    Operation::Renew { grant: held.grant, ttl: self.settings.ttl },
+                ),
+            },
             Phase::Settling(settling) => (CommandKind::Settle, settling.operation(self)?),
             Phase::Cancelling { .. } => {
                 (CommandKind::Cancel, Operation::Cancel { owner: self.owner })
@@ -231,6 +244,7 @@ impl HeldGrant {
         slot: &Slot,
         token: FencingToken,
         attempt: u16,
+        steps: Option<Steps>,
         sent: Duration,
         clock: &Clock,
     ) -> Self {
@@ -245,6 +259,7 @@ impl HeldGrant {
                 slot.settings.derivation_secret.clone(),
                 grant,
                 attempt.into(),
+                steps,
                 clock.clone(),
                 deadline,
             ),
@@ -253,12 +268,18 @@ impl HeldGrant {
             renew_at: renew_at(sent, ttl),
             hold_until: sent + max_hold,
             is_lost: false,
+            steps: PendingSteps::default(),
         }
     }
 
     pub(super) fn extend(&mut self, sent: Duration, ttl: Duration) {
         self.control.renewed(deadline(sent, ttl));
         self.renew_at = renew_at(sent, ttl);
+    }
+
+    /// The step to record now. A renewal that is due comes first, so that steps do not delay it.
+    pub(super) fn due_step(&self, now: Duration) -> Option<&PendingStep> {
+        self.steps.front().filter(|step| step.send_at <= now && now < self.renew_at)
     }
 
     /// Notes that the lock is lost, and counts the first loss.
@@ -269,12 +290,13 @@ impl HeldGrant {
     }
 
     /// Computes when to check the lock next, or `None` once it is lost.
-    pub(super) fn next_check(&self, is_renewing: bool) -> Option<Duration> {
+    pub(super) fn next_check(&self, has_command: bool) -> Option<Duration> {
         if self.is_lost || self.control.cause().is_some() {
             return None;
         }
         let result = self.control.deadline().min(self.hold_until);
-        Some(if is_renewing { result } else { result.min(self.renew_at) })
+        let steps = self.steps.front().map_or(Duration::MAX, |step| step.send_at);
+        Some(if has_command { result } else { result.min(self.renew_at).min(steps) })
     }
 }
 

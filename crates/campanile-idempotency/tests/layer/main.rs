@@ -26,6 +26,7 @@ mod replies;
 mod request_types;
 mod sharing;
 mod simulation;
+mod steps;
 mod transactional;
 mod turns;
 mod waiting;

@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use campanile_core::telemetry::DuplicateCause;
-use campanile_core::{Answer, FencingToken, Reply};
+use campanile_core::{Answer, FencingToken, Reply, Steps};
 use tokio::sync::oneshot;
 
 use super::bounds::{MAX_IN_DOUBT, overloaded_error};
@@ -87,13 +87,13 @@ impl KeeperState {
             unreachable!("only an acquiring slot has sent an acquire");
         };
         let outcome = match answer.map(|answer| answer.reply) {
-            Ok(Reply::Acquired { token, attempt, .. }) => {
-                return self.grant_lock(sent, token, attempt, reply, None);
+            Ok(Reply::Acquired { token, attempt, steps }) => {
+                return self.grant_lock(sent, (token, attempt, steps), reply, None);
             }
             Ok(Reply::Exhausted { token, attempt, give_ups, last_error }) => {
                 let (attempts, give_ups) = (attempt.into(), give_ups.into());
                 let giving_up = Some(GiveUp { attempts, give_ups, last_error });
-                return self.grant_lock(sent, token, attempt, reply, giving_up);
+                return self.grant_lock(sent, (token, attempt, None), reply, giving_up);
             }
             Ok(Reply::Locked { remaining }) => {
                 let poll_interval = (ttl / 3).mul_f64(0.9 + 0.2 * fastrand::f64());
@@ -133,14 +133,13 @@ impl KeeperState {
     fn grant_lock(
         &mut self,
         sent: Sent,
-        token: FencingToken,
-        attempt: u16,
+        (token, attempt, steps): (FencingToken, u16, Option<Steps>),
         reply: oneshot::Sender<Acquisition>,
         giving_up: Option<GiveUp>,
     ) {
         let index = sent.slot;
         let slot = &mut self.slots[index];
-        let held = HeldGrant::new(slot, token, attempt, sent.at, &self.clock);
+        let held = HeldGrant::new(slot, token, attempt, steps, sent.at, &self.clock);
         let next = held.next_check(false);
         let control = held.control.clone();
         slot.phase = Phase::Held(held);

@@ -39,7 +39,12 @@ impl KeeperState {
         slot.command = CommandState::Queued;
         let ttl = slot.settings.ttl;
         match &slot.phase {
-            Phase::Held(_) => self.enqueue(QueueName::Renewals, index),
+            Phase::Held(held) => match held.due_step(self.clock.now()) {
+                None => self.enqueue(QueueName::Renewals, index),
+                // The handler waits for it.
+                Some(step) if step.tries == 0 => self.queues.callers.push_back(index),
+                Some(_) => self.enqueue(QueueName::Background, index),
+            },
             // The first try failed, possibly because of the caller's runtime.
             Phase::Settling(settling) if settling.tries > 0 => {
                 self.enqueue(QueueName::Background, index);
@@ -220,7 +225,7 @@ impl KeeperState {
             let Some(slot) = slot.filter(|slot| slot.command == CommandState::Queued) else {
                 continue;
             };
-            let Some((kind, command)) = slot.next_command(self.floor) else {
+            let Some((kind, command)) = slot.next_command(self.floor, at) else {
                 slot.command = CommandState::Idle;
                 // A lost lock keeps its slot until its holder ends.
                 if !matches!(slot.phase, Phase::Held(_)) {

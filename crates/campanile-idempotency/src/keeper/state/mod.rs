@@ -9,6 +9,7 @@ mod cancel;
 mod dispatch;
 mod renew;
 mod settle;
+mod steps;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -229,6 +230,7 @@ impl KeeperState {
         match sent.kind {
             CommandKind::Acquire => self.handle_acquire_answer(sent, answer),
             CommandKind::Renew => self.handle_renew_answer(sent, answer),
+            CommandKind::RecordStep => self.handle_step_answer(sent.slot, answer),
             CommandKind::Settle => self.handle_settle_answer(sent.slot, answer),
             CommandKind::Cancel => self.handle_cancel_answer(sent.slot, answer),
         }

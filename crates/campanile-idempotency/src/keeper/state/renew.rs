@@ -50,7 +50,7 @@ impl KeeperState {
             self.lose_lock(index, cause);
         } else if now >= held.hold_until {
             self.lose_lock(index, LostCause::MaxHold);
-        } else if now >= held.renew_at {
+        } else if now >= held.renew_at || held.due_step(now).is_some() {
             self.queue_command(index);
         }
         let slot = &self.slots[index];
@@ -59,7 +59,7 @@ impl KeeperState {
         }
     }
 
-    fn lose_lock(&mut self, index: usize, cause: LostCause) {
+    pub(super) fn lose_lock(&mut self, index: usize, cause: LostCause) {
         let slot = &mut self.slots[index];
         if let Phase::Held(held) = &mut slot.phase {
             held.set_lost(cause, &slot.settings.metrics);

@@ -41,6 +41,7 @@ impl KeeperState {
             self.deferred.push(Deferred::LoseLock(held.control.clone(), cause, events));
         }
         let (grant, attempt) = (held.grant, held.attempt);
+        self.deferred.extend(held.steps.take().map(Deferred::DropSteps));
         match settlement {
             Settlement::Expire => return self.remove_when_idle(index),
             Settlement::Completed(Completion { reply, at }) => {

@@ -1,0 +1,181 @@
+//! Steps of a handler, with results that later attempts use.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{LockHandle, StepError};
+use crate::limits::MAX_STEP_NAME_BYTES;
+use crate::{BoxError, Steps};
+
+impl LockHandle {
+    /// Runs a step of the handler once for the key. Its result is recorded in the key's entry before
+    /// this method returns, and a later attempt gets the result from there instead of running the step
+    /// again.
+    ///
+    /// ```
+    /// use campanile_core::{BoxError, LockHandle};
+    ///
+    /// # async fn reserve() -> Result<u64, BoxError> { Ok(1) }
+    /// # async fn charge(_reservation: u64) -> Result<String, BoxError> { Ok("ch-1".into()) }
+    /// async fn handle(lock: &LockHandle) -> Result<String, BoxError> {
+    ///     let reservation = lock.step("reserve", reserve).await?;
+    ///     // if the process dies here, the next attempt does not reserve again
+    ///     lock.step("charge", async || charge(reservation).await).await
+    /// }
+    /// ```
+    ///
+    /// A step may still run twice: if the process dies after the effect of the step and before the
+    /// result is recorded, or if the store loses the entry. So each step should have one effect, as its
+    /// last action. A receiver that deduplicates by a [derived key](Self::derive) makes a second run
+    /// harmless.
+    ///
+    /// # Names
+    /// Results are found by name, from 1 to 64 bytes, and not by the order of the steps. A name can be used
+    /// once by a handler. If a step is renamed, the next attempt of a key that has a result under the
+    /// old name runs it again. A result without a step is ignored. Give a step another name if the type
+    /// of its result changes.
+    ///
+    /// # Results
+    /// Results are stored as JSON, and encrypted if replies are. All steps of a key together take at
+    /// most [64 KiB](crate::limits::MAX_STEPS_BYTES), with their names and five bytes for each. They are
+    /// kept as long as the entry of a key that is not completed, also over a redrive, and dropped when
+    /// the key is completed.
+    ///
+    /// # Cost
+    /// One command to the store for a step that runs, and none for a step that has a result.
+    ///
+    /// # Errors
+    /// The error of the step itself, of which nothing is recorded, or a [`StepError`], converted. Return
+    /// either from the handler.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before the result is recorded, the next attempt may run the step again.
+    pub async fn step<T, E>(
+        &self,
+        name: &str,
+        run: impl AsyncFnOnce() -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: From<StepError>,
+    {
+        if let Some(result) = self.begin_step(name)? {
+            return Ok(result);
+        }
+        let result = run().await?;
+        let encoded = encode(name, &result)?;
+        self.start_recording(name, encoded.clone())?.await?;
+        self.0.steps.state().recorded.push((name.into(), encoded));
+        Ok(result)
+    }
+
+    /// Begins a step. Returns the result that is recorded for it.
+    fn begin_step<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, StepError> {
+        if name.is_empty() || name.len() > MAX_STEP_NAME_BYTES {
+            return Err(StepError::InvalidName { name: name.into() });
+        }
+        self.check().map_err(StepError::LockLost)?;
+        let recorder = self.0.steps.recorder()?;
+        let unreadable = |source| StepError::Unreadable { name: name.into(), source };
+        let own = self.0.steps.state().begin(name)?;
+        let encoded = match own {
+            Some(encoded) => Some(encoded),
+            None => {
+                let stored = self.0.steps.earlier.as_ref().and_then(|steps| steps.get(name));
+                let opened = stored.map(|stored| recorder.open(self, name, stored));
+                opened.transpose().map_err(unreadable)?
+            }
+        };
+        let decode = |encoded: Bytes| serde_json::from_slice(&encoded);
+        encoded.map(decode).transpose().map_err(|error| unreadable(error.into()))
+    }
+
+    fn start_recording(&self, name: &str, encoded: Bytes) -> Result<Recording, StepError> {
+        self.check().map_err(StepError::LockLost)?;
+        Ok(self.0.steps.recorder()?.record(self, name, encoded))
+    }
+
+    /// Permits the handler, which is called again in the same attempt, to use its names again. It gets the
+    /// results of the previous call.
+    #[doc(hidden)]
+    pub fn restart_steps(&self) {
+        self.0.steps.state().begun.clear();
+    }
+}
+
+fn encode<T: Serialize>(name: &str, result: &T) -> Result<Bytes, StepError> {
+    let not_recorded = |error: serde_json::Error| StepError::NotRecorded {
+        name: name.into(),
+        source: error.into(),
+    };
+    serde_json::to_vec(result).map(Bytes::from).map_err(not_recorded)
+}
+
+/// The steps of the attempt for which a lock is held.
+pub(super) struct LockSteps {
+    /// What earlier attempts have recorded.
+    earlier: Option<Steps>,
+    recorder: OnceLock<Weak<dyn RecordSteps>>,
+    state: Mutex<StepState>,
+}
+
+#[derive(Default)]
+struct StepState {
+    /// The names that the handler has used.
+    begun: Vec<Box<str>>,
+    /// The results that this attempt has recorded.
+    recorded: Vec<(Box<str>, Bytes)>,
+}
+
+impl LockSteps {
+    pub(super) fn new(earlier: Option<Steps>) -> Self {
+        Self { earlier, recorder: OnceLock::new(), state: Mutex::default() }
+    }
+
+    pub(super) fn set_recorder(&self, recorder: Weak<dyn RecordSteps>) {
+        // A lock has one handler.
+        let _ = self.recorder.set(recorder);
+    }
+
+    fn recorder(&self) -> Result<Arc<dyn RecordSteps>, StepError> {
+        self.recorder.get().and_then(Weak::upgrade).ok_or(StepError::NoHandler)
+    }
+
+    fn state(&self) -> MutexGuard<'_, StepState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StepState {
+    /// Notes that a name is used. Returns the result if this attempt has recorded it.
+    fn begin(&mut self, name: &str) -> Result<Option<Bytes>, StepError> {
+        if self.begun.iter().any(|begun| **begun == *name) {
+            return Err(StepError::Repeated { name: name.into() });
+        }
+        self.begun.push(name.into());
+        let mut found = self.recorded.iter().filter(|(recorded, _)| **recorded == *name);
+        Ok(found.next().map(|(_, encoded)| encoded.clone()))
+    }
+}
+
+/// The pending record of a step.
+#[doc(hidden)]
+pub type Recording = Pin<Box<dyn Future<Output = Result<(), StepError>> + Send>>;
+
+/// Records the steps of a layer's locks.
+#[doc(hidden)]
+pub trait RecordSteps: Send + Sync {
+    /// Records the encoded result of a step under this lock.
+    fn record(&self, lock: &LockHandle, name: &str, result: Bytes) -> Recording;
+
+    /// Finds the encoded result in what the entry has for the step.
+    ///
+    /// # Errors
+    /// If the result cannot be decrypted.
+    fn open(&self, lock: &LockHandle, name: &str, stored: Bytes) -> Result<Bytes, BoxError>;
+}

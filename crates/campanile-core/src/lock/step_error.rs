@@ -1,0 +1,97 @@
+//! The error of a handler's step.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::limits::{MAX_STEP_NAME_BYTES, MAX_STEPS_BYTES};
+use crate::{BoxError, LockLost};
+
+/// The error of [`LockHandle::step`](crate::LockHandle::step), besides that of the step itself.
+///
+/// By default, the attempt has failed and is retried, except that [`TooLarge`](Self::TooLarge) is
+/// permanent: the step would run in each attempt.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StepError {
+    /// The lock is not that of a running handler: it is held to publish a dead letter. The step has not
+    /// run.
+    NoHandler,
+    /// The name is empty or too long. The step has not run.
+    InvalidName {
+        /// The name of the step.
+        name: Box<str>,
+    },
+    /// The attempt has used the name before. The step has not run.
+    Repeated {
+        /// The name of the step.
+        name: Box<str>,
+    },
+    /// The lock is lost. The step has not run, or it has run and its result may not be recorded.
+    LockLost(LockLost),
+    /// The step **has run**, and its result is not recorded, or the store did not answer for half of the
+    /// lock's TTL. The next attempt may run the step again.
+    NotRecorded {
+        /// The name of the step.
+        name: Box<str>,
+        /// Why the result is not recorded.
+        source: BoxError,
+    },
+    /// The step **has run**, and its result would exceed the limit of all steps together.
+    TooLarge {
+        /// The name of the step.
+        name: Box<str>,
+    },
+    /// The step has a result that cannot be decrypted or decoded into its type. It has not run again.
+    Unreadable {
+        /// The name of the step.
+        name: Box<str>,
+        /// Why the result cannot be read.
+        source: BoxError,
+    },
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHandler => f.write_str(
+                "a step needs the lock of a running handler; take it from the handler's request",
+            ),
+            Self::InvalidName { name } => write!(
+                f,
+                "the name of a step has 1 to {MAX_STEP_NAME_BYTES} bytes, got {}",
+                name.len()
+            ),
+            Self::Repeated { name } => write!(
+                f,
+                "step {name:?} was used before in this attempt; give each step a name of its own"
+            ),
+            Self::LockLost(_) => f.write_str("the lock of a step is lost"),
+            Self::NotRecorded { name, .. } => {
+                write!(f, "step {name:?} has run, but its result is not recorded")
+            }
+            Self::TooLarge { name } => write!(
+                f,
+                "step {name:?} has run, but with its result the steps of the key would exceed \
+                 {MAX_STEPS_BYTES} bytes; return less from it, such as an id"
+            ),
+            Self::Unreadable { name, .. } => write!(
+                f,
+                "the recorded result of step {name:?} cannot be read; give a step another name if \
+                 the type of its result changes"
+            ),
+        }
+    }
+}
+
+impl Error for StepError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::LockLost(lost) => Some(lost),
+            Self::NotRecorded { source, .. } | Self::Unreadable { source, .. } => Some(&**source),
+            Self::NoHandler
+            | Self::InvalidName { .. }
+            | Self::Repeated { .. }
+            | Self::TooLarge { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Steps that a handler waits to have recorded.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use campanile_core::{Grant, Operation};
+use tokio::sync::oneshot;
+
+use crate::store::StoreError;
+
+/// A step that has run and is not recorded yet.
+#[derive(Debug)]
+pub(crate) struct PendingStep {
+    name: Box<str>,
+    result: Bytes,
+    pub(super) reply: oneshot::Sender<StepResult>,
+    pub(super) tries: u32,
+    /// When to send the command.
+    pub(super) send_at: Duration,
+    /// When the step had run.
+    ran_at: Duration,
+}
+
+/// Whether a step is recorded. If the sender is dropped, the attempt has ended.
+pub(crate) type StepResult = Result<(), RecordError>;
+
+/// The reason why a step is not recorded.
+#[derive(Debug)]
+pub(crate) enum RecordError {
+    /// The entry belongs to another grant, or this grant has ended.
+    Lost,
+    TooLarge,
+    Store(StoreError),
+}
+
+impl PendingStep {
+    pub(super) fn new(
+        name: Box<str>,
+        result: Bytes,
+        reply: oneshot::Sender<StepResult>,
+        now: Duration,
+    ) -> Self {
+        Self { name, result, reply, tries: 0, send_at: now, ran_at: now }
+    }
+
+    /// When to stop trying. The lock is then still held, so that the handler has time to react.
+    pub(super) fn give_up_at(&self, ttl: Duration) -> Duration {
+        self.ran_at + ttl / 2
+    }
+
+    pub(super) fn operation(&self, grant: Grant) -> Operation {
+        Operation::RecordStep { grant, name: self.name.clone(), result: self.result.clone() }
+    }
+}
+
+/// The steps of a lock, which are recorded one after another. Usually there are none, or one.
+#[derive(Debug, Default)]
+pub(super) struct PendingSteps(VecDeque<PendingStep>);
+
+impl PendingSteps {
+    pub(super) fn push(&mut self, step: PendingStep) {
+        self.0.push_back(step);
+    }
+
+    pub(super) fn front(&self) -> Option<&PendingStep> {
+        self.0.front()
+    }
+
+    pub(super) fn front_mut(&mut self) -> Option<&mut PendingStep> {
+        self.0.front_mut()
+    }
+
+    pub(super) fn pop(&mut self) -> Option<PendingStep> {
+        self.0.pop_front()
+    }
+
+    /// Takes the steps, if there are any.
+    pub(super) fn take(&mut self) -> Option<Self> {
+        (!self.0.is_empty()).then(|| std::mem::take(self))
+    }
+}
