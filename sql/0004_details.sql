@@ -1,5 +1,6 @@
--- Version 4 of Campanile's schema: the details of entries, and a scan of them.
--- An entry says for which key, process, record and trace it was last granted.
+-- Version 4 of Campanile's schema: the details of entries and a scan of them, and the steps of handlers.
+-- An entry says for which key, process, record and trace it was last granted, and has the results of the
+-- steps that its handler has run, which a later attempt does not run again.
 --
 -- Run it once, in one transaction, as the owner of the schema, and repeat the grant for the new
 -- functions:
@@ -19,24 +20,28 @@ INSERT INTO campanile.migration (version) VALUES (4);
 SET LOCAL lock_timeout = '2s';
 
 -- A constraint that is added with the column, or that had to be valid before, would read or rewrite
--- the whole table. No row needs a check, because no row has details yet.
+-- the whole table. No row needs a check, because no row has details or steps yet.
 CREATE DOMAIN campanile.details AS bytea;
 ALTER TABLE campanile.entry ADD COLUMN details campanile.details;
 ALTER DOMAIN campanile.details ADD CHECK (octet_length(VALUE) <= 65535) NOT VALID;
+CREATE DOMAIN campanile.steps AS bytea;
+ALTER TABLE campanile.entry ADD COLUMN steps campanile.steps;
+ALTER DOMAIN campanile.steps ADD CHECK (octet_length(VALUE) BETWEEN 1 AND 65536) NOT VALID;
 
 COMMENT ON COLUMN campanile.entry.details IS 'the key, process, record and trace of a grant, which campanile.describe shows; null: none, or dropped at the completion';
+COMMENT ON COLUMN campanile.entry.steps IS 'the names and results of the steps that the handler of a key has run; null: none, or dropped at the completion';
 
 -- ---------------------------------------------------------------------------------------------------
 -- acquire: as before, with the details of each key's grant. Null keeps those of an earlier grant.
 --
--- Returns the details of the entries, too. They are not part of campanile.answer, because the other
+-- Returns the details of the entries, too, and to their owner the steps. They are not part of campanile.answer, because the other
 -- functions have no use for them, and because the plans of sessions that are connected during the
 -- migration depend on the columns of that type.
 
 CREATE FUNCTION campanile.acquire(
     space text, keys bytea[], owners bigint[], fingerprints bigint[], floors bigint[],
     all_details bytea[], ttl bigint, max_attempts integer, retention bigint
-) RETURNS TABLE (answer campanile.answer, details bytea)
+) RETURNS TABLE (answer campanile.answer, details bytea, steps bytea)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -87,6 +92,7 @@ BEGIN
         IF FOUND THEN
             answer := campanile.to_answer(asked.place, instant, e);
             details := e.details;
+            steps := NULL;
             RETURN NEXT;
             CONTINUE;
         END IF;
@@ -103,6 +109,7 @@ BEGIN
             END IF;
             answer := campanile.to_answer(asked.place, instant, NULL);
             details := NULL;
+            steps := NULL;
             RETURN NEXT;
             CONTINUE;
         END IF;
@@ -115,6 +122,7 @@ BEGIN
             IF next_token >= tokens_end THEN
                 answer := campanile.to_answer(asked.place, instant, NULL);
                 details := NULL;
+                steps := NULL;
                 RETURN NEXT;
                 CONTINUE;
             END IF;
@@ -125,6 +133,7 @@ BEGIN
             e.fingerprint := NULL;
             e.error := NULL;
             e.details := NULL;
+            e.steps := NULL;
             e.created := instant;
             is_granted := true;
         ELSIF asked.fingerprint <> e.fingerprint
@@ -166,11 +175,12 @@ BEGIN
                 giving_up = e.giving_up, permanent_failure = e.permanent_failure, released = e.released, token = e.token,
                 owner = e.owner, fingerprint = e.fingerprint, created = e.created, at = e.at,
                 expires_at = campanile.after(instant, retention), error = e.error, reply = e.reply,
-                details = e.details
+                details = e.details, steps = e.steps
             WHERE x.namespace = space AND x.key = asked.key;
         END IF;
         answer := campanile.to_answer(asked.place, instant, e);
         details := e.details;
+        steps := CASE WHEN e.state = 'P' AND e.owner = asked.owner THEN e.steps END;
         RETURN NEXT;
     END LOOP;
 END
@@ -188,7 +198,8 @@ AS $$
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- complete, adopt: as before. The entries keep exactly these details; null drops those of the grant.
+-- complete, adopt: as before. The entries keep exactly these details; null drops those of the grant. They
+-- keep no steps.
 
 CREATE FUNCTION campanile.complete(
     space text, keys bytea[], tokens bigint[], owners bigint[], replies bytea[], all_details bytea[],
@@ -206,7 +217,7 @@ BEGIN
     UPDATE campanile.entry e
     SET state = 'C', at = instant, expires_at = campanile.after(instant, retention),
         giving_up = false, permanent_failure = false, error = NULL,
-        reply = replies[array_position(keys, e.key)], details = all_details[array_position(keys, e.key)]
+        reply = replies[array_position(keys, e.key)], details = all_details[array_position(keys, e.key)], steps = NULL
     WHERE e.ctid = ANY (held);
     RETURN QUERY SELECT * FROM campanile.to_answers(
         space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
@@ -271,7 +282,7 @@ BEGIN
                 permanent_failure = false, released = false, token = asked.token, owner = asked.owner,
                 fingerprint = asked.fingerprint, created = instant, at = instant,
                 expires_at = campanile.after(instant, retention), error = NULL, reply = asked.reply,
-                details = asked.details
+                details = asked.details, steps = NULL
             WHERE x.namespace = space AND x.key = asked.key
             RETURNING x.* INTO e;
         END IF;
@@ -292,7 +303,7 @@ AS $$
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- conclude: as before, with the details that the entry keeps, as in complete.
+-- conclude: as before, with the details that the entry keeps, as in complete, and no steps.
 
 CREATE FUNCTION campanile.conclude(
     space text, asked bytea, its_token bigint, its_owner bigint, its_reply bytea, its_details bytea,
@@ -314,7 +325,7 @@ BEGIN
     SET state = 'C', at = clock_timestamp(),
         expires_at = campanile.after(clock_timestamp(), retention),
         giving_up = false, permanent_failure = false, error = NULL, reply = its_reply,
-        details = its_details
+        details = its_details, steps = NULL
     WHERE e.namespace = space AND e.key = asked AND e.token = its_token AND e.owner = its_owner
         AND e.state = 'P' AND e.expires_at > clock_timestamp()
     RETURNING e.at INTO instant;
@@ -331,6 +342,86 @@ CREATE OR REPLACE FUNCTION campanile.conclude(
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS 'SELECT campanile.conclude(space, asked, its_token, its_owner, its_reply, NULL, retention)';
+
+-- ---------------------------------------------------------------------------------------------------
+-- record_step: records the result of a step of each key's handler. The first result of a name is kept.
+-- Names are UTF-8. Nothing is recorded if a name has more than 64 bytes, or if the steps of a key would
+-- exceed 64 KiB, or cannot be read.
+--
+-- The steps of an entry are a sequence: the length of the name in one byte, the name, the length of the
+-- result in four bytes, the result. Only this function looks into them.
+--
+-- Returns the steps of the entries, too.
+
+-- Checks whether these steps have one of this name. Null: they have not, and cannot all be read.
+CREATE FUNCTION campanile.has_step(steps bytea, name bytea) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    size CONSTANT integer := coalesce(octet_length(steps), 0);
+    start integer := 0; -- of the step
+    name_end integer;
+    step_end bigint;
+BEGIN
+    WHILE start < size LOOP
+        name_end := start + 1 + get_byte(steps, start);
+        IF name_end + 4 > size THEN
+            RETURN NULL;
+        END IF;
+        step_end := name_end + 4 + ('x' || encode(substring(steps FROM name_end + 1 FOR 4), 'hex'))::bit(32)::bigint;
+        IF step_end > size THEN
+            RETURN NULL;
+        ELSIF substring(steps FROM start + 2 FOR name_end - start - 1) = name THEN
+            RETURN true;
+        END IF;
+        start := step_end;
+    END LOOP;
+    RETURN false;
+END
+$$;
+
+CREATE FUNCTION campanile.record_step(
+    space text, keys bytea[], tokens bigint[], owners bigint[], names bytea[], results bytea[],
+    retention bigint
+) RETURNS TABLE (answer campanile.answer, steps bytea)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    held tid[] := campanile.hold(space, keys, tokens, owners);
+    instant timestamptz := clock_timestamp();
+    recorded integer := 0;
+    found_step boolean;
+    next_steps bytea;
+    asked record;
+BEGIN
+    FOR asked IN
+        SELECT e.ctid AS place, e.steps, names[array_position(keys, e.key)] AS name,
+            results[array_position(keys, e.key)] AS result
+        FROM campanile.entry e
+        WHERE e.ctid = ANY (held)
+    LOOP
+        found_step := campanile.has_step(asked.steps, asked.name);
+        IF NOT found_step AND octet_length(asked.name) <= 64 THEN
+            next_steps := coalesce(asked.steps, '') || substring(int4send(octet_length(asked.name)) FROM 4)
+                || asked.name || int4send(octet_length(asked.result)) || asked.result;
+            IF octet_length(next_steps) <= 65536 THEN
+                UPDATE campanile.entry e
+                SET steps = next_steps, expires_at = campanile.after(instant, retention)
+                WHERE e.ctid = asked.place;
+                found_step := true;
+            END IF;
+        END IF;
+        recorded := recorded + coalesce(found_step, false)::integer;
+    END LOOP;
+    RETURN QUERY
+        SELECT a, (SELECT e.steps FROM campanile.entry e WHERE e.namespace = space AND e.key = keys[a.place])::bytea
+        FROM campanile.to_answers(space, keys, instant, recorded = cardinality(keys)) a;
+END
+$$;
 
 -- ---------------------------------------------------------------------------------------------------
 -- describe: decodes the details of an entry. Absent and unreadable parts are null. A key or a name
@@ -400,7 +491,7 @@ $$;
 -- their state is one of these (none: all) and if they were created at least min_age microseconds
 -- ago.
 --
--- Examines at most `most` rows, whatever it selects, and none after the replies and details of the
+-- Examines at most `most` rows, whatever it selects, and none after the replies, details and steps of the
 -- selected entries have reached `size` bytes. The last row has no entry; its next is where to
 -- continue, or null at the end. The rows must come from the index in the order of their keys:
 -- without statistics, a plan that reads and sorts the whole namespace looks cheaper.
@@ -437,7 +528,8 @@ BEGIN
         CONTINUE WHEN e.expires_at <= now OR date_trunc('second', e.created) > latest
             OR (cardinality(states) > 0 AND e.state <> ALL (states));
         RETURN NEXT;
-        room := room - coalesce(octet_length(e.reply), 0) - coalesce(octet_length(e.details), 0);
+        room := room - coalesce(octet_length(e.reply), 0) - coalesce(octet_length(e.details), 0)
+            - coalesce(octet_length(e.steps), 0);
         EXIT WHEN room <= 0;
     END LOOP;
     IF examined = most OR room <= 0 THEN
@@ -452,7 +544,9 @@ REVOKE ALL ON FUNCTION
     campanile.acquire(text, bytea[], bigint[], bigint[], bigint[], bytea[], bigint, integer, bigint),
     campanile.complete(text, bytea[], bigint[], bigint[], bytea[], bytea[], bigint),
     campanile.adopt(text, bytea[], bigint[], bigint[], integer[], bigint[], bytea[], bytea[], bigint),
-    campanile.conclude(text, bytea, bigint, bigint, bytea, bytea, bigint)
+    campanile.conclude(text, bytea, bigint, bigint, bytea, bytea, bigint),
+    campanile.has_step(bytea, bytea),
+    campanile.record_step(text, bytea[], bigint[], bigint[], bytea[], bytea[], bigint)
 FROM PUBLIC;
 
 -- A role that only reads entries needs no permission on a function. Nobody learns from as_text,

@@ -35,6 +35,7 @@ enum Parameters {
     Release { ran: bool },
     Cancel,
     GiveUp,
+    RecordStep,
     Redrive { force: bool },
 }
 
@@ -59,7 +60,7 @@ impl Schema {
     /// The version that this library requires.
     pub(crate) const CURRENT: Self = Self {
         version: VERSION,
-        acquire: "SELECT (answer).*, details FROM campanile.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        acquire: "SELECT (answer).*, details, steps FROM campanile.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         complete: "SELECT * FROM campanile.complete($1, $2, $3, $4, $5, $6, $7)",
         adopt: "SELECT * FROM campanile.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     };
@@ -191,6 +192,9 @@ impl<'a> Call<'a> {
             Parameters::Release { ran } => arguments.push(Box::new(ran)),
             Parameters::Cancel => {}
             Parameters::GiveUp => arguments.push(self.column(error_text)),
+            Parameters::RecordStep => {
+                arguments.extend([self.column(step_name), self.column(step_result)]);
+            }
             Parameters::Redrive { force } => arguments.push(Box::new(force)),
         }
         arguments.push(Box::new(self.retention));
@@ -236,6 +240,9 @@ impl Parameters {
             Self::Release { .. } => "SELECT * FROM campanile.release($1, $2, $3, $4, $5, $6)",
             Self::Cancel => "SELECT * FROM campanile.cancel($1, $2, $3, $4)",
             Self::GiveUp => "SELECT * FROM campanile.give_up($1, $2, $3, $4, $5, $6)",
+            Self::RecordStep => {
+                "SELECT (answer).*, steps FROM campanile.record_step($1, $2, $3, $4, $5, $6, $7)"
+            }
             Self::Redrive { .. } => "SELECT * FROM campanile.redrive($1, $2, $3, $4, $5)",
         }
     }
@@ -269,6 +276,7 @@ fn parameters(command: &Command) -> Option<(Parameters, i64)> {
         Operation::Release { ran, .. } => (Parameters::Release { ran }, retention.attempts),
         Operation::Cancel { .. } => (Parameters::Cancel, retention.attempts),
         Operation::GiveUp { .. } => (Parameters::GiveUp, retention.failed),
+        Operation::RecordStep { .. } => (Parameters::RecordStep, retention.attempts),
         Operation::Redrive { force, .. } => (Parameters::Redrive { force }, retention.attempts),
         _ => return None,
     };
@@ -303,6 +311,7 @@ fn ordinary_reply(operation: &Operation, now: SystemTime) -> Reply {
         Operation::Fail { .. } => Reply::Retrying,
         Operation::Release { .. } | Operation::Cancel { .. } => Reply::Released,
         Operation::GiveUp { .. } => Reply::GivenUp,
+        Operation::RecordStep { .. } => Reply::StepRecorded,
         _ => Reply::Reopened,
     }
 }
@@ -313,6 +322,7 @@ fn grant(operation: &Operation) -> Option<Grant> {
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }
         | Operation::Release { grant, .. }
+        | Operation::RecordStep { grant, .. }
         | Operation::GiveUp { grant, .. } => Some(*grant),
         _ => None,
     }
@@ -369,6 +379,20 @@ fn details(operation: &Operation) -> Option<&[u8]> {
         Operation::Acquire { details, .. } | Operation::Complete { details, .. } => {
             details.as_ref().map(Details::as_bytes)
         }
+        _ => None,
+    }
+}
+
+fn step_name(operation: &Operation) -> Option<&[u8]> {
+    match operation {
+        Operation::RecordStep { name, .. } => Some(name.as_bytes()),
+        _ => None,
+    }
+}
+
+fn step_result(operation: &Operation) -> Option<&[u8]> {
+    match operation {
+        Operation::RecordStep { result, .. } => Some(result),
         _ => None,
     }
 }

@@ -78,7 +78,8 @@ pub(crate) fn read_found(row: &Row) -> Result<Found, Error> {
 /// Encodes the row in the format in which other stores keep an entry.
 fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     let (error, reply) = (row.try_get::<_, Option<&[u8]>>("error")?, row.try_get("reply")?);
-    let details = read_details(row)?;
+    let details = read_optional(row, "details")?;
+    let steps = read_optional(row, "steps")?;
     let (kind, tail) = match (details, reply, error) {
         (Some(_), Some(reply), _) => (4, reply),
         (Some(_), None, error) => (3, error.unwrap_or_default()),
@@ -102,19 +103,26 @@ fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     let at = since_epoch(row.try_get("at")?).as_micros();
 
     let details_len = details.map_or(0, <[u8]>::len);
-    let mut bytes = BytesMut::with_capacity(46 + details_len + tail.len());
+    let steps_len = steps.map_or(0, <[u8]>::len);
+    let mut bytes = BytesMut::with_capacity(51 + steps_len + details_len + tail.len());
     bytes.put_u8(0xC1);
     bytes.put_u8(state | giving_up | flag("permanent_failure", 16)? | flag("released", 32)?);
     bytes.put_u16(u16::try_from(row.try_get::<_, i32>("attempt")?).unwrap_or(u16::MAX));
     bytes.put_u8(saturating_u8(row.try_get("interrupts")?));
     bytes.put_u8(saturating_u8(row.try_get("give_ups")?));
-    bytes.put_u8(kind);
+    bytes.put_u8(if steps.is_some() { 5 } else { kind });
     bytes.put_u8(0);
     for name in ["token", "owner", "fingerprint"] {
         bytes.put_i64(bits(name)?);
     }
     bytes.put_u32(created as u32); // the low 32 bits, as in every entry
     bytes.put_u64(u64::try_from(at).unwrap_or(u64::MAX));
+    if let Some(steps) = steps {
+        // The column's type allows no more than 64 KiB.
+        bytes.put_u32(u32::try_from(steps_len).unwrap_or(u32::MAX));
+        bytes.put_slice(steps);
+        bytes.put_u8(kind);
+    }
     if let Some(details) = details {
         // The column's type allows no more.
         let len = u16::try_from(details_len).unwrap_or(u16::MAX);
@@ -125,10 +133,10 @@ fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     Ok(bytes)
 }
 
-/// Reads the details of a row. The result of most functions has none, because only the reply to a
-/// duplicate contains them.
-fn read_details(row: &Row) -> Result<Option<&[u8]>, Error> {
-    match row.columns().iter().position(|column| column.name() == "details") {
+/// Reads the details or the steps of a row. The result of most functions has neither, because only a few
+/// replies depend on them.
+fn read_optional<'a>(row: &'a Row, name: &str) -> Result<Option<&'a [u8]>, Error> {
+    match row.columns().iter().position(|column| column.name() == name) {
         Some(index) => row.try_get(index),
         None => Ok(None),
     }

@@ -103,6 +103,10 @@ use crate::{PgConfig, PgStore};
 /// The handler and its request must therefore be `Clone`, and its effects **outside** the
 /// transaction then happen again, as after a crash.
 ///
+/// A [step](campanile_core::LockHandle::step) is recorded outside the transaction, so it is for such an
+/// effect: it does not happen again if the transaction is rolled back. A write through the transaction
+/// must not be part of a step.
+///
 /// BEGIN is sent together with the handler's first statement. If BEGIN is not answered within the
 /// store's command timeout, the handler is dropped and the connection counts as broken.
 ///

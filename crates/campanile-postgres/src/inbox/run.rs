@@ -91,6 +91,9 @@ impl<E, C> Run<E, C> {
                 return Err(if has_run { given_up.into() } else { not_run(given_up).into() });
             }
             tracing::debug!(runs, error = &*source as &dyn StdError, "running the handler again");
+            if let Some(lock) = &self.lock {
+                lock.restart_steps();
+            }
             sleep(backoff.delay(runs)).await;
             poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
         }

@@ -26,10 +26,11 @@ pub(super) enum Function {
     Release,
     Cancel,
     GiveUp,
+    RecordStep,
     Sweep,
 }
 
-use Function::{Acquire, Adopt, Cancel, Complete, Fail, GiveUp, Release, Renew, Sweep};
+use Function::{Acquire, Adopt, Cancel, Complete, Fail, GiveUp, RecordStep, Release, Renew, Sweep};
 
 impl Function {
     /// The function that a statement calls.
@@ -44,6 +45,7 @@ impl Function {
             Some("release") => Release,
             Some("cancel") => Cancel,
             Some("give_up") => GiveUp,
+            Some("record_step") => RecordStep,
             Some("sweep") => Sweep,
             _ => panic!("the simulated server does not know {statement}"),
         }
@@ -61,6 +63,7 @@ impl Function {
             Release => &[TEXT, KEYS, LONGS, LONGS, BOOL, INT8],
             Cancel => &[TEXT, KEYS, LONGS, INT8],
             GiveUp => &[TEXT, KEYS, LONGS, LONGS, BYTEA_ARRAY, INT8],
+            RecordStep => &[TEXT, KEYS, LONGS, LONGS, BYTEA_ARRAY, BYTEA_ARRAY, INT8],
             Sweep => &[INT8, INT4],
         }
     }
@@ -69,9 +72,10 @@ impl Function {
         const SWEPT: &[Column] = &[("deleted", INT8), ("next", INT8)];
         match self {
             Sweep => SWEPT,
-            // The result of the others has no details.
+            // The result of the others has neither steps nor details.
             Acquire => ANSWER,
-            _ => &ANSWER[..ANSWER.len() - 1],
+            RecordStep => &ANSWER[..ANSWER.len() - 1],
+            _ => &ANSWER[..ANSWER.len() - 2],
         }
     }
 }
@@ -93,6 +97,7 @@ const ANSWER: &[Column] = &[
     ("released", BOOL),
     ("error", BYTEA),
     ("reply", BYTEA),
+    ("steps", BYTEA),
     ("details", BYTEA),
 ];
 
@@ -131,6 +136,7 @@ pub(super) fn row(
             Some(vec![entry.is_released().into()]),
             entry.error().map(|error| error.as_bytes().to_vec()),
             entry.reply().map(|reply| reply.to_vec()),
+            entry.steps().map(|steps| steps.as_bytes().to_vec()),
             entry.details().map(|details| details.as_bytes().to_vec()),
         ]);
     }
@@ -225,6 +231,11 @@ impl FunctionCall {
             Release => Operation::Release { grant: grant(index), ran: self.arguments[4][0] != 0 },
             Cancel => Operation::Cancel { owner: self.owner(2, index) },
             GiveUp => Operation::GiveUp { grant: grant(index), reason: self.text(4, index) },
+            RecordStep => Operation::RecordStep {
+                grant: grant(index),
+                name: self.text(4, index),
+                result: self.item(5, index).expect("a result"),
+            },
             Sweep => unreachable!("it has no keys"),
         }
     }
@@ -255,6 +266,7 @@ impl FunctionCall {
                     Fail => is_locked && reply == Reply::Retrying,
                     Release | Cancel => is_locked && reply == Reply::Released,
                     GiveUp => is_locked && reply == Reply::GivenUp,
+                    RecordStep => reply == Reply::StepRecorded,
                     Sweep => unreachable!("it has no keys"),
                 };
                 (after, Some(reply), is_usual)

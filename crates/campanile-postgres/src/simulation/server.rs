@@ -336,6 +336,7 @@ fn accept(operation: &mut Operation, entry: Option<&Entry>) {
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }
         | Operation::Release { grant, .. }
+        | Operation::RecordStep { grant, .. }
         | Operation::GiveUp { grant, .. } => *grant = Grant { token: entry.token(), owner },
         _ => {}
     }

@@ -10,6 +10,7 @@ mod failover;
 mod fixture;
 mod lost_commits;
 mod runner;
+mod steps;
 #[path = "../postgres/support.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;

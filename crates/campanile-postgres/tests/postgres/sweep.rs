@@ -113,7 +113,8 @@ async fn expired_entry_counts_as_absent_before_it_is_swept() {
 
     let renew = Operation::Renew { grant: held, ttl: Duration::from_secs(30) };
     assert_eq!(apply(&store, &adopted, renew).await.unwrap(), Reply::Lost);
-    let Reply::Acquired { token, attempt: 1, .. } = apply(&store, &taken, acquire(2)).await.unwrap()
+    let Reply::Acquired { token, attempt: 1, .. } =
+        apply(&store, &taken, acquire(2)).await.unwrap()
     else {
         panic!("not acquired as a new entry");
     };

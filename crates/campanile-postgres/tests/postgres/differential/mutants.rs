@@ -103,3 +103,32 @@ async fn mutant_adopting_without_details_is_found() {
     )
     .await;
 }
+
+#[tokio::test]
+async fn mutants_of_recorded_steps_are_found() {
+    for (from, to) in [
+        ("NOT found_step AND", "found_step IS DISTINCT FROM NULL AND"),
+        (" AND octet_length(asked.name) <= 64", ""),
+        ("octet_length(asked.name) <= 64", "octet_length(asked.name) < 64"),
+        ("octet_length(next_steps) <= 65536", "octet_length(next_steps) < 65536"),
+        ("coalesce(asked.steps, '') || ", ""),
+        (", expires_at = campanile.after(instant, retention)", ""),
+        ("recorded = cardinality(keys)", "true"),
+    ] {
+        assert_found("record_step", from, to).await;
+    }
+}
+
+#[tokio::test]
+async fn mutants_reading_steps_are_found() {
+    assert_found("has_step", "IF step_end > size THEN", "IF false THEN").await;
+    assert_found("has_step", "start := step_end;", "start := size;").await;
+}
+
+#[tokio::test]
+async fn mutants_dropping_or_keeping_steps_are_found() {
+    assert_found("acquire", "e.steps := NULL;", "NULL;").await;
+    assert_found("acquire", "THEN e.steps END", "THEN NULL::bytea END").await;
+    assert_found("complete", ", steps = NULL", "").await;
+    assert_found("adopt", ", steps = NULL", "").await;
+}
