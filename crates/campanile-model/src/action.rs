@@ -13,6 +13,8 @@ pub(crate) struct Budget {
     pub(crate) acquisitions: u8,
     /// Half hours that pass: half of the lock's TTL, or the whole backoff.
     pub(crate) ticks: u8,
+    /// Results of the handler's step that are sent to the store.
+    pub(crate) steps: u8,
     /// Processes that crash and restart.
     pub(crate) crashes: u8,
     /// Commands of which a copy arrives later, at any time.
@@ -54,6 +56,9 @@ pub(crate) enum Action {
     /// The dead letter is published under the lock of the attempt that failed.
     PublishOwn(u8),
     Renew(u8),
+    /// The handler has run its step, and the result is sent. It may do so although it was given a result,
+    /// as if that had been lost.
+    RecordStep(u8),
     /// The client ends its grant by this command.
     Settle(u8, Verb),
     Tick,
@@ -166,6 +171,8 @@ impl World {
         let is_waiting = client.pending != Command::NONE;
         let can_extend = client.holds(self.time) && client.until < self.time + TTL;
         add(can_extend && !is_waiting, Action::Renew(index));
+        let is_running = client.phase == Phase::Running;
+        add(is_running && !is_waiting && self.budget.steps > 0, Action::RecordStep(index));
         add(is_waiting, Action::Arrive(index));
         add(is_waiting, Action::Unanswered(index));
         let has_room = self.budget.copies > 0 && self.copy == Command::NONE;

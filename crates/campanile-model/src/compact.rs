@@ -98,6 +98,8 @@ pub(crate) struct Slot {
     pub(crate) give_ups: u8,
     pub(crate) owner: u8,
     pub(crate) fingerprint: u8,
+    /// The result of the handler's step: the attempt that recorded it, or zero.
+    pub(crate) step: u8,
     /// The kind of tail, and the payload that its text names.
     pub(crate) tail: (u8, u8),
     pub(crate) token: Token,
@@ -113,6 +115,7 @@ impl Slot {
         give_ups: 0,
         owner: 0,
         fingerprint: 0,
+        step: 0,
         tail: (NO_TAIL, 0),
         token: Token::ZERO,
         at: 0,
@@ -149,6 +152,7 @@ impl Slot {
             give_ups: raw.give_ups,
             owner: raw.owner as u8,
             fingerprint: raw.fingerprint as u8,
+            step: raw.steps.last().copied().unwrap_or(0),
             tail: (raw.kind, raw.tail.last().map_or(0, |digit| digit - b'0')),
             token: calendar.pack_token(raw.token),
             at: calendar.tick(raw.at),
@@ -179,6 +183,10 @@ impl Slot {
                 fingerprint: self.fingerprint.into(),
                 created: 0,
                 at: calendar.micros(self.at),
+                steps: match self.step {
+                    0 => Vec::new(),
+                    result => encoded_step(STEP, &[result]),
+                },
                 tail,
             }
             .entry()
@@ -189,6 +197,18 @@ impl Slot {
 /// The text of an error or a reason, which names its payload.
 fn error_text(payload: u8) -> String {
     format!("error of payload {payload}")
+}
+
+/// The name of the handler's step.
+pub(crate) const STEP: &str = "s";
+
+/// A step as an entry has it.
+pub(crate) fn encoded_step(name: &str, result: &[u8]) -> Vec<u8> {
+    let mut step = vec![name.len() as u8];
+    step.extend(name.as_bytes());
+    step.extend((result.len() as u32).to_be_bytes());
+    step.extend(result);
+    step
 }
 
 /// The reply of a handler, which names its payload.
@@ -203,6 +223,8 @@ pub(crate) enum Verb {
     None,
     Acquire,
     Renew,
+    /// The result is the number of the attempt.
+    RecordStep,
     Complete,
     Fail,
     /// A permanent failure.
@@ -258,6 +280,11 @@ impl Command {
                 details: None,
             },
             Verb::Renew => Operation::Renew { grant: grant(), ttl },
+            Verb::RecordStep => Operation::RecordStep {
+                grant: grant(),
+                name: STEP.into(),
+                result: Bytes::from(vec![self.attempt as u8]),
+            },
             Verb::Complete => Operation::Complete {
                 grant: grant(),
                 attempt: self.attempt,

@@ -10,6 +10,7 @@ use crate::world::World;
 pub(crate) const TWO_CLIENTS: &str = "two clients";
 pub(crate) const THREE_CLIENTS: &str = "three clients";
 pub(crate) const OPERATOR: &str = "two payloads, an operator, the end of retention";
+pub(crate) const STEPS: &str = "a handler with a step";
 pub(crate) const CLOCKS: &str = "clocks that step";
 pub(crate) const ANY_COMMAND: &str = "clients that send any command";
 pub(crate) const LIMITS: &str = "counters at their limits";
@@ -54,6 +55,7 @@ pub enum Size {
 const NOTHING: Budget = Budget {
     acquisitions: 0,
     ticks: 0,
+    steps: 0,
     crashes: 0,
     copies: 0,
     redrives: 0,
@@ -103,6 +105,12 @@ impl Config {
                 budget: Budget { takes: 1, redrives: 1, expirations: 1, ticks: 1, ..base.budget },
                 ..base
             },
+            Self {
+                name: STEPS,
+                max_attempts: 2,
+                budget: Budget { steps: 2, redrives: pick(0, 1), ..base.budget },
+                ..base
+            },
             Self { name: CLOCKS, budget: Budget { forward: 1, back: 1, ..base.budget }, ..base },
             Self { name: ANY_COMMAND, any_command: true, ..base },
             Self {
@@ -131,6 +139,7 @@ impl Config {
         let Budget {
             acquisitions,
             ticks,
+            steps,
             crashes,
             copies,
             redrives,
@@ -144,6 +153,7 @@ impl Config {
         let bounds = [
             (acquisitions, "acquisitions"),
             (ticks, "half hours"),
+            (steps, "results of a step"),
             (crashes, "crashes"),
             (copies, "late copies"),
             (redrives, "redrives"),

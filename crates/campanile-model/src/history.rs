@@ -7,7 +7,7 @@
 use crate::rules::Rule;
 
 pub(crate) static HISTORY_RULES: &[&Rule] =
-    &[&OVERLAP, &RUN_TWICE, &LETTER_TWICE, &RUNS, &RISING_TOKEN, &FLOOR, &PAYLOAD];
+    &[&OVERLAP, &RUN_TWICE, &LETTER_TWICE, &RUNS, &RISING_TOKEN, &FLOOR, &PAYLOAD, &STEP];
 
 pub(crate) static OVERLAP: Rule = Rule {
     name: "no two clients hold the lock at once, each by its own clock",
@@ -37,6 +37,11 @@ pub(crate) static RISING_TOKEN: Rule = Rule {
 pub(crate) static FLOOR: Rule = Rule {
     name: "no client is granted a token that is not above all that it has seen",
     section: "Decision 1",
+};
+
+pub(crate) static STEP: Rule = Rule {
+    name: "each later attempt gets a recorded step, until the key is completed or its entry is lost",
+    section: "Decision 20",
 };
 
 pub(crate) static PAYLOAD: Rule =

@@ -9,8 +9,8 @@ use campanile_core::{Entry, FencingToken, Grant, Operation, Owner, Reply, reply,
 
 use crate::compact::TICK;
 use crate::config::{
-    ANY_COMMAND, CLOCKS, Config, FAILOVER, LAST_TOKENS, LIMITS, OPERATOR, Size, THREE_CLIENTS,
-    TWO_CLIENTS,
+    ANY_COMMAND, CLOCKS, Config, FAILOVER, LAST_TOKENS, LIMITS, OPERATOR, STEPS, Size,
+    THREE_CLIENTS, TWO_CLIENTS,
 };
 use crate::explore::explore;
 use crate::raw::{COMPLETED, FAILED, NO_TAIL, PROCESSING, RETRYING, Raw};
@@ -107,6 +107,7 @@ fn with_grant(operation: &Operation, change: impl FnOnce(&mut Grant)) -> Operati
     | Operation::Complete { grant, .. }
     | Operation::Fail { grant, .. }
     | Operation::Release { grant, .. }
+    | Operation::RecordStep { grant, .. }
     | Operation::GiveUp { grant, .. } = &mut operation
     {
         change(grant);
@@ -567,5 +568,59 @@ pub const MUTANTS: &[Mutant] = mutants! {
                 after.at = after.at.min(micros(now + TICK));
             }
         })
+    };
+    History in STEPS: "a grant drops the steps" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            if is_new_grant(before, after) {
+                after.steps.clear();
+            }
+        })
+    };
+    History in STEPS: "a failure drops the steps" => |entry, operation, now| {
+        with_result(entry, operation, now, |_, after| {
+            if fails(operation) && after.state == RETRYING {
+                after.steps.clear();
+            }
+        })
+    };
+    History in STEPS: "a release drops the steps" => |entry, operation, now| {
+        with_result(entry, operation, now, |_, after| {
+            if releases(operation) && after.state == RETRYING {
+                after.steps.clear();
+            }
+        })
+    };
+    History in STEPS: "a step gets its last result" => |entry, operation, now| {
+        with_entry(entry, operation, now, |entry| {
+            if matches!(operation, Operation::RecordStep { .. }) {
+                entry.steps.clear();
+            }
+        })
+    };
+    Step in STEPS: "a stale grant records a step" => |entry, operation, now| {
+        let operation = match operation {
+            Operation::RecordStep { .. } => with_grant(operation, |grant| {
+                if let Some(owner) = entry.as_ref().and_then(Entry::owner) {
+                    grant.owner = owner;
+                }
+                grant.token = entry.as_ref().map_or(grant.token, Entry::token);
+            }),
+            other => other.clone(),
+        };
+        step(entry, &operation, now)
+    };
+    Step in STEPS: "a completion keeps the steps" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            if completes(operation) && let Some(before) = before {
+                after.steps = before.steps.clone();
+            }
+        })
+    };
+    Step in STEPS: "an acquire by the owner does not return the steps" => |entry, operation, now| {
+        let (entry, mut reply) = step(entry, operation, now);
+        if let Reply::Acquired { steps, .. } = &mut reply {
+            *steps = None;
+        }
+        (entry, reply)
     };
 };

@@ -7,7 +7,7 @@ const PERMANENT_FAILURE: u8 = 16;
 const RELEASED: u8 = 32;
 
 /// An entry's fields as they are stored; see the layout in `docs/protocol.md`. The model has no details,
-/// so the tail is an error or a reply.
+/// so the tail behind the steps is an error or a reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Raw {
     pub(crate) state: u8,
@@ -23,6 +23,8 @@ pub(crate) struct Raw {
     pub(crate) fingerprint: u64,
     pub(crate) created: u32,
     pub(crate) at: u64,
+    /// Empty if there are none.
+    pub(crate) steps: Vec<u8>,
     pub(crate) tail: Vec<u8>,
 }
 
@@ -34,11 +36,17 @@ pub(crate) const FAILED: u8 = 4;
 pub(crate) const NO_TAIL: u8 = 0;
 pub(crate) const ERROR: u8 = 1;
 pub(crate) const REPLY: u8 = 2;
+const STEPS_AND_TAIL: u8 = 5;
 
 impl Raw {
     pub(crate) fn of(entry: &Entry) -> Self {
         let bytes = entry.to_bytes();
         let long = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let steps = entry.steps().map_or(Vec::new(), |steps| steps.as_bytes().to_vec());
+        let (kind, tail) = match steps.len() {
+            0 => (bytes[6], &bytes[44..]),
+            len => (bytes[48 + len], &bytes[49 + len..]),
+        };
         Self {
             state: bytes[1] & 7,
             giving_up: bytes[1] & GIVING_UP != 0,
@@ -47,13 +55,14 @@ impl Raw {
             attempt: u16::from_be_bytes([bytes[2], bytes[3]]),
             interrupts: bytes[4],
             give_ups: bytes[5],
-            kind: bytes[6],
+            kind,
             token: long(8),
             owner: long(16),
             fingerprint: long(24),
             created: (long(28) & u64::from(u32::MAX)) as u32,
             at: long(36),
-            tail: bytes[44..].to_vec(),
+            steps,
+            tail: tail.to_vec(),
         }
     }
 
@@ -65,12 +74,18 @@ impl Raw {
         let mut bytes = Vec::with_capacity(64);
         bytes.extend([0xC1, self.state | flags]);
         bytes.extend(self.attempt.to_be_bytes());
-        bytes.extend([self.interrupts, self.give_ups, self.kind, 0]);
+        let kind = if self.steps.is_empty() { self.kind } else { STEPS_AND_TAIL };
+        bytes.extend([self.interrupts, self.give_ups, kind, 0]);
         bytes.extend(self.token.to_be_bytes());
         bytes.extend(self.owner.to_be_bytes());
         bytes.extend(self.fingerprint.to_be_bytes());
         bytes.extend(self.created.to_be_bytes());
         bytes.extend(self.at.to_be_bytes());
+        if !self.steps.is_empty() {
+            bytes.extend((self.steps.len() as u32).to_be_bytes());
+            bytes.extend(&self.steps);
+            bytes.push(self.kind);
+        }
         bytes.extend(&self.tail);
         Entry::from_bytes(&bytes).expect("the fields of an entry are readable")
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL};
 use campanile_core::{Entry, FencingToken, Operation, Reply, State};
 
+use crate::compact::encoded_step;
 use crate::raw::{COMPLETED, ERROR, FAILED, NO_TAIL, PROCESSING, REPLY, RETRYING, Raw};
 use crate::step::{Step, belongs_to, is_grant, leave, release, set_error, state};
 
@@ -49,7 +50,8 @@ pub(crate) static STEP_RULES: &[StepRule] = rules! {
             Operation::Redrive { .. } => return None,
             _ => matches!(
                 step.reply,
-                Reply::Renewed | Reply::Completed | Reply::Retrying | Reply::Released | Reply::GivenUp
+                Reply::Renewed | Reply::StepRecorded | Reply::Completed | Reply::Retrying | Reply::Released
+                    | Reply::GivenUp
             ),
         };
         let token = step.after.as_ref().map(|after| after.token);
@@ -84,13 +86,15 @@ pub(crate) static STEP_RULES: &[StepRule] = rules! {
         let attempt = granted.attempt;
         let last_error = step.entry_after.as_ref().and_then(|entry| entry.error().map(Into::into));
         let exhausted = Reply::Exhausted { token, attempt, give_ups: granted.give_ups, last_error };
-        let acquired = Reply::Acquired { token, attempt, steps: None };
+        let steps = step.entry_after.as_ref().and_then(|entry| entry.steps().cloned());
+        let acquired = Reply::Acquired { token, attempt, steps };
         Some(step.reply == if granted.giving_up { exhausted } else { acquired })
     };
-    "Notes: grant": "a grant keeps the tail, the interrupts and permanent_failure, and clears released" => |step| {
+    "Notes: grant": "a grant keeps the steps, the tail, the interrupts and permanent_failure, and clears released" => |step| {
         let (granted, before) = (step.new_grant()?, step.before.as_ref()?);
         let kept = |entry: &Raw| {
-            (entry.kind, entry.tail.clone(), entry.interrupts, entry.permanent_failure)
+            let tail = (entry.steps.clone(), entry.kind, entry.tail.clone());
+            (tail, entry.interrupts, entry.permanent_failure)
         };
         Some(kept(granted) == kept(before) && !granted.released)
     };
@@ -182,12 +186,22 @@ pub(crate) static STEP_RULES: &[StepRule] = rules! {
         let end = entry.at.max(step.plus(ttl));
         Some(step.became(entry, &Reply::Renewed, |entry| entry.at = end))
     };
-    "complete": "the entry becomes C with the reply, and all flags are cleared" => |step| {
+    "record_step": "the step has the first result that was recorded" => |step| {
+        let Operation::RecordStep { ref name, ref result, .. } = step.operation else { return None };
+        let entry = step.mine().filter(|entry| entry.state == PROCESSING)?;
+        Some(step.became(entry, &Reply::StepRecorded, |entry| {
+            if entry.steps.is_empty() {
+                entry.steps = encoded_step(name, result);
+            }
+        }))
+    };
+    "complete": "the entry becomes C with the reply, and the steps and all flags are cleared" => |step| {
         let Operation::Complete { ref reply, .. } = step.operation else { return None };
         let entry = step.mine().filter(|entry| entry.state == PROCESSING)?;
         Some(step.became(entry, &Reply::Completed, |entry| {
             leave(entry, COMPLETED, step.micros);
             entry.permanent_failure = false;
+            entry.steps = Vec::new();
             entry.kind = if reply.is_some() { REPLY } else { NO_TAIL };
             entry.tail = reply.as_deref().unwrap_or_default().to_vec();
         }))
@@ -242,11 +256,11 @@ pub(crate) static STEP_RULES: &[StepRule] = rules! {
             set_error(entry, reason);
         }))
     };
-    "renew, fail, release, give_up, redrive, absent": "Lost, and no entry is made" => |step| {
+    "renew, record_step, fail, release, give_up, redrive, absent": "Lost, and no entry is made" => |step| {
         let lost = matches!(
             step.operation,
-            Operation::Renew { .. } | Operation::Fail { .. } | Operation::Release { .. }
-                | Operation::GiveUp { .. } | Operation::Redrive { .. }
+            Operation::Renew { .. } | Operation::RecordStep { .. } | Operation::Fail { .. }
+                | Operation::Release { .. } | Operation::GiveUp { .. } | Operation::Redrive { .. }
         );
         (lost && step.before.is_none()).then(|| step.reply == Reply::Lost && step.after.is_none())
     };

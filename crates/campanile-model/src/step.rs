@@ -65,6 +65,7 @@ impl Step {
             | Operation::Complete { grant, .. }
             | Operation::Fail { grant, .. }
             | Operation::Release { grant, .. }
+            | Operation::RecordStep { grant, .. }
             | Operation::GiveUp { grant, .. } => belongs_to(entry, grant),
             _ => false,
         };

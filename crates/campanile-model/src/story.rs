@@ -102,6 +102,9 @@ fn describe(action: Action, before: &World, names: &[char; 3], answered: &str) -
                 client(index)
             )
         }
+        Action::RecordStep(index) => {
+            format!("{}'s handler has run its step, and {0} sends the result.", client(index))
+        }
         Action::Renew(index) => format!("{} sends a renewal.", client(index)),
         Action::Settle(index, verb) => {
             let why = match verb {
@@ -137,7 +140,7 @@ fn describe(action: Action, before: &World, names: &[char; 3], answered: &str) -
 }
 
 fn describe_entry(entry: Slot) -> String {
-    let Slot { attempt, interrupts, give_ups, at, .. } = entry;
+    let Slot { attempt, interrupts, give_ups, at, step, .. } = entry;
     let [giving_up, permanent_failure, released] = entry.flags;
     let flag = |is_set, name| if is_set { name } else { "" };
     let state = match entry.state {
@@ -152,9 +155,13 @@ fn describe_entry(entry: Slot) -> String {
         (ERROR, payload) => format!("the error of payload {payload}"),
         (_, payload) => format!("the reply to payload {payload}"),
     };
+    let step = match step {
+        0 => String::new(),
+        result => format!(", with the step's result of attempt {result}"),
+    };
     format!(
         "{state} {} with token {}, nonce {}, payload {}, {attempt} attempts, {interrupts} uncounted \
-         interruptions, {give_ups} give-ups and {tail}{}{}{}",
+         interruptions, {give_ups} give-ups and {tail}{step}{}{}{}",
         clock(at),
         entry.token.number(),
         entry.owner,
@@ -171,6 +178,7 @@ fn describe_command(command: Command) -> String {
         Verb::None => "nothing".to_owned(),
         Verb::Acquire => "acquire".to_owned(),
         Verb::Renew => format!("renewal of token {token}"),
+        Verb::RecordStep => format!("result of the step under token {token}"),
         Verb::Complete => format!("completion of token {token}"),
         Verb::Fail => format!("failure of token {token}"),
         Verb::FailLast => format!("permanent failure of token {token}"),

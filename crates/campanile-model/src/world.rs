@@ -5,8 +5,9 @@ use campanile_core::limits::MAX_INTERRUPTS;
 
 use crate::action::{Action, Budget};
 use crate::client::{Client, Phase};
-use crate::compact::{Command, LONG, Slot, TTL, Token, Verb, reply_text};
+use crate::compact::{Command, LONG, STEP, Slot, TTL, Token, Verb, reply_text};
 use crate::history;
+use crate::raw::COMPLETED;
 use crate::rules::Rule;
 use crate::stepper::Stepper;
 
@@ -39,6 +40,8 @@ pub(crate) struct World {
     is_settled: bool,
     /// How many more handler runs the rules permit.
     runs_left: u16,
+    /// The result of the step that a client knows to be recorded, or zero.
+    known_step: u8,
 }
 
 /// What an action did.
@@ -64,6 +67,7 @@ impl World {
             was_set_back: false,
             is_settled: entry.is_settled(),
             runs_left: runs_left(entry, max_attempts),
+            known_step: 0,
         }
     }
 
@@ -133,6 +137,11 @@ impl World {
                 let (time, client) = (self.time, &mut self.clients[usize::from(index)]);
                 client.pending = client.command(Verb::Renew);
                 client.sent = time;
+            }
+            Action::RecordStep(index) => {
+                self.budget.steps -= 1;
+                let client = &mut self.clients[usize::from(index)];
+                client.pending = client.command(Verb::RecordStep);
             }
             Action::Settle(index, verb) => self.clients[usize::from(index)].settle(verb),
             Action::Tick => {
@@ -225,6 +234,9 @@ impl World {
         if self.entry.is_settled() {
             self.is_settled = true;
         }
+        if self.entry.state == COMPLETED {
+            self.known_step = 0;
+        }
         if transition.reply == Reply::Reopened && before != self.entry {
             self.is_settled = false;
             self.runs_left = runs_left(Slot::EMPTY, max_attempts);
@@ -234,7 +246,7 @@ impl World {
 
     /// The client at `index` gets the answer to its command.
     fn handle_reply(&mut self, index: usize, reply: &Reply) -> Option<&'static Rule> {
-        let (time, entry) = (self.time, self.entry);
+        let (time, entry, known_step) = (self.time, self.entry, self.known_step);
         let client = &mut self.clients[index];
         match (client.pending.verb, reply) {
             (Verb::Acquire, Reply::Acquired { attempt, .. } | Reply::Exhausted { attempt, .. }) => {
@@ -249,6 +261,14 @@ impl World {
                 client.floor = client.floor.max(client.token);
                 if !is_above_floor {
                     return Some(&history::FLOOR);
+                }
+                if let Reply::Acquired { steps, .. } = reply {
+                    let result = steps.as_ref().and_then(|steps| steps.get(STEP));
+                    let result = result.map_or(0, |result| result[0]);
+                    if known_step != 0 && result != known_step {
+                        return Some(&history::STEP);
+                    }
+                    self.known_step = result;
                 }
                 let client = *client;
                 let mut others = (0..MAX_CLIENTS).filter(|other| *other != index);
@@ -267,6 +287,11 @@ impl World {
                 client.end();
                 self.budget.acquisitions += 1;
                 None
+            }
+            (Verb::RecordStep, Reply::StepRecorded) => {
+                client.pending = Command::NONE;
+                self.known_step = entry.step;
+                (known_step != 0 && entry.step != known_step).then_some(&history::STEP)
             }
             (Verb::Renew, Reply::Renewed) => {
                 client.pending = Command::NONE;
@@ -313,6 +338,7 @@ impl World {
         self.was_lost = true;
         self.is_settled = entry.is_settled();
         self.runs_left = runs_left(entry, max_attempts);
+        self.known_step = 0;
     }
 
     fn unused_nonce(&self) -> u8 {

@@ -39,7 +39,7 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 15] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::ConnectionKept,
         Self::StaleReply,
         Self::AnswersRotated,
@@ -55,6 +55,7 @@ impl Bug {
         Self::Keeper(KeeperBug::CancelNotSent),
         Self::Keeper(KeeperBug::RenewalResultIgnored),
         Self::Keeper(KeeperBug::CompletionNotRepeated),
+        Self::Keeper(KeeperBug::StepNotRepeated),
     ];
 }
 

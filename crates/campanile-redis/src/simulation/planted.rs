@@ -18,7 +18,7 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::UncachedScriptAnswered,
         Self::ConnectionKept,
         Self::StaleReply,
@@ -26,6 +26,7 @@ impl Bug {
         Self::Keeper(KeeperBug::CancelNotSent),
         Self::Keeper(KeeperBug::RenewalResultIgnored),
         Self::Keeper(KeeperBug::CompletionNotRepeated),
+        Self::Keeper(KeeperBug::StepNotRepeated),
     ];
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use campanile_core::{
     Answer, Command, Entry, FencingToken, Grant, IdempotencyKey, Namespace, Operation, Owner,
     Reply, Retention, StoreKey, error, step,
@@ -219,6 +220,10 @@ pub(super) fn fail(grant: Grant, delay: Duration) -> Operation {
 
 pub(super) fn give_up(grant: Grant) -> Operation {
     Operation::GiveUp { grant, reason: "dead letter published".into() }
+}
+
+pub(super) fn record_step(grant: Grant, name: &str, result: &'static [u8]) -> Operation {
+    Operation::RecordStep { grant, name: name.into(), result: Bytes::from_static(result) }
 }
 
 pub(super) fn redrive(token: FencingToken, force: bool) -> Operation {

@@ -130,21 +130,26 @@ impl OperationGenerator {
                 reply: self.rng.bool().then(|| self.text().into()),
                 details: self.details(),
             },
-            52..70 => Operation::Fail {
+            52..62 => Operation::RecordStep {
+                grant,
+                name: self.text().into(),
+                result: self.text().into(),
+            },
+            62..74 => Operation::Fail {
                 grant,
                 delay: self.duration(),
                 last: self.rng.u8(..8) == 0,
                 error: self.text().into(),
             },
-            70..80 => {
+            74..82 => {
                 let ran = self.rng.bool();
                 Operation::Release { grant, ran }
             }
-            80..86 => {
+            82..87 => {
                 let owner = grant.owner;
                 Operation::Cancel { owner }
             }
-            86..91 => {
+            87..92 => {
                 let reason = self.text().into();
                 Operation::GiveUp { grant, reason }
             }

@@ -46,6 +46,7 @@ mod payloads;
 mod races;
 mod situations;
 mod stale;
+mod steps;
 mod table;
 mod time;
 mod violation;
@@ -125,6 +126,7 @@ pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation>
             release_of_what_ran_in_every_situation
             release_of_what_never_ran_in_every_situation
             cancel_in_every_situation
+            record_step_in_every_situation
             reject_in_every_situation
             redrive_in_every_situation
             forced_redrive_in_every_situation
@@ -154,6 +156,12 @@ pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation>
             a_key_that_was_never_tried_may_change_its_payload
             no_fingerprint_matches_every_payload
             a_reply_comes_back_byte_for_byte
+        }
+        steps {
+            a_step_is_kept_until_its_key_is_completed
+            the_first_result_of_a_step_is_kept
+            a_step_is_not_seen_before_the_lock_is_granted
+            a_step_beyond_the_limits_is_refused
         }
         batches {
             a_batch_is_answered_in_its_order

@@ -8,18 +8,19 @@ use campanile_idempotency::Store;
 use super::Time;
 use super::checker::{
     CheckResult, LONG_DURATION, ModelChecker, SHORT_DURATION, acquire, complete, fail, give_up,
-    owner,
+    owner, record_step,
 };
 use super::situations::Situation;
 
 /// Lists every operation that names a grant.
-fn grant_operations(grant: Grant) -> [Operation; 6] {
+fn grant_operations(grant: Grant) -> [Operation; 7] {
     [
         Operation::Renew { grant, ttl: LONG_DURATION },
         complete(grant),
         fail(grant, Duration::ZERO),
         Operation::Release { grant, ran: true },
         Operation::Release { grant, ran: false },
+        record_step(grant, "charge", b"ch-1"),
         give_up(grant),
     ]
 }

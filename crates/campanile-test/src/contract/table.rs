@@ -5,7 +5,8 @@ use campanile_idempotency::Store;
 
 use super::Time;
 use super::checker::{
-    CheckResult, LONG_DURATION, ModelChecker, acquire, acquire_as, complete, fail, give_up, redrive,
+    CheckResult, LONG_DURATION, ModelChecker, acquire, acquire_as, complete, fail, give_up,
+    record_step, redrive,
 };
 use super::situations::Situation;
 
@@ -22,6 +23,7 @@ enum ReplyKind {
     Completed,
     Retrying,
     Released,
+    StepRecorded,
     GivenUp,
     Reopened,
     Settled(State),
@@ -31,7 +33,7 @@ enum ReplyKind {
 
 use ReplyKind::{
     Acquired, AlreadyGivenUp, BackingOff, Completed, Duplicate, Exhausted, GivenUp, Locked, Lost,
-    Released, Renewed, Reopened, Retrying,
+    Released, Renewed, Reopened, Retrying, StepRecorded,
 };
 
 /// The `Settled` replies, named by the letter of the state.
@@ -76,6 +78,8 @@ columns! {
     cancel_in_every_situation: |mine| Operation::Cancel { owner: mine.owner },
         [Released; Released, Released, Released;
          Released, Released, Released, Released, Released, Lost; C; F];
+    record_step_in_every_situation: |mine| record_step(mine, "charge", b"ch-1"),
+        [Lost; StepRecorded, StepRecorded, StepRecorded; R, R, R, R, R, Lost; C; F];
     reject_in_every_situation: |mine| give_up(mine),
         [Lost; GivenUp, GivenUp, GivenUp; R, R, R, R, R, Lost; C; GivenUp];
     redrive_in_every_situation: |mine| redrive(mine.token, false),
@@ -120,6 +124,7 @@ fn reply_kind(reply: &Reply) -> ReplyKind {
         Reply::Completed => Completed,
         Reply::Retrying => Retrying,
         Reply::Released => Released,
+        Reply::StepRecorded => StepRecorded,
         Reply::GivenUp => GivenUp,
         Reply::Reopened => Reopened,
         Reply::Settled(state) => ReplyKind::Settled(*state),

@@ -1,8 +1,9 @@
 //! The handlers that are running.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use campanile_core::LockHandle;
+use campanile_core::{IdempotencyKey, LockHandle};
 
 /// Handlers panic as part of the simulation, so violations are collected and reported at the end.
 #[derive(Clone, Default)]
@@ -15,6 +16,10 @@ struct HandlerState {
     violations: Vec<String>,
     /// The first two handlers of a key that had valid locks at the same time.
     overlap: Option<String>,
+    /// The results of steps that handlers were given, by key and name.
+    steps: HashMap<(IdempotencyKey, String), u64>,
+    /// The first step that ran after a handler was given its result, or that has two results.
+    repeated_step: Option<String>,
 }
 
 struct RunningHandler {
@@ -52,11 +57,34 @@ impl Handlers {
         self.0.lock().unwrap().violations.push(violation.into());
     }
 
+    /// A step runs. Returns its result.
+    pub(super) fn run_step(&self, lock: &LockHandle, name: &str) -> u64 {
+        let mut state = self.0.lock().unwrap();
+        if state.steps.contains_key(&(lock.key().clone(), name.to_owned())) {
+            let repeated = format!("step {name} ran again: {lock:?}");
+            state.repeated_step.get_or_insert(repeated);
+        }
+        lock.token().get()
+    }
+
+    /// A handler is given the result of a step.
+    pub(super) fn end_step(&self, lock: &LockHandle, name: &str, result: u64) {
+        let mut state = self.0.lock().unwrap();
+        let step = (lock.key().clone(), name.to_owned());
+        let first = *state.steps.entry(step).or_insert(result);
+        if first != result {
+            let repeated = format!("step {name} has two results: {lock:?}");
+            state.repeated_step.get_or_insert(repeated);
+        }
+    }
+
     /// Asserts that nothing was violated. Locks may have overlapped if the store has lost or ended them.
     pub(super) fn assert_no_violations(&self, may_overlap: bool) {
         let state = self.0.lock().unwrap();
         assert!(state.violations.is_empty(), "{:#?}", state.violations);
         assert!(may_overlap || state.overlap.is_none(), "{:?}", state.overlap);
+        let repeated = &state.repeated_step;
+        assert!(may_overlap || repeated.is_none(), "{repeated:?}");
         assert_eq!(state.running.len(), 0, "all handlers have ended");
     }
 }

@@ -21,6 +21,8 @@ pub enum KeeperBug {
     RenewalResultIgnored,
     /// A completion without an answer is not repeated.
     CompletionNotRepeated,
+    /// A step without an answer counts as recorded.
+    StepNotRepeated,
 }
 
 /// A store as the keeper sees it: with a bug of the keeper, if one is planted.
@@ -64,6 +66,7 @@ impl<S: Store> BuggyKeeper<S> {
             | Operation::Complete { grant, .. }
             | Operation::Fail { grant, .. }
             | Operation::Release { grant, .. }
+            | Operation::RecordStep { grant, .. }
             | Operation::GiveUp { grant, .. } => {
                 let Grant { token, owner } = *grant;
                 *grant = Grant { token, owner: self.nonce_of(&command.key, owner) };
@@ -93,6 +96,10 @@ impl<S: Store> Store for BuggyKeeper<S> {
             (Some(KeeperBug::CompletionNotRepeated), Operation::Complete { .. }) => {
                 let answer = self.store.apply(command).await;
                 answer.or_else(|_| self.assumed(Reply::Completed))
+            }
+            (Some(KeeperBug::StepNotRepeated), Operation::RecordStep { .. }) => {
+                let answer = self.store.apply(command).await;
+                answer.or_else(|_| self.assumed(Reply::StepRecorded))
             }
             _ => self.store.apply(command).await,
         }

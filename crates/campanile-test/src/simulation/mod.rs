@@ -6,6 +6,8 @@
 //! * A keeper has at most one command per key in flight.
 //! * Tokens increase; at most one of them completes a key; a handler runs only under a granted
 //!   token.
+//! * A step does not run again after a handler was given its recorded result, and has one result, with the
+//!   same exceptions.
 //! * Nothing waits forever: every request ends, every record is released, every keeper settles all
 //!   its locks, and every record is finished.
 //! * No keeper panics.

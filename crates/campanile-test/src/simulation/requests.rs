@@ -52,6 +52,8 @@ pub(super) struct Script {
     pub(super) key: usize,
     handler_time: Duration,
     handler_end: HandlerEnd,
+    /// The number of steps of the handler.
+    steps: usize,
     /// When the future is dropped, if at all.
     drop_after: Option<Duration>,
     /// Whether that drop is an interruption.
@@ -90,6 +92,7 @@ impl Script {
             key: rng.usize(..plan.keys),
             handler_time: time(rng),
             handler_end,
+            steps: if rng.bool() { 0 } else { rng.usize(1..=3) },
             drop_after,
             is_interrupted: rng.bool(),
             give_up_end: *choose(rng, &[GivesUp, Releases, GivesBack, Drops]),
@@ -114,9 +117,19 @@ impl Script {
                 if !env.world.operations.has_granted(lock.store_key(), lock.token()) {
                     env.handlers.add_violation(format!("handler without a grant: {lock:?}"));
                 }
-                for _ in 0..3 {
+                for number in 0..3 {
                     sleep(self.handler_time / 3).await;
                     env.handlers.check_locks();
+                    if number < self.steps {
+                        let name = number.to_string();
+                        let run = async || -> Result<u64, BoxError> {
+                            let result = env.handlers.run_step(&lock, &name);
+                            sleep(self.handler_time / 10).await;
+                            Ok(result)
+                        };
+                        let result = lock.step(&name, run).await?;
+                        env.handlers.end_step(&lock, &name, result);
+                    }
                 }
                 self.end(lock.token()).await
             }

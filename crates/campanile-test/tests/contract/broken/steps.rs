@@ -66,6 +66,7 @@ fn grant(operation: &Operation) -> Option<Grant> {
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }
         | Operation::Release { grant, .. }
+        | Operation::RecordStep { grant, .. }
         | Operation::GiveUp { grant, .. } => Some(grant),
         _ => None,
     }
@@ -78,6 +79,7 @@ fn with_grant(operation: &Operation, other: Grant) -> Operation {
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }
         | Operation::Release { grant, .. }
+        | Operation::RecordStep { grant, .. }
         | Operation::GiveUp { grant, .. } => *grant = other,
         _ => {}
     }
@@ -343,4 +345,54 @@ async fn ignoring_fingerprints_is_detected() {
     };
     assert_step_violates(ignores_fingerprints, &["another_payload_is_a_mismatch_in_every_state"])
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_steps_is_detected() {
+    let drops_steps_of_failures: Step = |before, operation, now| {
+        let (after, reply) = step(before, operation, now);
+        match operation {
+            Operation::Fail { .. } => {
+                let entry = after.map(|entry| match entry.steps() {
+                    Some(steps) => {
+                        let (kind, end) =
+                            (48 + steps.as_bytes().len(), 49 + steps.as_bytes().len());
+                        edit(entry, |bytes| {
+                            bytes[6] = bytes[kind];
+                            bytes.drain(44..end);
+                        })
+                    }
+                    None => entry,
+                });
+                (entry, reply)
+            }
+            _ => (after, reply),
+        }
+    };
+    assert_step_violates(
+        drops_steps_of_failures,
+        &["a_step_is_kept_until_its_key_is_completed", "the_first_result_of_a_step_is_kept"],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn recording_nothing_is_detected() {
+    let records_nothing: Step = |before, operation, now| match operation {
+        Operation::RecordStep { .. } => {
+            let (_, reply) = step(before.clone(), operation, now);
+            (before, reply)
+        }
+        _ => step(before, operation, now),
+    };
+    assert_step_violates(
+        records_nothing,
+        &[
+            "a_step_is_kept_until_its_key_is_completed",
+            "the_first_result_of_a_step_is_kept",
+            "a_step_beyond_the_limits_is_refused",
+            DIFFERENTIAL,
+        ],
+    )
+    .await;
 }
