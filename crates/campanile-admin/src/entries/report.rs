@@ -40,8 +40,8 @@ pub fn parse_digest(text: &str) -> Result<[u8; 16], ConfigError> {
 /// `Display` shows it in lines of words. It serializes as an object: `namespace`, `digest`, `state`
 /// (`absent`, `unreadable`, `processing`, `retrying`, `completed` or `failed`), and what there is of
 /// `key`, `reason`, `stuck`, `attempts`, `interrupts`, `give_ups`, `give_up_lock`, `permanent_failure`,
-/// `released`, `token`, `created`, `granted`, `at`, `expires`, `error`, `reply_bytes`, `process`,
-/// `record` and `trace`. Times are texts by RFC 3339. A key that is not UTF-8 is
+/// `released`, `token`, `created`, `granted`, `at`, `expires`, `error`, `steps` (their names),
+/// `reply_bytes`, `process`, `record` and `trace`. Times are texts by RFC 3339. A key that is not UTF-8 is
 /// escaped.
 #[derive(Clone, Debug)]
 pub struct EntryReport {
@@ -246,6 +246,10 @@ impl EntryReport {
         if let Some(error) = entry.error() {
             lines.push(("error", error.escape_debug().to_string()));
         }
+        if let Some(steps) = entry.steps() {
+            let names: Vec<_> = steps.names().collect();
+            lines.push(("steps", names.join(", ").escape_debug().to_string()));
+        }
         if let Some(reply) = entry.reply() {
             lines.push(("reply", format!("{} bytes", reply.len())));
         }
@@ -308,6 +312,9 @@ impl Serialize for EntryReport {
         map.serialize_entry("expires", &utc(*expires_at))?;
         if let Some(error) = entry.error() {
             map.serialize_entry("error", &error)?;
+        }
+        if let Some(steps) = entry.steps() {
+            map.serialize_entry("steps", &steps.names().collect::<Vec<_>>())?;
         }
         if let Some(reply) = entry.reply() {
             map.serialize_entry("reply_bytes", &reply.len())?;

@@ -73,6 +73,22 @@ async fn details_of_an_earlier_grant_are_marked() {
 }
 
 #[tokio::test]
+async fn steps_are_shown_by_name_and_without_results() {
+    let planter = Planter::new("p-1");
+    let grant = planter.acquire(RECORD);
+    for name in ["reserve", "charge\u{1b}"] {
+        let (name, result) = (name.into(), "secret".into());
+        planter.apply(Operation::RecordStep { grant, name, result });
+    }
+    let report = inspect(&planter.store, &planter.key()).await.unwrap();
+    let text = report.to_string();
+    assert!(text.contains("\nsteps     reserve, charge\\u{1b}\n"), "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["steps"], json!(["reserve", "charge\u{1b}"]));
+    assert!(!text.contains("secret") && !json.to_string().contains("secret"));
+}
+
+#[tokio::test]
 async fn details_cannot_control_the_terminal() {
     let planter = Planter::new("p-1");
     let owner = Owner::new(1).unwrap();
