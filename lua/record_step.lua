@@ -10,7 +10,7 @@
 --           entry is what it holds, or 'ABSENT' or 'CORRUPT'. If the entry is PROCESSING by this grant,
 --           the name or all steps together would exceed their limit, or the steps cannot be read
 --
--- Without allow-oom: a Redis that is out of memory refuses the step, and the handler is told.
+-- Without allow-oom: a Redis that is out of memory refuses the step, which is an error of the handler.
 
 local retention, BEFORE_DONE = ARGV[1], 1
 

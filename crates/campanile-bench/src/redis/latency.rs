@@ -151,7 +151,8 @@ async fn time_store_calls(
             floor: FencingToken::ZERO,
             details: None,
         };
-        let Reply::Acquired { token, attempt, .. } = store.apply(command(acquire)).await?.reply else {
+        let Reply::Acquired { token, attempt, .. } = store.apply(command(acquire)).await?.reply
+        else {
             return Err("a key was not acquired".into());
         };
         let grant = Grant { token, owner };

@@ -6,6 +6,7 @@
 //! | [`producers`] | what a key must be, and how a producer sets it |
 //! | [`locks`] | fencing tokens, lost locks, and where a side effect belongs |
 //! | [`derived_keys`] | keys for the calls of a handler |
+//! | [`steps`] | parts of a handler that run once, although the handler runs again |
 //! | [`outcomes`] | outcomes, replies for duplicates, and retention |
 //! | [`layers`] | the order of the layers, handler state, decoding, and other services |
 //! | [`concurrency_and_ordering`] | concurrency, ordering by key, blocking handlers, and several topics |
@@ -42,6 +43,9 @@ pub mod locks {}
 
 #[doc = include_str!("derived_keys.md")]
 pub mod derived_keys {}
+
+#[doc = include_str!("steps.md")]
+pub mod steps {}
 
 #[doc = include_str!("outcomes.md")]
 pub mod outcomes {}
