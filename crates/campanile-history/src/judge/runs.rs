@@ -31,7 +31,7 @@ fn check_key<'a>(
             let pair = Pair::new(index, first, run);
             is_late = began_late(index, first, run);
             check_cause(findings, key, &pair, first, run);
-            check_overlap(index, findings, key, longest.unwrap_or(first), run);
+            check_overlap(index, findings, key, [longest.unwrap_or(first), first], run);
         }
         if is_late {
             continue;
@@ -61,13 +61,16 @@ fn check_overlap(
     index: &Index<'_>,
     findings: &mut Findings<'_>,
     key: &str,
-    longest: &Run,
+    before: [&Run; 2],
     run: &Run,
 ) {
-    let is_over = index.over(longest).is_some_and(|over| over <= run.began);
-    if !is_over && !Pair::new(index, longest, run).may_overlap() {
+    let overlaps = |before: &&Run| {
+        let is_over = index.over(before).is_some_and(|over| over <= run.began);
+        !is_over && !Pair::new(index, before, run).may_overlap()
+    };
+    if let Some(before) = before.into_iter().find(overlaps) {
         let text = || format!("two runs of {key} overlapped, although no lock was lost");
-        findings.violation(Rule::Overlap, key, text, events_of([longest, run]));
+        findings.violation(Rule::Overlap, key, text, events_of([before, run]));
     }
 }
 

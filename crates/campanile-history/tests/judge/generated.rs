@@ -60,7 +60,7 @@ fn small_simulated_histories_are_sound() {
 fn planted_mutations_violate_their_rule() {
     let mut planted: HashMap<&str, usize> = HashMap::new();
     let first = fastrand::u64(..u64::MAX / 2);
-    for seed in first..first + 15 {
+    for seed in first..first + 30 {
         let (records, partitions, steps_per_fault) = (200, 6, 30);
         let (has_data_loss, transactions) = (false, TRANSACTIONS[(seed % 3) as usize]);
         let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss, transactions };

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use campanile_history::{
-    Answer, Begin, Cause, End, Entry, Event, FaultKind, How, Outcome, Position, Published, Rule,
-    Visible,
+    Answer, Begin, Cause, End, Entry, Event, FaultKind, How, Outcome, Position, Published, Rerun,
+    Rule, Visible,
 };
 
 use crate::agreement::judge_recorded;
@@ -41,11 +41,23 @@ pub(crate) const MUTATIONS: &[(&str, Mutation)] = &[
         Some(Rule::Unexplained)
     }),
     ("kill removed", |recorded| {
-        // Not every kill hits a run, so all of them are removed.
+        // Not every kill hits a run, so all of them are removed. Another fault may be a cause as well.
+        let is_kill = |event: &Event| matches!(event, Event::Fault(fault) if matches!(fault.kind, FaultKind::Killed { .. }));
+        let is_explained = |rerun: &Rerun| {
+            recorded.values().flatten().any(|event| {
+                let Event::Fault(fault) = event else { return false };
+                let may_explain = match &fault.kind {
+                    FaultKind::Killed { .. } | FaultKind::BrokerKilled => false,
+                    FaultKind::Suspended { process } => *process == rerun.first.process,
+                    _ => true,
+                };
+                may_explain && fault.at <= rerun.again.at && fault.until >= Some(rerun.first.at)
+            })
+        };
         let has_killed_run = judge_recorded(recorded).reruns.iter().any(|rerun| {
             matches!(rerun.cause, Cause::KilledBeforeEffect | Cause::KilledAfterEffect)
+                && !is_explained(rerun)
         });
-        let is_kill = |event: &Event| matches!(event, Event::Fault(fault) if matches!(fault.kind, FaultKind::Killed { .. }));
         recorded.values_mut().for_each(|events| events.retain(|event| !is_kill(event)));
         has_killed_run.then_some(Rule::Unexplained)
     }),
@@ -58,10 +70,12 @@ pub(crate) const MUTATIONS: &[(&str, Mutation)] = &[
         let (process, run, begin) = processed_run(recorded)?;
         let mut before = begin.record;
         before.offset -= 1;
-        let finished = find(recorded, |event| match event {
+        // It may be answered again as a duplicate.
+        let finished = recorded.values().flatten().filter_map(|event| match event {
             Event::Answer(a) if a.record == before && a.outcome.is_finished() => Some(a.at),
             _ => None,
-        })?;
+        });
+        let finished = finished.min()?;
         let begins = recorded.get_mut(&process)?.iter_mut().find_map(|event| match event {
             Event::Begin(begin) if begin.run == run => Some(begin),
             _ => None,

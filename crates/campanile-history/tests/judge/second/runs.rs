@@ -6,11 +6,12 @@ use super::terms::{Key, KeyRun, Terms, between};
 pub(super) fn overlap(terms: &Terms<'_>, findings: &mut Findings) {
     for (name, key) in &terms.keys {
         for (index, n) in key.runs.iter().enumerate() {
+            let before = || key.runs[..index].iter().filter(|run| !run.began_late);
             // Of several that are over at the same time, or never, `max_by_key` returns the last.
-            let before = key.runs[..index].iter().filter(|run| !run.began_late);
-            let Some(p) = before.max_by_key(|run| run.over) else { continue };
-            if p.over > n.run.begin && !may_overlap(terms, key, p, n) {
-                findings.violated("overlap", name);
+            for p in [before().max_by_key(|run| run.over), before().last()].into_iter().flatten() {
+                if p.over > n.run.begin && !may_overlap(terms, key, p, n) {
+                    findings.violated("overlap", name);
+                }
             }
         }
     }
