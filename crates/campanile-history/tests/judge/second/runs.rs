@@ -8,7 +8,9 @@ pub(super) fn overlap(terms: &Terms<'_>, findings: &mut Findings) {
         for (index, n) in key.runs.iter().enumerate() {
             let before = || key.runs[..index].iter().filter(|run| !run.began_late);
             // Of several that are over at the same time, or never, `max_by_key` returns the last.
-            for p in [before().max_by_key(|run| run.over), before().last()].into_iter().flatten() {
+            for p in
+                [before().max_by_key(|run| run.over), before().next_back()].into_iter().flatten()
+            {
                 if p.over > n.run.begin && !may_overlap(terms, key, p, n) {
                     findings.violated("overlap", name);
                 }
