@@ -96,9 +96,14 @@ impl LockControl {
         self.inner().is_effect_possible.store(true, Ordering::Release);
     }
 
-    /// Checks whether an effect of the handler would stay if the lock were lost.
+    /// Checks whether an effect of the handler or of one of its steps would stay if the lock were lost.
     pub fn is_effect_possible(&self) -> bool {
         self.inner().is_effect_possible.load(Ordering::Acquire)
+    }
+
+    /// Checks whether a step of the handler has started in this attempt.
+    pub fn has_run_step(&self) -> bool {
+        self.inner().steps.has_run()
     }
 
     /// Records that this grant completed the entry together with the handler's effect, so that the

@@ -45,7 +45,7 @@ struct Inner {
     deadline: AtomicU64,
     /// Zero while the lock is held, else the code of a [`LostCause`].
     loss: AtomicU8,
-    /// Whether the handler has started, and its effect is not rolled back with the lock.
+    /// Whether anything has started that is not rolled back with the lock: the handler, or a step of it.
     is_effect_possible: AtomicBool,
     wakers: Wakers,
     /// Boxed, because it is rarely set.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
@@ -67,6 +68,8 @@ impl LockHandle {
         if let Some(result) = self.begin_step(name)? {
             return Ok(result);
         }
+        self.0.steps.state().has_run = true;
+        self.0.is_effect_possible.store(true, Ordering::Release);
         let result = run().await?;
         let encoded = encode(name, &result)?;
         self.start_recording(name, encoded.clone())?.await?;
@@ -140,6 +143,10 @@ impl LockSteps {
     pub(super) fn set_recorder(&self, recorder: Weak<dyn RecordSteps>) {
         // A lock has one handler.
         let _ = self.recorder.set(recorder);
+    }
+
+    pub(super) fn has_run(&self) -> bool {
+        self.state().has_run
     }
 
     fn recorder(&self) -> Result<Arc<dyn RecordSteps>, StepError> {

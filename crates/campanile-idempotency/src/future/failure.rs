@@ -49,7 +49,10 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
             settle_with_error(held, settlement, source, retry, Some(delay))
         }
         Disposition::Release => {
-            let settlement = Settlement::Release { ran: !has_no_effect(&*source) };
+            // The effect of a step stays, even if that of the handler was rolled back. The key was
+            // therefore tried, and its payload may not change.
+            let ran = held.control().has_run_step() || !has_no_effect(&*source);
+            let settlement = Settlement::Release { ran };
             settle_with_error(held, settlement, source, Disposition::Release, Some(backoff))
         }
         // The failure is not the record's fault, so repeated restarts must not use up its attempts.

@@ -2,6 +2,7 @@
 
 mod crashing;
 mod dropping;
+mod settling;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -240,7 +241,7 @@ async fn handler_learns_that_a_step_is_not_recorded() {
             async move {
                 let started = Instant::now();
                 let step = lock.step("charge", async || Ok::<_, StepError>(())).await;
-                // The lock is still held, so that the handler can undo the step.
+                // The lock is still held, so that the handler can react.
                 *noted.lock().unwrap() = Some((started.elapsed(), lock.check().is_ok()));
                 Ok(step?)
             }

@@ -1,0 +1,60 @@
+//! What a step that has run means for the end of its attempt.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use campanile_core::{BoxError, Request, error};
+use campanile_idempotency::IdempotencyError;
+use tokio::time::sleep;
+use tower::{Layer, service_fn};
+
+use super::service;
+use crate::harness::{
+    HOUR, Harness, TestService, failed, fingerprint_layer, layer_error, lock, request_with_payload,
+};
+
+#[tokio::test(start_paused = true)]
+async fn attempt_with_a_step_is_never_taken_back() {
+    let harness = Harness::new();
+    let charged = Arc::new(AtomicU32::new(0));
+    let counted = charged.clone();
+    // Like an inbox that rolls back the transaction after the step.
+    let service = fingerprint_layer(&harness).layer(service_fn(move |request: Request<()>| {
+        let charged = counted.clone();
+        async move {
+            let charge = async || Ok::<_, BoxError>(charged.fetch_add(1, Ordering::Relaxed));
+            lock(&request).step("charge", charge).await?;
+            Err::<(), BoxError>(error::undone("rolled back").into())
+        }
+    }));
+    service.start(request_with_payload("p-1", "100")).await.unwrap().unwrap_err();
+    sleep(HOUR).await;
+    let changed = service.start(request_with_payload("p-1", "200")).await.unwrap();
+    let error = layer_error(&changed);
+    assert!(matches!(error, IdempotencyError::Mismatch { .. }), "{error:?}");
+    // An attempt in which no step runs is not counted, whatever it reads.
+    for _ in 0..10 {
+        let retried = service.start(request_with_payload("p-1", "100")).await.unwrap();
+        assert_eq!(failed(&retried).attempt, 1);
+        sleep(HOUR).await;
+    }
+    assert_eq!(charged.load(Ordering::Relaxed), 1);
+}
+
+/// An operator learns of a lock that was lost after a step had run, although the handler is rolled back.
+#[tokio::test(start_paused = true)]
+async fn effect_of_a_step_stays_if_its_handler_is_rolled_back() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_rollback();
+    let layer_clone = layer.clone();
+    let service = service(&layer, move |lock| {
+        let control = layer_clone.control(&lock).unwrap();
+        async move {
+            assert!(!control.is_effect_possible());
+            lock.step("charge", async || Ok::<_, BoxError>(())).await?;
+            assert!(control.is_effect_possible());
+            Ok(())
+        }
+    });
+    service.run("p-1").await.unwrap();
+}
