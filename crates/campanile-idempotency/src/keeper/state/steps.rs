@@ -1,7 +1,7 @@
 //! Recording the steps of handlers.
 
 use bytes::Bytes;
-use campanile_core::{Answer, Grant, LostCause, Reply, StoreKey};
+use campanile_core::{Answer, Grant, LostCause, Reply, State as EntryState, StoreKey};
 use tokio::sync::oneshot;
 
 use super::{KeeperState, corrupt_error, is_final, retry_delay};
@@ -46,6 +46,9 @@ impl KeeperState {
         let result = match answer.map(|answer| answer.reply) {
             Ok(Reply::StepRecorded) => Ok(()),
             Ok(Reply::StepTooLarge) => Err(RecordError::TooLarge),
+            // Completed by this grant, together with the effect of its handler, which is about to
+            // report it.
+            Ok(Reply::Settled(EntryState::Completed)) => Err(RecordError::Lost),
             Ok(Reply::Lost | Reply::Settled(_)) => {
                 self.lose_lock(index, LostCause::Superseded);
                 return self.answer_step(index, Err(RecordError::Lost));

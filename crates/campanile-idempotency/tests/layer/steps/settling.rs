@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use campanile_core::{BoxError, Request, error};
-use campanile_idempotency::IdempotencyError;
-use tokio::time::sleep;
+use campanile_core::{BoxError, Completion, Outcome, Request, State, error};
+use campanile_idempotency::{IdempotencyError, Store};
+use campanile_test::faults::Fault;
+use tokio::time::{sleep, timeout};
 use tower::{Layer, service_fn};
 
 use super::service;
 use crate::harness::{
-    HOUR, Harness, TestService, failed, fingerprint_layer, layer_error, lock, request_with_payload,
+    HOUR, Harness, TTL, TestService, failed, fingerprint_layer, layer_error, lock,
+    request_with_payload,
 };
 
 #[tokio::test(start_paused = true)]
@@ -57,4 +60,30 @@ async fn effect_of_a_step_stays_if_its_handler_is_rolled_back() {
         }
     });
     service.run("p-1").await.unwrap();
+}
+
+/// The handler does not wait for the record, which reaches the store after the completion.
+#[tokio::test(start_paused = true)]
+async fn late_record_does_not_lose_a_completed_lock() {
+    let harness = Harness::new();
+    harness.store.inject_next_of("record_step", Fault::Refuse);
+    let layer = harness.layer();
+    let (layer_clone, memory) = (layer.clone(), harness.memory.clone());
+    let service = layer.layer(service_fn(move |request: Request<()>| {
+        let (layer, memory) = (layer_clone.clone(), memory.clone());
+        async move {
+            let lock = lock(&request);
+            let step = lock.step("notify", async || Ok::<_, BoxError>(()));
+            timeout(Duration::from_nanos(1), step).await.unwrap_err();
+            let answer = memory.apply(layer.completion(&lock, None, &())?).await?;
+            sleep(TTL / 3).await;
+            let control = layer.control(&lock).ok_or("the lock is not held")?;
+            control.complete(Completion { reply: None, at: answer.now });
+            Ok::<_, BoxError>(())
+        }
+    }));
+    assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed(()));
+    assert_eq!(harness.store.count("record_step"), 2);
+    assert_eq!(harness.state("p-1"), Some(State::Completed));
+    harness.assert_settled().await;
 }
