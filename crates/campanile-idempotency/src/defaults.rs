@@ -11,8 +11,8 @@ use crate::error::ReplyTooLarge;
 /// The last classifier in the chain, which classifies every error.
 ///
 /// * Markers of [`error`](campanile_core::error): the marked disposition.
-/// * A body that cannot be decoded, or a reply or the result of a step that is too large: dead letter,
-///   because no attempt can succeed. If the decoder's error has a marker, the marker takes precedence.
+/// * A body that cannot be decoded, or a reply or the result of a step that is too large, or a result
+///   that cannot be encoded: dead letter, because no attempt can succeed. If the decoder's error has a marker, the marker takes precedence.
 /// * [`Overloaded`] from inside the layer: release, because the handler did not run.
 /// * Everything else, including timeouts and panics: retry after the backoff.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,7 +23,8 @@ impl Classify for Defaults {
         let mut undecoded = false;
         // The outermost marker wins, because it was added last.
         for error in error::sources(error) {
-            if error.is::<Permanent>() || error.is::<ReplyTooLarge>() || is_large_step(error) {
+            if error.is::<Permanent>() || error.is::<ReplyTooLarge>() || is_unrecordable_step(error)
+            {
                 return Some(Disposition::DeadLetter);
             } else if error.is::<DecodeError>() {
                 // The sources may contain a marker of the decoder, for example for an unavailable
@@ -47,8 +48,8 @@ impl Classify for Defaults {
 }
 
 /// Checks whether a step has run and its result cannot be recorded. The next attempt would run it again.
-fn is_large_step(error: &(dyn Error + 'static)) -> bool {
-    matches!(error.downcast_ref(), Some(StepError::TooLarge { .. }))
+fn is_unrecordable_step(error: &(dyn Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(StepError::NotEncoded { .. } | StepError::TooLarge { .. }))
 }
 
 /// Checks whether the inner service ran without effect, or not at all: tower's load shedding fails
@@ -99,9 +100,11 @@ mod tests {
     }
 
     #[test]
-    fn only_step_too_large_is_dead_letter() {
+    fn only_step_without_a_possible_record_is_dead_letter() {
         let name = || "charge".into();
         assert_eq!(classify(&StepError::TooLarge { name: name() }), Disposition::DeadLetter);
+        let not_encoded = StepError::NotEncoded { name: name(), source: "no string".into() };
+        assert_eq!(classify(&not_encoded), Disposition::DeadLetter);
         let not_recorded = StepError::NotRecorded { name: name(), source: "no route".into() };
         assert_eq!(classify(&not_recorded), Disposition::Retry { after: None });
     }

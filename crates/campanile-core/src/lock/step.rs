@@ -52,7 +52,8 @@ impl LockHandle {
     ///
     /// # Errors
     /// The error of the step itself, of which nothing is recorded, or a [`StepError`], converted. Return
-    /// either from the handler.
+    /// either from the handler. If the error type cannot be inferred, name it at the end of the step:
+    /// `Ok::<_, BoxError>(id)`.
     ///
     /// # Cancellation
     /// If the future is dropped before the result is recorded, the next attempt may run the step again.
@@ -112,11 +113,11 @@ impl LockHandle {
 }
 
 fn encode<T: Serialize>(name: &str, result: &T) -> Result<Bytes, StepError> {
-    let not_recorded = |error: serde_json::Error| StepError::NotRecorded {
+    let not_encoded = |error: serde_json::Error| StepError::NotEncoded {
         name: name.into(),
         source: error.into(),
     };
-    serde_json::to_vec(result).map(Bytes::from).map_err(not_recorded)
+    serde_json::to_vec(result).map(Bytes::from).map_err(not_encoded)
 }
 
 /// The steps of the attempt for which a lock is held.
@@ -133,6 +134,8 @@ struct StepState {
     begun: Vec<Box<str>>,
     /// The results that this attempt has recorded.
     recorded: Vec<(Box<str>, Bytes)>,
+    /// Whether a step has started. Its effect stays, whatever happens to the attempt.
+    has_run: bool,
 }
 
 impl LockSteps {

@@ -8,8 +8,8 @@ use crate::{BoxError, LockLost};
 
 /// The error of [`LockHandle::step`](crate::LockHandle::step), besides that of the step itself.
 ///
-/// By default, the attempt has failed and is retried, except that [`TooLarge`](Self::TooLarge) is
-/// permanent: the step would run in each attempt.
+/// By default, the attempt has failed and is retried, except that [`NotEncoded`](Self::NotEncoded) and
+/// [`TooLarge`](Self::TooLarge) are permanent: the step would run in each attempt.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StepError {
@@ -28,12 +28,23 @@ pub enum StepError {
     },
     /// The lock is lost. The step has not run, or it has run and its result may not be recorded.
     LockLost(LockLost),
-    /// The step **has run**, and its result is not recorded, or the store did not answer for half of the
-    /// lock's TTL. The next attempt may run the step again.
+    /// The step **has run**, and its result may not be recorded: encryption failed, or the store refused
+    /// it, or did not answer for half of the lock's TTL. The next attempt may run the step again.
+    ///
+    /// Do not undo the step. The record may have reached the store, and the next attempt would then skip
+    /// the step.
     NotRecorded {
         /// The name of the step.
         name: Box<str>,
-        /// Why the result is not recorded.
+        /// Why the store has not confirmed the record.
+        source: BoxError,
+    },
+    /// The step **has run**, and its result cannot be encoded as JSON, for example a map with keys that are
+    /// not strings.
+    NotEncoded {
+        /// The name of the step.
+        name: Box<str>,
+        /// Why the result cannot be encoded.
         source: BoxError,
     },
     /// The step **has run**, and its result would exceed the limit of all steps together.
@@ -67,7 +78,10 @@ impl fmt::Display for StepError {
             ),
             Self::LockLost(_) => f.write_str("the lock of a step is lost"),
             Self::NotRecorded { name, .. } => {
-                write!(f, "step {name:?} has run, but its result is not recorded")
+                write!(f, "step {name:?} has run, but its result may not be recorded")
+            }
+            Self::NotEncoded { name, .. } => {
+                write!(f, "step {name:?} has run, but its result cannot be encoded as JSON")
             }
             Self::TooLarge { name } => write!(
                 f,
@@ -87,7 +101,9 @@ impl Error for StepError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::LockLost(lost) => Some(lost),
-            Self::NotRecorded { source, .. } | Self::Unreadable { source, .. } => Some(&**source),
+            Self::NotRecorded { source, .. }
+            | Self::NotEncoded { source, .. }
+            | Self::Unreadable { source, .. } => Some(&**source),
             Self::NoHandler
             | Self::InvalidName { .. }
             | Self::Repeated { .. }

@@ -1,16 +1,17 @@
 //! What a step that has run means for the end of its attempt.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Completion, Outcome, Request, State, error};
+use campanile_core::{BoxError, Completion, LockHandle, Outcome, Request, State, error};
 use campanile_idempotency::{IdempotencyError, Store};
 use campanile_test::faults::Fault;
 use tokio::time::{sleep, timeout};
 use tower::{Layer, service_fn};
 
-use super::service;
+use super::{service, step_error};
 use crate::harness::{
     HOUR, Harness, TTL, TestService, failed, fingerprint_layer, layer_error, lock,
     request_with_payload,
@@ -86,4 +87,19 @@ async fn late_record_does_not_lose_a_completed_lock() {
     assert_eq!(harness.store.count("record_step"), 2);
     assert_eq!(harness.state("p-1"), Some(State::Completed));
     harness.assert_settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn result_that_cannot_be_encoded_is_permanent() {
+    let harness = Harness::new();
+    let handle = async |lock: LockHandle| {
+        // JSON has only strings as keys.
+        let by_pair = async || Ok::<_, BoxError>(HashMap::from([((1, 2), 3)]));
+        lock.step("charge", by_pair).await.map(|_| ())
+    };
+    let result = service(&harness.layer(), handle).run("p-1").await;
+    let error = step_error(&result);
+    assert!(error.to_string().contains("cannot be encoded"), "{error}");
+    assert_eq!(failed(&result).retry_after, None, "the step would run again");
+    assert!(failed(&result).take_lock().is_some());
 }
