@@ -11,8 +11,9 @@ use crate::error::ReplyTooLarge;
 /// The last classifier in the chain, which classifies every error.
 ///
 /// * Markers of [`error`](campanile_core::error): the marked disposition.
-/// * A body that cannot be decoded, or a reply or the result of a step that is too large, or a result
-///   that cannot be encoded: dead letter, because no attempt can succeed. If the decoder's error has a marker, the marker takes precedence.
+/// * A body that cannot be decoded, a reply that is too large, or the result of a step that is too large
+///   or cannot be encoded: dead letter, because no attempt can succeed. If the decoder's error has a
+///   marker, the marker takes precedence.
 /// * [`Overloaded`] from inside the layer: release, because the handler did not run.
 /// * Everything else, including timeouts and panics: retry after the backoff.
 #[derive(Clone, Copy, Debug, Default)]
