@@ -117,7 +117,12 @@ where
 async fn work(gate: Gate, request: Request<Job>) -> Result<(), BoxError> {
     let is_first = request.lock_handle().is_none_or(|lock| lock.attempt() == 1);
     match request.body().does {
-        Does::FailOnce if is_first => Err("busy".into()),
+        Does::FailOnce if is_first => {
+            if let Some(lock) = request.lock_handle() {
+                lock.step("reserve", async || Ok::<_, BoxError>(1)).await?;
+            }
+            Err("busy".into())
+        }
         // Prints nothing.
         Does::PanicOnce if is_first => resume_unwind(Box::new("planted")),
         Does::FailForever => Err(permanent("card expired").into()),
