@@ -139,7 +139,9 @@ async fn main() -> Result<(), BoxError> {
     let currencies: Vec<&str> = charged.iter().map(|payment| &*payment.currency).collect();
     assert_eq!(currencies, ["EUR", "CHF", "SEK"], "one charge for each payment");
     assert_eq!((summary.processed, summary.skipped), (4, 4));
-    // one while the registry was unavailable, one for each schema, and one for the unknown schema
-    assert_eq!(registry.requests(), 4);
+    // One while the registry was unavailable, one for each schema, and one for the unknown schema; and
+    // another one if a record was decoded ahead of its turn and then interrupted. Without the cache of
+    // the decoder there would be one for each record.
+    assert!((4..8).contains(&registry.requests()));
     Ok(())
 }
