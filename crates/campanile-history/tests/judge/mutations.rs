@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use campanile_history::{
-    Answer, Begin, Cause, End, Entry, Event, FaultKind, How, Outcome, Position, Published, Rerun,
-    Rule, Visible,
+    Answer, Begin, Cause, Coordinates, End, Entry, Event, FaultKind, How, Outcome, Position,
+    Published, Rerun, Rule, Visible,
 };
 
 use crate::agreement::judge_recorded;
@@ -84,10 +84,24 @@ pub(crate) const MUTATIONS: &[(&str, Mutation)] = &[
         Some(Rule::Order)
     }),
     ("commit past the next record", |recorded| {
-        let commits = recorded.get_mut("broker")?;
-        // The last commit at its time, which cannot include a record that is finished later.
-        let Event::Commit(first) = commits.first_mut()? else { return None };
-        first.offset += 1;
+        let is_finished_at = |commit: &Position| {
+            recorded.values().flatten().any(|event| {
+                let Event::Answer(answer) = event else { return false };
+                let Coordinates { partition, offset } = &answer.record;
+                (partition, *offset) == (&commit.partition, commit.offset)
+                    && answer.outcome.is_finished()
+                    && answer.at <= commit.at
+            })
+        };
+        // The next record may be finished already, before it is committed.
+        let unfinished = recorded.get("broker")?.iter().position(|event| match event {
+            Event::Commit(commit) => !is_finished_at(commit),
+            _ => false,
+        })?;
+        let Event::Commit(commit) = &mut recorded.get_mut("broker")?[unfinished] else {
+            return None;
+        };
+        commit.offset += 1;
         Some(Rule::CommitPastUnfinished)
     }),
     ("commit lowered", |recorded| {
