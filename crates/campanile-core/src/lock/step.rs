@@ -42,7 +42,9 @@ impl LockHandle {
     /// of its result changes.
     ///
     /// # Results
-    /// Results are stored as JSON, and encrypted if replies are. All steps of a key together take at
+    /// Results are stored as JSON, and encrypted if replies are. The handler gets what JSON keeps of a
+    /// result, also in the attempt that runs the step: for example, `Some(())` becomes `None`. A result that
+    /// does not read back as its type, such as a `NaN`, is an error. All steps of a key together take at
     /// most [64 KiB](crate::limits::MAX_STEPS_BYTES), with their names and five bytes for each. They are
     /// kept as long as the entry of a key that is not completed, also over a redrive, and dropped when
     /// the key is completed.
@@ -66,37 +68,44 @@ impl LockHandle {
         T: Serialize + DeserializeOwned,
         E: From<StepError>,
     {
-        if let Some(result) = self.begin_step(name)? {
-            return Ok(result);
-        }
-        self.0.steps.state().has_run = true;
-        self.0.is_effect_possible.store(true, Ordering::Release);
-        let result = run().await?;
-        let encoded = encode(name, &result)?;
-        self.start_recording(name, encoded.clone())?.await?;
-        self.0.steps.state().recorded.push((name.into(), encoded));
+        let (result, encoded) = match self.begin_step(name)? {
+            Begun::Recorded(result) => return Ok(result),
+            Begun::HasRun(result, encoded) => (result, encoded),
+            Begun::New => {
+                self.0.steps.state().has_run = true;
+                self.0.is_effect_possible.store(true, Ordering::Release);
+                let encoded = encode(name, &run().await?)?;
+                // What later attempts will get.
+                let result = decode(&encoded).map_err(|error| not_encoded(name, error))?;
+                self.0.steps.state().push(name, encoded.clone());
+                (result, encoded)
+            }
+        };
+        self.start_recording(name, encoded)?.await?;
+        self.0.steps.state().set_recorded(name);
         Ok(result)
     }
 
-    /// Begins a step. Returns the result that is recorded for it.
-    fn begin_step<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, StepError> {
+    /// Begins a step, and finds the result that it has.
+    fn begin_step<T: DeserializeOwned>(&self, name: &str) -> Result<Begun<T>, StepError> {
         if name.is_empty() || name.len() > MAX_STEP_NAME_BYTES {
             return Err(StepError::InvalidName { name: name.into() });
         }
         self.check().map_err(StepError::LockLost)?;
         let recorder = self.0.steps.recorder()?;
         let unreadable = |source| StepError::Unreadable { name: name.into(), source };
-        let own = self.0.steps.state().begin(name)?;
-        let encoded = match own {
-            Some(encoded) => Some(encoded),
-            None => {
-                let stored = self.0.steps.earlier.as_ref().and_then(|steps| steps.get(name));
-                let opened = stored.map(|stored| recorder.open(self, name, stored));
-                opened.transpose().map_err(unreadable)?
-            }
-        };
-        let decode = |encoded: Bytes| serde_json::from_slice(&encoded);
-        encoded.map(decode).transpose().map_err(|error| unreadable(error.into()))
+        if let Some(OwnResult { encoded, is_recorded, .. }) = self.0.steps.state().begin(name)? {
+            let result = decode(&encoded).map_err(|error| unreadable(error.into()))?;
+            return Ok(if is_recorded {
+                Begun::Recorded(result)
+            } else {
+                Begun::HasRun(result, encoded)
+            });
+        }
+        let stored = self.0.steps.earlier.as_ref().and_then(|steps| steps.get(name));
+        let Some(stored) = stored else { return Ok(Begun::New) };
+        let encoded = recorder.open(self, name, stored).map_err(unreadable)?;
+        decode(&encoded).map(Begun::Recorded).map_err(|error| unreadable(error.into()))
     }
 
     fn start_recording(&self, name: &str, encoded: Bytes) -> Result<Recording, StepError> {
@@ -112,12 +121,25 @@ impl LockHandle {
     }
 }
 
+/// How a step begins.
+enum Begun<T> {
+    New,
+    /// An earlier call of the handler in this attempt has run the step, and was dropped before the result
+    /// was recorded. The store may have it.
+    HasRun(T, Bytes),
+    Recorded(T),
+}
+
 fn encode<T: Serialize>(name: &str, result: &T) -> Result<Bytes, StepError> {
-    let not_encoded = |error: serde_json::Error| StepError::NotEncoded {
-        name: name.into(),
-        source: error.into(),
-    };
-    serde_json::to_vec(result).map(Bytes::from).map_err(not_encoded)
+    serde_json::to_vec(result).map(Bytes::from).map_err(|error| not_encoded(name, error))
+}
+
+fn decode<T: DeserializeOwned>(encoded: &Bytes) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(encoded)
+}
+
+fn not_encoded(name: &str, error: serde_json::Error) -> StepError {
+    StepError::NotEncoded { name: name.into(), source: error.into() }
 }
 
 /// The steps of the attempt for which a lock is held.
@@ -132,10 +154,17 @@ pub(super) struct LockSteps {
 struct StepState {
     /// The names that the handler has used.
     begun: Vec<Box<str>>,
-    /// The results that this attempt has recorded.
-    recorded: Vec<(Box<str>, Bytes)>,
+    /// The results of the steps that this attempt has run.
+    own: Vec<OwnResult>,
     /// Whether a step has started. Its effect stays, whatever happens to the attempt.
     has_run: bool,
+}
+
+#[derive(Clone)]
+struct OwnResult {
+    name: Box<str>,
+    encoded: Bytes,
+    is_recorded: bool,
 }
 
 impl LockSteps {
@@ -162,14 +191,23 @@ impl LockSteps {
 }
 
 impl StepState {
-    /// Notes that a name is used. Returns the result if this attempt has recorded it.
-    fn begin(&mut self, name: &str) -> Result<Option<Bytes>, StepError> {
+    /// Notes that a name is used. Returns the result if this attempt has run the step.
+    fn begin(&mut self, name: &str) -> Result<Option<OwnResult>, StepError> {
         if self.begun.iter().any(|begun| **begun == *name) {
             return Err(StepError::Repeated { name: name.into() });
         }
         self.begun.push(name.into());
-        let mut found = self.recorded.iter().filter(|(recorded, _)| **recorded == *name);
-        Ok(found.next().map(|(_, encoded)| encoded.clone()))
+        Ok(self.own.iter().find(|own| *own.name == *name).cloned())
+    }
+
+    fn push(&mut self, name: &str, encoded: Bytes) {
+        self.own.push(OwnResult { name: name.into(), encoded, is_recorded: false });
+    }
+
+    fn set_recorded(&mut self, name: &str) {
+        for own in self.own.iter_mut().filter(|own| *own.name == *name) {
+            own.is_recorded = true;
+        }
     }
 }
 

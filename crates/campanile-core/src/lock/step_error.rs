@@ -39,12 +39,12 @@ pub enum StepError {
         /// Why the store has not confirmed the record.
         source: BoxError,
     },
-    /// The step **has run**, and its result cannot be encoded as JSON, for example a map with keys that are
-    /// not strings.
+    /// The step **has run**, and its result cannot be encoded as JSON and decoded again, for example a map
+    /// with keys that are not strings, or a `NaN`.
     NotEncoded {
         /// The name of the step.
         name: Box<str>,
-        /// Why the result cannot be encoded.
+        /// Why the result cannot be encoded or decoded.
         source: BoxError,
     },
     /// The step **has run**, and its result would exceed the limit of all steps together.
@@ -81,7 +81,7 @@ impl fmt::Display for StepError {
                 write!(f, "step {name:?} has run, but its result may not be recorded")
             }
             Self::NotEncoded { name, .. } => {
-                write!(f, "step {name:?} has run, but its result cannot be encoded as JSON")
+                write!(f, "step {name:?} has run, but its result cannot be kept as JSON")
             }
             Self::TooLarge { name } => write!(
                 f,

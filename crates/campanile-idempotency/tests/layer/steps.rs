@@ -2,6 +2,7 @@
 
 mod crashing;
 mod dropping;
+mod results;
 mod settling;
 
 use std::sync::{Arc, Mutex};

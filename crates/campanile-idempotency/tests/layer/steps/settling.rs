@@ -99,7 +99,7 @@ async fn result_that_cannot_be_encoded_is_permanent() {
     };
     let result = service(&harness.layer(), handle).run("p-1").await;
     let error = step_error(&result);
-    assert!(error.to_string().contains("cannot be encoded"), "{error}");
+    assert!(error.to_string().contains("cannot be kept"), "{error}");
     assert_eq!(failed(&result).retry_after, None, "the step would run again");
     assert!(failed(&result).take_lock().is_some());
 }
