@@ -18,6 +18,7 @@ use campanile_tests::connect_before;
 use tokio::runtime::Runtime;
 
 use crate::history::{Payment, Report, TestHistory, produce};
+use crate::length::env_or;
 use crate::progress::Run;
 use crate::worker::{self, Worker};
 use crate::{KAFKA, group};
@@ -312,10 +313,4 @@ fn payment(number: usize, topic: &str, rng: &mut fastrand::Rng) -> Payment {
     let payload = serde_json::json!({ "id": id, "work_ms": rng.u64(1..10), "failures": failures });
     let message = Message::to(topic).partition(rng.i32(0..PARTITIONS));
     (message.key(&*id).payload(payload.to_string()), id, None)
-}
-
-/// Reads a number from the environment, for longer runs.
-fn env_or(name: &str, default: u64) -> u64 {
-    let Ok(text) = std::env::var(name) else { return default };
-    text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }

@@ -11,6 +11,8 @@ mod fleet;
 mod group;
 #[path = "../support/history.rs"]
 mod history;
+#[path = "../support/length.rs"]
+mod length;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/progress.rs"]
 mod progress;

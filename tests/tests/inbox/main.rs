@@ -11,6 +11,8 @@ mod group;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/history.rs"]
 mod history;
+#[path = "../support/length.rs"]
+mod length;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/progress.rs"]
 mod progress;
@@ -31,6 +33,7 @@ use campanile_test::history::{Cause, Entry, Event, FaultKind, Order, State, Tran
 use campanile_test::{KafkaServer, Message, PgServer, eventually};
 
 use history::{Payment, Report, TestHistory};
+use length::env_or;
 use worker::Worker;
 
 const TOPIC: &str = "bookings";
@@ -245,10 +248,4 @@ fn name(id: usize) -> String {
 /// Each booking has a different amount.
 fn cents(id: usize) -> usize {
     id + 1
-}
-
-/// Reads a number from the environment, for longer runs.
-fn env_or(name: &str, default: u64) -> u64 {
-    let Ok(text) = std::env::var(name) else { return default };
-    text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }

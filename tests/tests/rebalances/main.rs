@@ -15,6 +15,8 @@ mod group;
 #[path = "../support/history.rs"]
 mod history;
 mod killed;
+#[path = "../support/length.rs"]
+mod length;
 mod memory;
 #[path = "../support/progress.rs"]
 mod progress;
@@ -32,18 +34,14 @@ use std::sync::LazyLock;
 
 use campanile_test::KafkaServer;
 
+use length::env_or;
+
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
 /// process exits with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
 
 /// Records produced per second in most storms.
 const RECORDS_PER_SECOND: usize = 1_500;
-
-/// Reads a number from the environment, for longer runs.
-fn env_or(name: &str, default: u64) -> u64 {
-    let Ok(text) = std::env::var(name) else { return default };
-    text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
-}
 
 fn record_count() -> usize {
     env_or("CAMPANILE_REBALANCE_RECORDS", 6_000) as usize

@@ -15,6 +15,8 @@ mod group;
 mod history;
 mod input;
 mod invoices;
+#[path = "../support/length.rs"]
+mod length;
 mod positions;
 mod process_faults;
 #[allow(dead_code, reason = "other tests use the rest")]

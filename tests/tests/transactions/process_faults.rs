@@ -10,6 +10,7 @@ use campanile_test::history::{Cause, HistoryRecorder, Order, Transactions};
 use campanile_test::{RedisServer, eventually};
 
 use crate::history::TestHistory;
+use crate::length::env_or;
 use crate::worker::Worker;
 use crate::{KAFKA, PARTITIONS, TIMEOUT, Topics, group, history, invoices, store};
 
@@ -187,10 +188,4 @@ impl Launcher<'_> {
         command.arg(self.history.folder()).arg("interval_ms=20").args(self.options);
         Worker::start(&command, self.history)
     }
-}
-
-/// Reads a number from the environment, for longer runs.
-fn env_or(name: &str, default: u64) -> u64 {
-    let Ok(text) = std::env::var(name) else { return default };
-    text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }
