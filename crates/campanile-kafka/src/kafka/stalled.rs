@@ -93,19 +93,19 @@ impl StalledPartitions {
                 }
             }
         }
+        let context = self.consumer.context();
         let (mut silent, mut stalled) = (Vec::new(), Vec::new());
         for assignment in partitions {
             let fetched_end =
                 native::end_offset(&self.consumer, &assignment.topic, assignment.partition);
             let next = assignment.offset_range.next();
-            let new = Progress { next, fetched_end, since: now, behind: None };
-            let progress = self.progress.entry(assignment.id).or_insert(new);
+            let new = || Progress { next, fetched_end, since: now, behind: None };
+            let progress = self.progress.entry(assignment.id).or_insert_with(new);
             let is_same = (progress.next, progress.fetched_end) == (next, fetched_end);
             // Before it is started, a partition is paused too.
-            let context = self.consumer.context();
             let is_started = context.assignment(&assignment.topic, assignment.partition).is_some();
             if !is_same || !is_started || self.paused.contains(&assignment.id) {
-                *progress = Progress { next, fetched_end, since: now, behind: None };
+                *progress = new();
             }
             let end = progress.behind.map(|(end, _)| end).max(fetched_end);
             if let Some(end) = end {
