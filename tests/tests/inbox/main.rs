@@ -6,6 +6,7 @@
 //! longer, and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
+mod data_loss;
 #[path = "../support/group.rs"]
 mod group;
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -74,6 +75,7 @@ fn kills_book_each_key_once_with_correct_sum() {
     rng.shuffle(&mut faults);
 
     let mut fixture = Fixture::start();
+    let url = fixture.postgres.url();
     // One record in twenty repeats the key of another, mostly in another partition.
     let keys = records - records / 20;
     let mut bookings: Vec<usize> = (0..keys).collect();
@@ -81,20 +83,19 @@ fn kills_book_each_key_once_with_correct_sum() {
     rng.shuffle(&mut bookings);
     let bookings: Vec<_> = bookings.iter().map(|id| booking(*id, rng.i32(0..PARTITIONS))).collect();
     let steps = faults.len() + 1;
-    let mut members: Vec<Worker> = (0..MEMBERS).map(|_| fixture.start_member()).collect();
+    let mut members: Vec<Worker> = (0..MEMBERS).map(|_| fixture.start_member(&url)).collect();
     let mut terminated = 0;
     for (step, chunk) in bookings.chunks(records.div_ceil(steps)).enumerate() {
         // Records are produced while the faults occur, so that every fault hits consumers with work
         // in flight.
         for part in chunk.chunks(chunk.len().div_ceil(8)) {
-            let (recorder, producer) = (&fixture.history.recorder, fixture.kafka.producer());
-            history::produce(recorder, producer, TOPIC, part.iter().cloned());
+            fixture.produce(part.iter().cloned());
             thread::sleep(Duration::from_millis(rng.u64(20..100)));
         }
         match faults.get(step) {
             Some(Fault::KillMember) => {
                 members.swap_remove(rng.usize(..MEMBERS)).kill(&fixture.history);
-                members.push(fixture.start_member());
+                members.push(fixture.start_member(&url));
             }
             Some(Fault::TerminateSession) => terminated += fixture.terminate_sessions(),
             Some(Fault::KillServer) => fixture.restart_server(),
@@ -102,7 +103,7 @@ fn kills_book_each_key_once_with_correct_sum() {
         }
     }
     let settings = fixture.kafka.consumer_config(GROUP);
-    group::wait_until_committed(&settings, TOPIC, PARTITIONS, TIMEOUT);
+    fixture.wait_until_committed();
     members.into_iter().for_each(Worker::stop);
     fixture.history.recorder.record_commits(&settings, GROUP).unwrap();
     fixture.record_ledger();
@@ -142,11 +143,20 @@ impl Fixture {
         fixture
     }
 
-    fn start_member(&self) -> Worker {
+    fn start_member(&self, postgres: &str) -> Worker {
         let mut command = Command::new(env!("CARGO_BIN_EXE_booker"));
-        command.args([&self.kafka.bootstrap(), GROUP, TOPIC, &self.postgres.url()]);
+        command.args([&*self.kafka.bootstrap(), GROUP, TOPIC, postgres]);
         command.arg(self.history.folder()).args(SHORT_SESSION);
         Worker::start(&command, &self.history)
+    }
+
+    fn produce(&self, bookings: impl IntoIterator<Item = Payment>) {
+        history::produce(&self.history.recorder, self.kafka.producer(), TOPIC, bookings);
+    }
+
+    fn wait_until_committed(&self) {
+        let settings = self.kafka.consumer_config(GROUP);
+        group::wait_until_committed(&settings, TOPIC, PARTITIONS, TIMEOUT);
     }
 
     /// Kills the server, which keeps its data, and starts it again.
