@@ -245,8 +245,8 @@ pub struct KeyEvent {
 pub struct Fault {
     /// When it began, at the earliest.
     pub at: u64,
-    /// When it ended, at the latest. `None` if it lasted until the end of the history. Ignored for
-    /// a killed process and a stepped clock.
+    /// When it ended, at the latest. `None` if it lasted until the end of the history, or, for a step of the
+    /// clock, if it was over at `at`. Ignored for a killed process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
     /// What was broken.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::spans::{Spans, Weights, accumulate};
+use super::spans::{Spans, Weights};
 use crate::{Event, FaultKind, History, Peer};
 
 /// The faults of a history, by the number of the process.
@@ -14,8 +14,8 @@ pub(super) struct Faults {
     unavailable: Spans,
     lost_writes: Spans,
     evicted: Spans,
-    /// The times of the store's forward steps, sorted, each with the sum of the steps up to it.
-    steps: Vec<(u64, u128)>,
+    /// How far each step has set the store's clock forward.
+    steps: Weights,
     /// How many attempts each fault may have counted without a run.
     uncounted: Weights,
 }
@@ -70,8 +70,9 @@ impl Faults {
                 FaultKind::StoreSessionsEnded => uncounted.push(weighted),
                 FaultKind::StoreEvicted => evicted.push(span),
                 FaultKind::ClockStepped { by } => {
-                    uncounted.push((from, from, 1));
-                    steps.push((from, u128::try_from(*by).unwrap_or_default()));
+                    let until = fault.until.unwrap_or(from).max(from);
+                    uncounted.push((from, until, 1));
+                    steps.push((from, until, u128::try_from(*by).unwrap_or_default()));
                 }
                 FaultKind::NetworkCut { process, peer: Peer::Store } => {
                     uncounted.push(weighted);
@@ -96,7 +97,7 @@ impl Faults {
             unavailable: unavailable.into_iter().collect(),
             lost_writes: lost_writes.into_iter().collect(),
             evicted: evicted.into_iter().collect(),
-            steps: accumulate(steps),
+            steps: steps.into_iter().collect(),
             uncounted: uncounted.into_iter().collect(),
         }
     }
@@ -137,7 +138,7 @@ impl Faults {
             suspended: self.suspended[process].covered(from, until).into(),
             unavailable: self.unavailable.covered(from, until).into(),
             cut_off: self.cut_off[process].covered(from, until).into(),
-            stepped: self.stepped(from, until),
+            stepped: self.steps.touching(from, until),
         };
         let Unrenewed { suspended, unavailable, cut_off, stepped } = unrenewed;
         let total = suspended + unavailable + cut_off + stepped;
@@ -147,13 +148,5 @@ impl Faults {
     /// Computes how many attempts the faults of this interval may have counted without a run.
     pub(super) fn uncounted(&self, from: u64, until: u64) -> u128 {
         self.uncounted.touching(from, until)
-    }
-
-    /// Computes the sum of the forward steps in this interval.
-    fn stepped(&self, from: u64, until: u64) -> u128 {
-        let total = |count: usize| count.checked_sub(1).map_or(0, |last| self.steps[last].1);
-        let before = self.steps.partition_point(|step| step.0 < from);
-        let until = self.steps.partition_point(|step| step.0 <= until);
-        total(until) - total(before)
     }
 }

@@ -84,7 +84,7 @@ impl Weights {
 
 /// Sorts points, and replaces the weight of each by the total weight up to it. No history is long
 /// enough for a sum that is larger than its type.
-pub(super) fn accumulate(mut points: Vec<(u64, u128)>) -> Vec<(u64, u128)> {
+fn accumulate(mut points: Vec<(u64, u128)>) -> Vec<(u64, u128)> {
     points.sort_unstable();
     let mut total = 0;
     for (_, weight) in &mut points {

@@ -356,7 +356,7 @@ impl Random {
             6 => format!("store_evicted\"{until}"),
             7 if self.rng.bool() => format!("store_sessions_ended\"{until}"),
             7 => format!("broker_killed\"{until}"),
-            8 => format!("clock_stepped\",\"by\":{by}"),
+            8 => format!("clock_stepped\"{until},\"by\":{by}"),
             _ => format!("network_cut\"{until}{cut},\"peer\":\"{peer}\""),
         };
         format!("\"event\":\"fault\",\"at\":{at},\"fault\":\"{fault}")

@@ -257,7 +257,10 @@ impl<B: Backend> Environment<B> {
         let World { plan, recorder, store_clock, .. } = &self.world;
         let by = plan.ttl.mul_f64(rng.f64() * 2.0).as_micros() as i64;
         let by = if rng.bool() { by } else { -by };
-        recorder.fault(recorder.now(), None, FaultKind::ClockStepped { by });
+        let at = recorder.now();
+        // A lock that was granted before may begin its handler afterwards.
+        let until = at + plan.command_timeout().as_micros() as u64;
+        recorder.fault(at, Some(until), FaultKind::ClockStepped { by });
         store_clock.step(by);
     }
 

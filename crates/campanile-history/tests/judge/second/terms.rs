@@ -207,7 +207,8 @@ impl<'h> Terms<'h> {
 
     pub(super) fn interval(&self, fault: &Fault) -> Interval {
         match &*fault.fault {
-            "killed" | "clock_stepped" => (fault.at, fault.at),
+            "killed" => (fault.at, fault.at),
+            "clock_stepped" => (fault.at, max(fault.at, fault.until.unwrap_or(fault.at))),
             _ => (fault.at, max(fault.at, fault.until.unwrap_or(self.history.last))),
         }
     }
@@ -265,7 +266,7 @@ impl<'h> Terms<'h> {
                 && process.is_none_or(|process| *process == p.run.process)
         });
         let steps = self.history.faults.iter().filter(|fault| {
-            fault.fault == "clock_stepped" && fault.by > 0 && touch((fault.at, fault.at), time)
+            fault.fault == "clock_stepped" && fault.by > 0 && touch(self.interval(fault), time)
         });
         Unrenewed {
             suspended: covered(self.suspended(&p.run.process), time),
