@@ -87,6 +87,7 @@ fn charge(kafka: &KafkaServer, key: &str, plan: &Plan) -> Payments {
         eventually(TIMEOUT, is_held).unwrap_or_else(|| panic!("{}", process.log().unwrap()));
         process.kill().unwrap();
     }
+    provider.respond();
     let (mut process, group) = start(plan.kills);
     group::wait_until_committed(&kafka.consumer_config(&group), TOPIC, PARTITIONS, TIMEOUT);
     let status = process.terminate().unwrap();

@@ -31,8 +31,18 @@ pub(crate) struct Payment {
 struct Ledger {
     keys: HashSet<String>,
     payments: Payments,
-    /// How many payments are charged before a response is held back.
-    hold_after: Option<usize>,
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Mode {
+    #[default]
+    Respond,
+    /// Charges this many payments that were not charged before, then another one for which the
+    /// response is held back.
+    HoldAfter(usize),
+    /// Charges nothing, and never responds.
+    Held,
 }
 
 impl Provider {
@@ -51,14 +61,19 @@ impl Provider {
     }
 
     /// Charges this many payments that were not charged before, then another one for which the
-    /// response is held back.
+    /// response is held back, and then none.
     pub(crate) fn hold_response_after(&self, payments: usize) {
-        self.ledger().hold_after = Some(payments);
+        self.ledger().mode = Mode::HoldAfter(payments);
     }
 
     /// Checks whether the response is held back.
     pub(crate) fn holds_response(&self) -> bool {
-        self.ledger().hold_after.is_none()
+        self.ledger().mode == Mode::Held
+    }
+
+    /// Responds to all calls from now on.
+    pub(crate) fn respond(&self) {
+        self.ledger().mode = Mode::Respond;
     }
 
     pub(crate) fn payments(&self) -> Payments {
@@ -73,6 +88,9 @@ impl Provider {
 impl Ledger {
     /// Charges a payment, unless the key is known. Returns whether to respond.
     fn charge(&mut self, key: String, payment: String) -> bool {
+        if self.mode == Mode::Held {
+            return false;
+        }
         let payment = self.payments.entry(payment).or_default();
         payment.calls += 1;
         if !self.keys.insert(key) {
@@ -82,17 +100,12 @@ impl Ledger {
         if payment.charges > 1 {
             return true;
         }
-        match self.hold_after {
-            None => true,
-            Some(0) => {
-                self.hold_after = None;
-                false
-            }
-            Some(payments) => {
-                self.hold_after = Some(payments - 1);
-                true
-            }
-        }
+        self.mode = match self.mode {
+            Mode::HoldAfter(0) => Mode::Held,
+            Mode::HoldAfter(payments) => Mode::HoldAfter(payments - 1),
+            mode => mode,
+        };
+        self.mode != Mode::Held
     }
 }
 
