@@ -129,11 +129,13 @@ impl Faults {
     }
 
     /// Computes for how long a process could not renew a lock in this interval, which begins earlier if
-    /// the process was suspended then: the lock may be older. `None` if it is too
+    /// the process was suspended or without the store then: the lock may be older. `None` if it is too
     /// short for a lock to expire: a lock is renewed after a third of its time to live, with jitter,
     /// so at least half of that time remains.
     pub(super) fn unrenewed(&self, process: usize, from: u64, until: u64) -> Option<Unrenewed> {
-        let from = self.suspended[process].start(from);
+        let is_away = self.was_away(process, from, from);
+        let asked = if is_away { from.saturating_sub(self.lock_ttl) } else { from };
+        let from = asked.min(self.suspended[process].start(from));
         let unrenewed = Unrenewed {
             suspended: self.suspended[process].covered(from, until).into(),
             unavailable: self.unavailable.covered(from, until).into(),

@@ -35,6 +35,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use campanile_core::{Clock, FencingToken, IdempotencyKey, Outcome, Record, StoreKey};
@@ -57,6 +58,9 @@ pub use self::store_clock::StoreClock;
 pub use self::watched::Watched;
 use crate::TestClock;
 use crate::history::HistoryRecorder;
+
+/// The environment variable that repeats a seed.
+const SEED: &str = "CAMPANILE_SIMULATION_SEED";
 
 /// Longer than anything in a simulation takes.
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -112,10 +116,10 @@ pub struct Report {
 /// these causes, because what does not occur is not checked.
 ///
 /// `CAMPANILE_SIMULATION_CASES` sets the number of seeds of a long run, which begins at a random one,
-/// and `CAMPANILE_SIMULATION_SEED` repeats one.
+/// and `CAMPANILE_SIMULATION_SEED` repeats one and keeps its history.
 pub fn simulate_many<B: Backend>(cases: u64, expected: &[Cause]) {
     let read = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
-    if let Some(seed) = read("CAMPANILE_SIMULATION_SEED") {
+    if let Some(seed) = read(SEED) {
         simulate::<B>(seed);
         return;
     }
@@ -129,7 +133,7 @@ pub fn simulate_many<B: Backend>(cases: u64, expected: &[Cause]) {
     for seed in first..first + cases {
         let report = catch_unwind(AssertUnwindSafe(|| simulate::<B>(seed)));
         let Report { verdict, .. } = report.unwrap_or_else(|panic| {
-            println!("to repeat this case, set CAMPANILE_SIMULATION_SEED={seed}");
+            println!("to repeat this case, set {SEED}={seed}");
             resume_unwind(panic)
         });
         let Some(verdict) = verdict else { continue };
@@ -330,6 +334,16 @@ impl<B: Backend> Environment<B> {
             assert!(verdict.is_sound(), "{verdict}");
         }
         Report { hash: hasher.finish(), verdict }
+    }
+}
+
+/// Keeps the history of a seed that is repeated and fails, for `campanile verify`.
+impl<B> Drop for Environment<B> {
+    fn drop(&mut self) {
+        if thread::panicking() && std::env::var_os(SEED).is_some() {
+            self.folder.disable_cleanup(true);
+            println!("the history is kept in {}", self.folder.path().display());
+        }
     }
 }
 

@@ -258,7 +258,12 @@ impl<'h> Terms<'h> {
     }
 
     pub(super) fn unrenewed(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Unrenewed {
-        let time = (self.start_of_suspension(&p.run.process, p.run.begin), n.run.begin);
+        let begin = p.run.begin;
+        let mut start = self.start_of_suspension(&p.run.process, begin);
+        if self.store_away(p, (begin, begin)) {
+            start = min(start, max(begin - max(self.history.lock_ttl, 1), 0));
+        }
+        let time = (start, n.run.begin);
         let cuts = self.history.faults.iter().filter(|fault| {
             let process = fault.process.as_ref();
             fault.fault == "network_cut"
@@ -289,13 +294,16 @@ impl<'h> Terms<'h> {
     /// Checks whether the store was unavailable, or the process of `p` cut off from it, at some time
     /// from its end to the begin of `n`.
     pub(super) fn store_away_after(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
-        let Some(end) = &p.run.end else { return false };
+        p.run.end.as_ref().is_some_and(|end| self.store_away(p, (end.at, n.run.begin)))
+    }
+
+    fn store_away(&self, p: &KeyRun<'_>, time: Interval) -> bool {
         let mut away = self.history.faults.iter().filter(|fault| {
             let cut = fault.fault == "network_cut" && fault.peer == "store";
             let of_p = fault.process.as_ref().is_none_or(|process| *process == p.run.process);
             fault.fault == "store_unavailable" || cut && of_p
         });
-        away.any(|fault| touch(self.interval(fault), (end.at, n.run.begin)))
+        away.any(|fault| touch(self.interval(fault), time))
     }
 
     pub(super) fn lock_may_have_expired(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
