@@ -112,6 +112,11 @@ impl Faults {
         self.suspended[process].touches(from, until)
     }
 
+    /// Checks whether the store's clock was set forward at some time of this interval.
+    pub(super) fn was_stepped(&self, from: u64, until: u64) -> bool {
+        self.steps.touching(from, until) > 0
+    }
+
     /// Checks whether the store was unavailable, or the process cut off from it, at some time of this
     /// interval.
     pub(super) fn was_away(&self, process: usize, from: u64, until: u64) -> bool {

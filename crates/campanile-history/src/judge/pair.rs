@@ -17,8 +17,8 @@ pub(super) struct Pair<'a> {
     pub(super) is_rerun: bool,
     /// The first run is known to be recorded in the store.
     is_recorded: bool,
-    /// The lock of the second run was granted before that of the first.
-    began_late: bool,
+    /// Why the second run, whose lock was granted before that of the first, began late.
+    began_late: Option<Cause>,
     unrenewed: Option<Unrenewed>,
     pub(super) lost_writes: bool,
     pub(super) evicted: bool,
@@ -54,8 +54,8 @@ impl<'a> Pair<'a> {
         if self.is_unguarded {
             return Some(Cause::Unguarded);
         }
-        if self.began_late {
-            return Some(Cause::Suspended);
+        if self.began_late.is_some() {
+            return self.began_late;
         }
         let has_ended = first.end.is_some_and(|end| end.how == How::Ok && end.at <= next.began);
         if self.is_rerun || (first.is_invisible && first.processed.is_none() && has_ended) {
@@ -117,7 +117,7 @@ impl<'a> Pair<'a> {
             self.is_unlocked || self.unrenewed.is_some_and(paused)
         };
         self.is_unguarded
-            || self.began_late
+            || self.began_late.is_some()
             || self.lost_writes
             || self.evicted
             || (!self.is_recorded && has_lost_lock())
@@ -134,13 +134,17 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Checks whether a run began only after another one, which was granted the lock later, because its
-/// process was suspended meanwhile. The run must not have been processed.
-pub(super) fn began_late(index: &Index<'_>, first: &Run, next: &Run) -> bool {
-    next.token.is_some()
-        && next.token < first.token
-        && next.processed.is_none()
-        && index.faults.was_suspended(next.process, first.began, next.began)
+/// Finds why a run began only after another one, which was granted the lock later: its process was
+/// suspended meanwhile, or a step of the clock ended its lock. `None` if it did not, or was processed.
+pub(super) fn began_late(index: &Index<'_>, first: &Run, next: &Run) -> Option<Cause> {
+    if next.token.is_none() || next.token >= first.token || next.processed.is_some() {
+        return None;
+    }
+    let (from, until) = (first.began, next.began);
+    if index.faults.was_suspended(next.process, from, until) {
+        return Some(Cause::Suspended);
+    }
+    index.faults.was_stepped(from, until).then_some(Cause::ClockStepped)
 }
 
 /// Checks whether a run belongs to the same delivery as another, under the same lock. Of the

@@ -29,7 +29,7 @@ fn check_key<'a>(
         let mut is_late = false;
         if let Some(first) = previous {
             let pair = Pair::new(index, first, run);
-            is_late = began_late(index, first, run);
+            is_late = began_late(index, first, run).is_some();
             check_cause(findings, key, &pair, first, run);
             check_overlap(index, findings, key, [longest.unwrap_or(first), first], run);
         }

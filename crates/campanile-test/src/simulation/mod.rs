@@ -262,8 +262,8 @@ impl<B: Backend> Environment<B> {
         let by = plan.ttl.mul_f64(rng.f64() * 2.0).as_micros() as i64;
         let by = if rng.bool() { by } else { -by };
         let at = recorder.now();
-        // A lock that was granted before may begin its handler afterwards.
-        let until = at + plan.command_timeout().as_micros() as u64;
+        // A lock that was granted before may begin its handler afterwards, until its deadline.
+        let until = at + plan.ttl.as_micros() as u64;
         recorder.fault(at, Some(until), FaultKind::ClockStepped { by });
         store_clock.step(by);
     }

@@ -26,7 +26,7 @@ fn cause(terms: &Terms<'_>, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Op
     } else if p.run.token.is_none() || n.run.token.is_none() {
         Some("unguarded")
     } else if n.began_late {
-        Some("suspended")
+        terms.cause_of_late_begin(p, n)
     } else if terms.rerun(p, n)
         || p.invisible && p.processed().is_none() && p.ended(n.run.begin) == Some("ok")
     {

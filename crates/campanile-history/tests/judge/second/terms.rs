@@ -232,9 +232,26 @@ impl<'h> Terms<'h> {
             (Some(p), Some(n)) => n < p,
             _ => false,
         };
-        smaller
-            && n.processed().is_none()
-            && self.suspended(&n.run.process).any(|it| touch(it, (p.run.begin, n.run.begin)))
+        smaller && n.processed().is_none() && self.cause_of_late_begin(p, n).is_some()
+    }
+
+    pub(super) fn cause_of_late_begin(
+        &self,
+        p: &KeyRun<'_>,
+        n: &KeyRun<'_>,
+    ) -> Option<&'static str> {
+        let time = (p.run.begin, n.run.begin);
+        if self.suspended(&n.run.process).any(|it| touch(it, time)) {
+            return Some("suspended");
+        }
+        self.steps_forward(time).next().map(|_| "clock_stepped")
+    }
+
+    /// Returns the steps of the store's clock whose interval touches this time.
+    fn steps_forward(&self, time: Interval) -> impl Iterator<Item = &Fault> {
+        self.history.faults.iter().filter(move |fault| {
+            fault.fault == "clock_stepped" && fault.by > 0 && touch(self.interval(fault), time)
+        })
     }
 
     pub(super) fn rerun(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
@@ -270,14 +287,11 @@ impl<'h> Terms<'h> {
                 && fault.peer == "store"
                 && process.is_none_or(|process| *process == p.run.process)
         });
-        let steps = self.history.faults.iter().filter(|fault| {
-            fault.fault == "clock_stepped" && fault.by > 0 && touch(self.interval(fault), time)
-        });
         Unrenewed {
             suspended: covered(self.suspended(&p.run.process), time),
             store_unavailable: covered(self.intervals("store_unavailable"), time),
             network_cut: covered(cuts.map(|fault| self.interval(fault)), time),
-            clock_stepped: steps.map(|fault| fault.by).sum(),
+            clock_stepped: self.steps_forward(time).map(|fault| fault.by).sum(),
         }
     }
 
