@@ -35,6 +35,8 @@ struct Inner {
     locked: Watched<Option<u8>>,
     /// Whether calls fail because they conflict with other transactions.
     has_conflicts: AtomicBool,
+    /// How often all faults were ended.
+    heals: Watched<u64>,
     /// The port of the server that accepts writes.
     primary: AtomicU16,
     sessions: AtomicU32,
@@ -58,6 +60,7 @@ impl Server {
             entries: Table::new(world.clone()),
             locked: Watched::new(None),
             has_conflicts: AtomicBool::new(false),
+            heals: Watched::new(0),
             primary: AtomicU16::new(Self::PORTS[0]),
             sessions: AtomicU32::new(0),
             world,
@@ -99,8 +102,12 @@ impl Server {
 
     fn spawn_recovery(&self, duration: Duration, recover: fn(&Self)) {
         let (server, from) = (self.clone(), self.0.world.recorder.now());
+        let heals = self.0.heals.get();
         tokio::spawn(async move {
-            sleep(duration).await;
+            tokio::select! {
+                () = sleep(duration) => {}
+                _ = server.0.heals.wait_for(|now| now != heals) => {}
+            }
             recover(&server);
             server.0.availability.record_unavailable(from);
         });
@@ -108,8 +115,7 @@ impl Server {
 
     pub(super) fn heal(&self) {
         self.0.availability.heal();
-        self.0.locked.set(None);
-        self.0.has_conflicts.store(false, Ordering::Relaxed);
+        self.0.heals.set(self.0.heals.get() + 1);
     }
 
     pub(super) fn has_lost_writes(&self) -> bool {

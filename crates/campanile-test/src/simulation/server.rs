@@ -81,13 +81,15 @@ struct Status {
     is_up: bool,
     /// Whether the server accepts connections and answers nothing.
     is_stalled: bool,
+    /// When the current fault began.
+    broken_since: Option<u64>,
 }
 
 impl Availability {
     /// The server runs. After a fault, its clients may wait this long for connections that they began
     /// to open during it.
     pub fn new(world: World, reconnect: Duration) -> Self {
-        let status = Status { restarts: 0, is_up: true, is_stalled: false };
+        let status = Status { restarts: 0, is_up: true, is_stalled: false, broken_since: None };
         Self { world, reconnect, status: Arc::new(Watched::new(status)) }
     }
 
@@ -120,27 +122,38 @@ impl Availability {
 
     /// Answers nothing for this time.
     pub fn stall(&self, duration: Duration) {
-        self.status.set(Status { is_stalled: true, ..self.status.get() });
-        self.recover_after(duration);
+        self.break_for(duration, |now| Status { is_stalled: true, ..now });
     }
 
     /// Stops the server, and starts it again after this time.
     pub fn restart(&self, duration: Duration) {
-        let restarts = self.restarts() + 1;
-        self.status.set(Status { restarts, is_up: false, is_stalled: false });
-        self.recover_after(duration);
+        self.break_for(duration, |now| Status {
+            restarts: now.restarts + 1,
+            is_up: false,
+            is_stalled: false,
+            ..now
+        });
     }
 
-    fn recover_after(&self, duration: Duration) {
-        let (this, from) = (self.clone(), self.world.recorder.now());
-        let broken = self.status.get();
+    fn break_for(&self, duration: Duration, change: impl FnOnce(Status) -> Status) {
+        self.record_fault();
+        let broken_since = Some(self.world.recorder.now());
+        let broken = Status { broken_since, ..change(self.status.get()) };
+        self.status.set(broken);
+        let this = self.clone();
         tokio::spawn(async move {
             sleep(duration).await;
-            this.record_unavailable(from);
             if this.status.get() == broken {
                 this.heal();
             }
         });
+    }
+
+    /// Records the current fault, which ends now.
+    fn record_fault(&self) {
+        if let Some(from) = self.status.get().broken_since {
+            self.record_unavailable(from);
+        }
     }
 
     /// Records that the server was unavailable since this time.
@@ -152,7 +165,9 @@ impl Availability {
 
     /// Makes the server run and answer.
     pub fn heal(&self) {
-        self.status.set(Status { is_up: true, is_stalled: false, ..self.status.get() });
+        self.record_fault();
+        let restarts = self.restarts();
+        self.status.set(Status { restarts, is_up: true, is_stalled: false, broken_since: None });
     }
 }
 
