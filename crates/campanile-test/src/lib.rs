@@ -37,6 +37,7 @@
 //!   their data. A [`RedisServer`] can also be Valkey.
 //! * [`RedisCluster`], [`RedisSentinel`]: several Redis servers, for failovers and slot migrations.
 //! * [`PgServer`]: a real Postgres, with a database for each test.
+//! * [`DynamoDbServer`]: Amazon's DynamoDB Local, in memory.
 //! * [`MockKafka`]: librdkafka's mock cluster, in this process and available at once. It does not
 //!   support transactions or admin calls.
 //! * [`Producer`], [`Message`]: produce messages to either kind of broker.
@@ -71,6 +72,8 @@ mod cache;
 mod clock;
 pub mod contract;
 #[cfg(feature = "servers")]
+mod dynamodb;
+#[cfg(feature = "servers")]
 mod error;
 mod eventually;
 pub mod faults;
@@ -102,6 +105,7 @@ pub use self::eventually::eventually;
 #[cfg(feature = "servers")]
 pub use self::{
     authority::Authority,
+    dynamodb::DynamoDbServer,
     error::ServerError,
     kafka::{
         Acl, Delivered, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer, create_topic,

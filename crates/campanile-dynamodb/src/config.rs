@@ -1,0 +1,110 @@
+//! The configuration of a store.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::Config;
+use aws_sdk_dynamodb::config::retry::RetryConfig;
+use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use campanile_core::ConfigError;
+
+/// How often the SDK sends a request.
+const MAX_TRIES: u32 = 4;
+
+/// The settings of a [`DynamoDbStore`](crate::DynamoDbStore).
+///
+/// `Debug` shows the name of the table, and nothing of the credentials.
+///
+/// # Permissions
+///
+/// The store needs `dynamodb:GetItem` and `dynamodb:PutItem` on the table.
+/// [`create_table`](crate::create_table()) needs `CreateTable`, `DescribeTable`, `UpdateTimeToLive` and
+/// `DescribeTimeToLive`.
+#[derive(Clone)]
+#[must_use]
+pub struct DynamoDbConfig {
+    pub(crate) sdk: Config,
+    pub(crate) table: Box<str>,
+    pub(crate) call_timeout: Duration,
+    pub(crate) max_clock_difference: Duration,
+}
+
+impl DynamoDbConfig {
+    /// Creates settings for this table.
+    ///
+    /// The region, the credentials, the endpoint and the interceptors are those of the SDK's
+    /// configuration. Its HTTP client, its timeouts and its retries are replaced: a store has two sets
+    /// of connections, one of which belongs to the lock keeper's own thread, and every call ends in
+    /// bounded time. TLS is by rustls with the system's certificate authorities. A proxy is not
+    /// supported.
+    ///
+    /// A name of `aws_sdk_dynamodb` in [`crate::aws_sdk_dynamodb`] has the version that this needs. With
+    /// the crate `aws-config`, `Config::from(&aws_config::load_from_env().await)` finds the region and
+    /// the credentials.
+    pub fn new(sdk: Config, table: impl Into<String>) -> Self {
+        Self {
+            sdk,
+            table: table.into().into(),
+            call_timeout: Duration::from_secs(2),
+            max_clock_difference: Duration::from_secs(1),
+        }
+    }
+
+    /// Sets the time limit of a command, including retries and new connections. A single request has a
+    /// quarter of it. Default: 2 s, because DynamoDB answers in milliseconds, and rarely in some
+    /// hundred, and a renewal must leave time for another.
+    pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
+        self
+    }
+
+    /// Sets how far the clock of this process may be ahead of DynamoDB's or behind it; see
+    /// [clocks](crate#clocks). Default: 1 s, because the deadlines of locks with the default TTL of 30 s
+    /// have a margin of 3 s, and two clocks then differ by 2 s at most. The TTL of a lock should be at
+    /// least 20 times this.
+    pub fn with_max_clock_difference(mut self, difference: Duration) -> Self {
+        self.max_clock_difference = difference;
+        self
+    }
+
+    /// Checks the settings that have bounds.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if self.call_timeout.is_zero() {
+            return Err(ConfigError::new("`call_timeout` must be greater than zero"));
+        }
+        Ok(())
+    }
+
+    /// Reads the clock that the SDK uses as well: that of the system, unless another is set.
+    pub(crate) fn now(&self) -> SystemTime {
+        self.sdk.time_source().unwrap_or_default().now()
+    }
+
+    /// Creates a client with connections of its own.
+    pub(crate) fn client(&self) -> Client {
+        let http = aws_smithy_http_client::Builder::new()
+            .tls_provider(Provider::Rustls(CryptoMode::Ring))
+            .build_https();
+        let timeouts = TimeoutConfig::builder()
+            .connect_timeout(self.call_timeout / 4)
+            .operation_attempt_timeout(self.call_timeout / 4)
+            .build();
+        let retries = RetryConfig::standard()
+            .with_max_attempts(MAX_TRIES)
+            .with_initial_backoff(self.call_timeout / 40);
+        let sdk = self.sdk.to_builder().http_client(http);
+        Client::from_conf(sdk.timeout_config(timeouts).retry_config(retries).build())
+    }
+}
+
+impl fmt::Debug for DynamoDbConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DynamoDbConfig")
+            .field("table", &self.table)
+            .field("call_timeout", &self.call_timeout)
+            .field("max_clock_difference", &self.max_clock_difference)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,6 @@
+//! Amazon's DynamoDB Local.
+
+mod jars;
+mod server;
+
+pub use server::DynamoDbServer;
