@@ -62,18 +62,18 @@ async fn create(client: &Client, table: &str) -> Result<(), StoreError> {
 }
 
 async fn enable_expiry(client: &Client, table: &str) -> Result<(), StoreError> {
-    let current = client.describe_time_to_live().table_name(table).send().await;
-    let current = current.map_err(|error| store_error(error, table))?;
-    let status = current.time_to_live_description.and_then(|ttl| ttl.time_to_live_status);
-    if matches!(status, Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)) {
-        return Ok(());
-    }
     let expiry = TimeToLiveSpecification::builder().attribute_name(EXPIRES_AT).enabled(true);
     let expiry = expiry.build().map_err(invalid)?;
-    let enabled = client.update_time_to_live().table_name(table).time_to_live_specification(expiry);
-    match enabled.send().await {
-        Ok(_) => Ok(()),
-        Err(error) => Err(store_error(error, table)),
+    let enable = client.update_time_to_live().table_name(table).time_to_live_specification(expiry);
+    let Err(refusal) = enable.send().await else {
+        return Ok(());
+    };
+    // It may have been enabled before, or by another process.
+    let current = client.describe_time_to_live().table_name(table).send().await;
+    let current = current.ok().and_then(|current| current.time_to_live_description);
+    match current.and_then(|ttl| ttl.time_to_live_status) {
+        Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling) => Ok(()),
+        _ => Err(store_error(refusal, table)),
     }
 }
 

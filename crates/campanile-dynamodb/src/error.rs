@@ -20,10 +20,13 @@ where
         SdkError::TimeoutError(_) => StoreError::timeout(error),
         SdkError::DispatchFailure(failure) if failure.is_timeout() => StoreError::timeout(error),
         SdkError::ServiceError(service) => {
-            let advice = service.err().code().and_then(advice);
-            StoreError::unavailable(match advice {
-                Some(advice) => format!("the DynamoDB table `{table}` {advice}").with(error),
-                None => error.into(),
+            // Without the response, which may contain an entry.
+            let (code, message) = (service.err().code(), service.err().message());
+            let answer =
+                format!("{}: {}", code.unwrap_or("no code"), message.unwrap_or("no message"));
+            StoreError::unavailable(match code.and_then(advice) {
+                Some(advice) => format!("the DynamoDB table `{table}` {advice}").with(answer),
+                None => format!("DynamoDB refused a request for the table `{table}`").with(answer),
             })
         }
         SdkError::DispatchFailure(failure) if failure.is_io() => {

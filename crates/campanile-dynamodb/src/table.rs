@@ -52,13 +52,16 @@ impl Table {
     }
 
     /// Reads the newest version of an item, and the clock after it.
+    ///
+    /// The futures of the SDK take several KB, and are therefore boxed.
     async fn get(&self, id: String) -> Result<(Option<Item>, SystemTime), StoreError> {
         let Inner { client, config } = &*self.0;
         let date = DateHeader::default();
         let sent = config.now();
         let request = client.get_item().table_name(&*config.table).consistent_read(true);
         let request = request.key(ID, AttributeValue::S(id)).customize().interceptor(date.clone());
-        let output = request.send().await.map_err(|error| store_error(error, &config.table))?;
+        let output =
+            Box::pin(request.send()).await.map_err(|error| store_error(error, &config.table))?;
         let now = config.now();
         if let Some(date) = date.get() {
             let checked = clock::check(sent, date, now, config.max_clock_difference);
@@ -115,7 +118,7 @@ impl EntryStore for Table {
                 .expression_attribute_names("#entry", ENTRY)
                 .expression_attribute_values(":before", AttributeValue::B(before)),
         };
-        match put.send().await {
+        match Box::pin(put.send()).await {
             Ok(_) => Ok(true),
             // Also if the SDK has sent the request again and the first one was applied: the next `load`
             // then finds this entry, and the repeated command gets the same reply.

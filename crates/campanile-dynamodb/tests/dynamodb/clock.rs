@@ -1,0 +1,98 @@
+//! Clocks that differ.
+
+use std::time::{Duration, SystemTime};
+
+use aws_smithy_async::time::{SystemTimeSource, TimeSource};
+use campanile_core::Reply;
+use campanile_dynamodb::DynamoDbStore;
+use campanile_idempotency::StoreErrorKind;
+
+use crate::support::{Table, acquire, acquire_grant, apply, chain, complete, key, sdk};
+
+/// A clock that is ahead of the system's.
+#[derive(Debug)]
+pub(crate) struct Ahead(pub(crate) Duration);
+
+impl TimeSource for Ahead {
+    fn now(&self) -> SystemTime {
+        SystemTimeSource::new().now() + self.0
+    }
+}
+
+/// A clock that is behind the system's.
+#[derive(Debug)]
+struct Behind(Duration);
+
+impl TimeSource for Behind {
+    fn now(&self) -> SystemTime {
+        SystemTimeSource::new().now() - self.0
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn wrong_clock_is_refused_before_anything_is_written() {
+    let table = Table::new().await;
+    let url = table.server.url();
+    let sdks = [
+        (sdk(&url).time_source(Ahead(HOUR)), "ahead of DynamoDB's"),
+        (sdk(&url).time_source(Behind(HOUR)), "behind DynamoDB's"),
+    ];
+    for (sdk, text) in sdks {
+        let config = table.config_with(sdk);
+        let error = DynamoDbStore::connect(config).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(chain(&error).contains(text), "{}", chain(&error));
+        assert!(chain(&error).contains("synchronize the machine's clock"), "{}", chain(&error));
+    }
+}
+
+#[tokio::test]
+async fn clock_that_jumps_fails_commands_and_writes_nothing() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[derive(Clone, Debug, Default)]
+    struct Jumping(Arc<AtomicU64>);
+
+    impl TimeSource for Jumping {
+        fn now(&self) -> SystemTime {
+            SystemTimeSource::new().now() + Duration::from_secs(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    let table = Table::new().await;
+    let clock = Jumping::default();
+    let sdk = sdk(&table.server.url()).time_source(clock.clone());
+    let store = DynamoDbStore::connect(table.config_with(sdk)).await.unwrap();
+    let key = key("key");
+    let grant = acquire_grant(&store, &key, 1).await;
+    let before = table.items().await;
+    clock.0.store(HOUR.as_secs(), Ordering::Relaxed);
+    let error = apply(&store, &key, acquire(2)).await.unwrap_err();
+    assert!(chain(&error).contains("ahead of DynamoDB's"), "{}", chain(&error));
+    assert_eq!(table.items().await, before);
+    clock.0.store(0, Ordering::Relaxed);
+    assert_eq!(apply(&store, &key, complete(grant)).await.unwrap(), Reply::Completed);
+}
+
+#[tokio::test]
+async fn lock_is_taken_early_by_the_difference_and_its_token_rises() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let key = key("key");
+    // A lock of 30 s.
+    let first = acquire_grant(&store, &key, 1).await;
+    let ahead = |seconds| {
+        let ahead = Duration::from_secs(seconds);
+        let config = table.config_with(sdk(&table.server.url()).time_source(Ahead(ahead)));
+        DynamoDbStore::connect(config.with_max_clock_difference(HOUR))
+    };
+    let reply = apply(&ahead(0).await.unwrap(), &key, acquire(2)).await.unwrap();
+    assert!(matches!(reply, Reply::Locked { .. }), "{reply:?}");
+    let second = acquire_grant(&ahead(30).await.unwrap(), &key, 2).await;
+    assert!(second.token > first.token);
+    assert_eq!(apply(&store, &key, complete(first)).await.unwrap(), Reply::Lost);
+    assert_eq!(apply(&store, &key, complete(second)).await.unwrap(), Reply::Completed);
+}
