@@ -3,12 +3,13 @@
 use std::thread;
 use std::time::Duration;
 
-use campanile_core::{BoxError, Outcome, WithLock};
-use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer};
+use campanile_core::{BoxError, Operation, Outcome, Reply, WithLock};
+use campanile_dynamodb::DynamoDbStore;
+use campanile_idempotency::{IdempotencyLayer, Store};
 use tokio::runtime;
 use tower::{Service, ServiceBuilder, ServiceExt};
 
-use crate::support::{Table, stored_bytes};
+use crate::support::{Requests, Table, acquire_grant, apply, key, sdk};
 
 #[derive(Clone)]
 struct Job {
@@ -34,30 +35,21 @@ async fn layer_answers_duplicates_of_another_process() {
 }
 
 #[tokio::test]
-async fn lock_is_renewed_while_the_applications_runtime_is_blocked() {
+async fn renewals_use_no_connection_of_a_blocked_runtime() {
     let table = Table::new().await;
-    let store = table.store().await;
-    let config = IdempotencyConfig::new("jobs").with_lock_ttl(Duration::from_secs(3));
-    let mut service = ServiceBuilder::new()
-        .map_request(WithLock::new)
-        .layer(IdempotencyLayer::new(store, config, |job: &WithLock<Job>| job.id).unwrap())
-        .service_fn(async |_: WithLock<Job>| Ok::<_, BoxError>(wait_for_renewal(&table)));
-    let outcome = service.ready().await.unwrap().call(Job { id: 7 }).await.unwrap();
-    assert_eq!(outcome, Outcome::Processed(()));
-}
-
-/// Blocks the thread until the only entry has changed.
-fn wait_for_renewal(table: &Table) {
-    let waiting = async {
-        let first = stored_bytes(table).await;
-        while stored_bytes(table).await == first {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(waiting);
-        });
+    let requests = Requests::default();
+    let config = table.config_with(sdk(&table.server.url()).interceptor(requests.clone()));
+    let store = DynamoDbStore::connect(config).await.unwrap();
+    let key = key("key");
+    let grant = acquire_grant(&store, &key, 1).await;
+    requests.take();
+    let keeper = thread::spawn(move || {
+        let renew = Operation::Renew { grant, ttl: Duration::from_secs(60) };
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(apply(&store.for_renewals(), &key, renew)).unwrap()
     });
+    // Blocks this test's runtime, and therefore its connections.
+    assert_eq!(keeper.join().unwrap(), Reply::Renewed);
+    // On a connection of this runtime, a request would be repeated after its timeout.
+    assert_eq!(requests.take(), ["GetItem", "PutItem"]);
 }
