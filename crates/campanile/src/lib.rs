@@ -54,8 +54,8 @@
 //! * [`handler()`] creates the inner service from an async function and the program's state.
 //! * [`Consumer`] passes records to the stack and commits the offsets of those that are finished:
 //!   answered with `Ok`, skipped, dead-lettered, or copied to a retry topic.
-//! * [`MemoryStore`], [`RedisStore`] and [`PgStore`] keep the entries; [`store`] has the trait for custom
-//!   stores.
+//! * [`MemoryStore`], [`RedisStore`] and [`PgStore`] keep the entries, and so does the crate
+//!   `campanile-dynamodb`; [`store`] has the trait for custom stores.
 //! * [`postgres::Inbox`] commits a handler's writes to Postgres together with its entry, and with
 //!   messages to Kafka, which a [`Publisher`] publishes.
 //! * [`Runner`] applies the layer to a plain function.

@@ -10,6 +10,70 @@ use super::{Store, StoreError};
 
 /// A database that can load an entry, and swap it if it has not changed since. [`Stepped`] turns it
 /// into a [`Store`].
+///
+/// This one is a map in memory, in which the version is a revision number. A database with conditional
+/// writes does the same in two requests; the crate `campanile-dynamodb` is an example.
+///
+/// ```
+/// use campanile_core::{BoxError, Entry, StoreKey};
+/// use campanile_idempotency::{EntryStore, Runner, Stepped, StoreError};
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, Mutex, PoisonError};
+/// use std::time::{Duration, SystemTime};
+///
+/// struct Row {
+///     revision: u64,
+///     bytes: Vec<u8>,
+///     expires_at: SystemTime,
+/// }
+///
+/// #[derive(Clone, Default)]
+/// struct Map(Arc<Mutex<HashMap<StoreKey, Row>>>);
+///
+/// impl EntryStore for Map {
+///     type Version = u64;
+///
+///     async fn load(
+///         &self,
+///         key: &StoreKey,
+///     ) -> Result<(Option<Entry>, u64, SystemTime), StoreError> {
+///         let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+///         let now = SystemTime::now(); // the database's clock, if it has one
+///         let Some(row) = rows.get(key) else {
+///             return Ok((None, 0, now));
+///         };
+///         let entry = Entry::from_bytes(&row.bytes).map_err(StoreError::unreadable)?;
+///         // An expired entry is absent, and the row still has its version.
+///         Ok(((now < row.expires_at).then_some(entry), row.revision, now))
+///     }
+///
+///     async fn swap(
+///         &self,
+///         key: &StoreKey,
+///         version: u64,
+///         entry: Entry,
+///         retention: Duration,
+///     ) -> Result<bool, StoreError> {
+///         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+///         if rows.get(key).map_or(0, |row| row.revision) != version {
+///             return Ok(false);
+///         }
+///         let expires_at = SystemTime::now() + retention;
+///         let bytes = entry.to_bytes().to_vec();
+///         rows.insert(key.clone(), Row { revision: version + 1, bytes, expires_at });
+///         Ok(true)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), BoxError> {
+/// let runner = Runner::new(Stepped::new(Map::default()), "jobs")?;
+/// let job = async |_lock| Ok::<_, BoxError>("done");
+/// assert!(!runner.run("job-1", job).await?.is_duplicate());
+/// assert!(runner.run("job-1", job).await?.is_duplicate());
+/// # Ok(())
+/// # }
+/// ```
 pub trait EntryStore: Clone + Send + Sync + 'static {
     /// What a swap compares: a revision number, the previous bytes, or an ETag.
     type Version: Send;
