@@ -40,9 +40,9 @@ impl DynamoDbConfig {
     /// bounded time. TLS is by rustls with the system's certificate authorities. A proxy is not
     /// supported.
     ///
-    /// A name of `aws_sdk_dynamodb` in [`crate::aws_sdk_dynamodb`] has the version that this needs. With
-    /// the crate `aws-config`, `Config::from(&aws_config::load_from_env().await)` finds the region and
-    /// the credentials.
+    /// With the crate `aws-config`, `Config::from(&aws_config::load_from_env().await)` finds the region
+    /// and the credentials. [`aws_sdk_dynamodb`](crate::aws_sdk_dynamodb) is exported in the version that
+    /// this crate uses.
     pub fn new(sdk: Config, table: impl Into<String>) -> Self {
         Self {
             sdk,

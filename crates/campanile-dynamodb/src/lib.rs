@@ -54,7 +54,7 @@
 //! | a new record: acquire, complete | 4 | 2 | 2 |
 //! | a duplicate | 1 | 1 | 0 |
 //! | a renewal of a lock, after each third of its TTL | 2 | 1 | 1 |
-//! | a record whose handler fails once | 8 | 4 | 4 |
+//! | a record with one failed attempt | 8 | 4 | 4 |
 //!
 //! The units are for items of up to 1 KB, which an entry without a reply and steps is (some 150 bytes).
 //! Each further KB of a reply, of the steps or of the details costs a write unit for every write, and
@@ -65,11 +65,12 @@
 //!
 //! DynamoDB has no clock that a condition can read, so the clock of the *process* decides: whether a lock
 //! has expired, when a retry is due, and when an entry expires. If the clock of one process is ahead of
-//! another's by *d*, it may take a lock *d* early. It can only take a lock that its holder has stopped to
-//! renew. The holder's own deadline, after which its handler does not run any more, comes a tenth of the
-//! TTL before the lock expires. So nothing overlaps as long as any two clocks differ by less than a tenth
-//! of the TTL: 3 s with the default TTL of 30 s. Otherwise, [fencing tokens](campanile_core::FencingToken)
-//! still rise, and the first holder's completion is refused.
+//! another's by *d*, it takes a lock *d* early. A lock that is renewed has at least half of its TTL left,
+//! so this only matters once its holder has stopped renewing. The holder's own deadline, which ends its
+//! handler, comes a tenth of the TTL before the lock expires. Two handlers therefore do not overlap as long
+//! as any two clocks differ by less than a tenth of the TTL: 3 s with the default TTL of 30 s. Otherwise,
+//! the [fencing token](campanile_core::FencingToken) still rises, and the first holder's completion is
+//! refused.
 //!
 //! Every read compares the clock with the `Date` header of DynamoDB's response. If they differ by more
 //! than [a limit](DynamoDbConfig::with_max_clock_difference) of 1 s, the command fails before it has
