@@ -37,7 +37,11 @@ where
                 credentials";
             StoreError::unavailable(advice.to_owned().with(error))
         }
-        _ => StoreError::unavailable(error),
+        // Without the response here, too.
+        _ => StoreError::unavailable(match error.into_source() {
+            Ok(source) => "DynamoDB's response cannot be read".to_owned().with(source),
+            Err(error) => error.into(),
+        }),
     }
 }
 
