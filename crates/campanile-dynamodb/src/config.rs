@@ -13,6 +13,9 @@ use campanile_core::ConfigError;
 /// How often the SDK sends a request.
 const MAX_TRIES: u32 = 4;
 
+/// How long the SDK waits before it sends a request again, at most. It waits twice as long each time.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+
 /// The settings of a [`DynamoDbStore`](crate::DynamoDbStore).
 ///
 /// `Debug` shows the name of the table, and nothing of the credentials.
@@ -93,7 +96,7 @@ impl DynamoDbConfig {
             .build();
         let retries = RetryConfig::standard()
             .with_max_attempts(MAX_TRIES)
-            .with_initial_backoff(self.call_timeout / 40);
+            .with_initial_backoff(FIRST_BACKOFF);
         let sdk = self.sdk.to_builder().http_client(http);
         Client::from_conf(sdk.timeout_config(timeouts).retry_config(retries).build())
     }
