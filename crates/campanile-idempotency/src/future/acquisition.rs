@@ -44,7 +44,7 @@ where
         Acquisition::Exhausted { lock, attempts, give_ups, last_error } => {
             return handle_exhausted(layer, lock, attempts, give_ups, last_error);
         }
-        Acquisition::Duplicate { reply, attempts, completed_at, details, cause } => {
+        Acquisition::Duplicate { reply, attempts, completed_at, details, cause, age: _ } => {
             let mut waited_elsewhere = pending.waited_elsewhere;
             if let Some(interrupt) = pending.request.interrupt() {
                 interrupt.set_duplicate();

@@ -13,18 +13,19 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Fingerprint, Outcome, Record, WithoutLock,
+    BoxError, BoxableError, CarryLock, Fingerprint, Interrupt, Outcome, Record, WithoutLock,
 };
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use self::acquisition::handle_acquisition;
+pub(crate) use self::failure::display_text;
 use self::failure::handle_failure;
 pub(crate) use self::replies::{catch_panic, encode_reply};
 use self::running::Running;
 use self::state::{AfterSettle, AheadOfTurn, ResponseState, ResponseStateProj};
 use crate::error::{IdempotencyError, Panicked};
-use crate::keeper::{Acquisition, LockKey, SettledFuture, Settlement, stopped_error};
+use crate::keeper::{Acquisition, LockKey, RunSite, SettledFuture, Settlement, stopped_error};
 use crate::layer::LayerParts;
 use crate::policy::{OnLocked, OnLost};
 use crate::reply::ReplyCodec;
@@ -326,7 +327,9 @@ fn start_acquire<S: Service<R>, R: CarryLock, C>(
         interrupt.set_entry_kept(layer.settings.retention.completed);
     }
     let (key, fingerprint) = (pending.key.clone(), pending.fingerprint);
-    let acquiring = layer.policies.keeper.acquire(key, &layer.settings, fingerprint, interrupt);
+    let site = RunSite::of(interrupt.as_ref().map(Interrupt::record));
+    let keeper = &layer.policies.keeper;
+    let acquiring = keeper.acquire(key, &layer.settings, fingerprint, &site, interrupt);
     let span = tracing::debug_span!("acquire");
     ResponseState::Acquiring { acquiring, pending: Some(pending), span }
 }

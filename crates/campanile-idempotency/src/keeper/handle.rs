@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use campanile_core::{
-    Clock, ConfigError, Details, Fingerprint, Interrupt, LockControl, LockHandle, TraceContext,
+    Clock, ConfigError, Details, Fingerprint, Interrupt, LockControl, LockHandle,
 };
 use tokio::sync::oneshot;
 
 use super::background::Background;
 use super::calls::{self, CALL_TIMEOUT, call_timeout};
 use super::instance;
-use super::request::{AcquireRequest, Acquisition, LockKey, LockSettings};
+use super::request::{AcquireRequest, Acquisition, LockKey, LockSettings, RunSite};
 use super::shared::{KeeperHandle, KeeperShared};
 use super::slot::new_nonce;
 use super::steps::StepResult;
@@ -123,6 +123,7 @@ impl LockKeeper {
         key: LockKey,
         settings: &Arc<LockSettings>,
         fingerprint: Option<Fingerprint>,
+        site: &RunSite,
         interrupt: Option<Interrupt>,
     ) -> oneshot::Receiver<Acquisition> {
         let (reply, acquiring) = oneshot::channel();
@@ -131,13 +132,11 @@ impl LockKeeper {
         if settings.store_keys {
             details = details.key(&key.idempotency_key);
         }
-        let record = interrupt.as_ref().map(Interrupt::record);
-        if let Some(record) = record {
-            details = details.coordinates(record.coordinates());
+        if let Some(coordinates) = &site.coordinates {
+            details = details.coordinates(coordinates);
         }
-        let of_record = || TraceContext::from_headers(record?.headers());
-        if let Some(trace) = TraceContext::current().or_else(of_record) {
-            details = details.trace(&trace);
+        if let Some(trace) = &site.trace {
+            details = details.trace(trace);
         }
         let acquire = AcquireRequest {
             key,

@@ -1,9 +1,9 @@
 //! The log events about a lock. Those with the field `campanile.duplicate_effect_possible` report
 //! that the handler's effect may happen twice; its value is the cause.
 
-use campanile_core::{Details, FencingToken, LostCause, Record, StoreKey};
+use campanile_core::{Details, FencingToken, LostCause, StoreKey};
+use tracing::field::display;
 
-use crate::fields::coordinates;
 use crate::store::StoreError;
 
 /// What the events about a lock have in common.
@@ -11,9 +11,8 @@ use crate::store::StoreError;
 pub(super) struct LockEvents {
     pub(super) key: StoreKey,
     pub(super) token: FencingToken,
-    /// The details of the grant, with the name of this process.
+    /// The details of the grant, with the name of this process and the position of the record.
     pub(super) details: Details,
-    pub(super) record: Option<Record>,
 }
 
 macro_rules! event {
@@ -21,7 +20,7 @@ macro_rules! event {
         tracing::event!(
             tracing::Level::$level,
             campanile.duplicate_effect_possible = $duplicate_effect_possible,
-            record = coordinates($lock.record.as_ref()),
+            record = $lock.details.coordinates().map(display),
             namespace = $lock.key.namespace().as_str(),
             key_digest = %$lock.key.digest_hex(),
             token = $lock.token.get(),
@@ -47,7 +46,7 @@ impl LockEvents {
 
     /// Logs that the store has not recorded the completion yet.
     pub(super) fn log_completion_pending(&self, error: Option<&StoreError>) {
-        let error = error.map(tracing::field::display);
+        let error = error.map(display);
         let message = "the handler has succeeded, and the store does not record it; retrying";
         event!(self, WARN, "completion_pending", error, "{message}");
     }

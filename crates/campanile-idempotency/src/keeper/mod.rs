@@ -45,7 +45,7 @@ mod timers;
 pub use self::handle::{IntoKeeper, LockKeeper, ShutdownReport};
 pub(crate) use self::held::stopped_error;
 pub use self::held::{HeldLock, Settling};
-pub(crate) use self::request::{Acquisition, LockKey, LockSettings, Settlement};
+pub(crate) use self::request::{Acquisition, LockKey, LockSettings, RunSite, Settlement};
 pub use self::settled::SettledFuture;
 pub(crate) use self::settled::wait_at_most;
 pub(crate) use self::steps::RecordError;

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use campanile_core::key::DerivationSecret;
 use campanile_core::telemetry::{DuplicateCause, SettlementKind};
 use campanile_core::{
-    Completion, Details, Fingerprint, IdempotencyKey, Interrupt, LockLost, Namespace, Owner,
-    Retention, StoreKey,
+    Completion, Coordinates, Details, Fingerprint, IdempotencyKey, Interrupt, LockLost, Namespace,
+    Owner, Record, Retention, StoreKey, TraceContext,
 };
 use tokio::sync::oneshot;
 
@@ -46,6 +46,24 @@ impl LockKey {
     }
 }
 
+/// Where a run takes place, for the details of its entry.
+#[derive(Debug, Default)]
+pub(crate) struct RunSite {
+    pub(crate) coordinates: Option<Coordinates>,
+    pub(crate) trace: Option<TraceContext>,
+}
+
+impl RunSite {
+    /// The site of a run for this record, in the current trace or else in that of the record.
+    pub(crate) fn of(record: Option<&Record>) -> Self {
+        let of_record = || TraceContext::from_headers(record?.headers());
+        Self {
+            coordinates: record.map(|record| record.coordinates().clone()),
+            trace: TraceContext::current().or_else(of_record),
+        }
+    }
+}
+
 /// A request for a lock.
 #[derive(Debug)]
 pub(super) struct AcquireRequest {
@@ -76,6 +94,8 @@ pub(crate) enum Acquisition {
         completed_at: SystemTime,
         details: Option<Details>,
         cause: DuplicateCause,
+        /// The time since the completion, by the store's clock.
+        age: Duration,
     },
     AlreadyGivenUp {
         attempts: u32,

@@ -33,6 +33,8 @@ pub(super) enum CachedAnswer {
         attempts: u32,
         completed_at: SystemTime,
         details: Option<Details>,
+        /// The time from the completion to this result.
+        age: Duration,
     },
     Failed {
         attempts: u32,
@@ -52,9 +54,11 @@ impl CachedAnswer {
     /// Keeps the part of an acquire's answer that holds for other requests as well.
     pub(super) fn from_acquisition(answer: &Acquisition) -> Option<Self> {
         Some(match *answer {
-            Acquisition::Duplicate { ref reply, attempts, completed_at, ref details, .. } => {
+            Acquisition::Duplicate {
+                ref reply, attempts, completed_at, ref details, age, ..
+            } => {
                 let (reply, details) = (reply.clone(), details.clone());
-                Self::Completed { reply, attempts, completed_at, details }
+                Self::Completed { reply, attempts, completed_at, details, age }
             }
             Acquisition::AlreadyGivenUp { attempts, ref reason } => {
                 Self::Failed { attempts, reason: reason.clone() }
@@ -88,9 +92,9 @@ impl CachedResult {
         let remaining =
             |time: Duration| time.checked_sub(age).filter(|remaining| !remaining.is_zero());
         Some(match self.answer.clone() {
-            CachedAnswer::Completed { reply, attempts, completed_at, details } => {
-                let cause = DuplicateCause::LocalRun;
-                Acquisition::Duplicate { reply, attempts, completed_at, details, cause }
+            CachedAnswer::Completed { reply, attempts, completed_at, details, age: before } => {
+                let (cause, age) = (DuplicateCause::LocalRun, before + age);
+                Acquisition::Duplicate { reply, attempts, completed_at, details, cause, age }
             }
             CachedAnswer::Failed { attempts, reason } => {
                 Acquisition::AlreadyGivenUp { attempts, reason }

@@ -37,7 +37,7 @@ pub(super) struct Slot {
     /// How the acquisition has ended, if known.
     result: Option<CachedResult>,
     /// Dropped with the slot, which wakes the driver.
-    interrupt: Option<Interrupt>,
+    _interrupt: Option<Interrupt>,
 }
 
 /// The progress of the slot's command.
@@ -139,7 +139,7 @@ impl Slot {
             timer: None,
             settled: None,
             result: None,
-            interrupt,
+            _interrupt: interrupt,
         }
     }
 
@@ -158,7 +158,6 @@ impl Slot {
             key: self.key.store_key.clone(),
             token,
             details: self.details.clone(),
-            record: self.interrupt.as_ref().map(|interrupt| interrupt.record().clone()),
         })
     }
 

@@ -86,6 +86,7 @@ impl KeeperState {
         else {
             unreachable!("only an acquiring slot has sent an acquire");
         };
+        let now = answer.as_ref().map(|answer| answer.now).ok();
         let outcome = match answer.map(|answer| answer.reply) {
             Ok(Reply::Acquired { token, attempt, steps }) => {
                 return self.grant_lock(sent, (token, attempt, steps), reply, None);
@@ -105,7 +106,9 @@ impl KeeperState {
             }
             Ok(Reply::Duplicate { reply, attempt, completed_at, details }) => {
                 let (attempts, cause) = (attempt.into(), DuplicateCause::Entry);
-                Acquisition::Duplicate { reply, attempts, completed_at, details, cause }
+                let age = now.and_then(|now| now.duration_since(completed_at).ok());
+                let age = age.unwrap_or_default();
+                Acquisition::Duplicate { reply, attempts, completed_at, details, cause, age }
             }
             Ok(Reply::AlreadyGivenUp { attempt, reason }) => {
                 Acquisition::AlreadyGivenUp { attempts: attempt.into(), reason }

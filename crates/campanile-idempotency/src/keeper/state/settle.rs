@@ -47,8 +47,9 @@ impl KeeperState {
             Settlement::Completed(Completion { reply, at }) => {
                 let attempts = attempt.into();
                 let details = slot.kept_details();
+                let (completed_at, age) = (at, Duration::ZERO);
                 let completed =
-                    CachedAnswer::Completed { reply, attempts, completed_at: at, details };
+                    CachedAnswer::Completed { reply, attempts, completed_at, details, age };
                 slot.set_result(completed, &self.clock);
                 return self.remove_when_idle(index);
             }
@@ -139,8 +140,8 @@ fn cached_answer(
     match &settling.settlement {
         // The answer to a repeated completion does not contain the time of the first.
         Settlement::Complete { reply } if settling.tries == 0 => {
-            let reply = reply.clone();
-            Some(CachedAnswer::Completed { reply, attempts, completed_at: at, details })
+            let (reply, completed_at, age) = (reply.clone(), at, Duration::ZERO);
+            Some(CachedAnswer::Completed { reply, attempts, completed_at, details, age })
         }
         // The store keeps the previous text for an empty reason, and truncates a long one.
         Settlement::GiveUp { reason } if (1..=MAX_ERROR_BYTES).contains(&reason.len()) => {
