@@ -35,6 +35,7 @@ mod fingerprint;
 mod handler;
 #[cfg(feature = "serde")]
 mod human_duration;
+mod locate;
 mod lock;
 mod namespace;
 mod operation;
@@ -61,6 +62,7 @@ pub use self::handler::{Handler, handler};
 #[doc(hidden)]
 pub use self::human_duration::HumanDuration;
 pub use self::key::{IdempotencyKey, IntoKey, KeyExtractor};
+pub use self::locate::Locate;
 #[doc(hidden)]
 pub use self::lock::{Completion, LockControl, RecordSteps, Recording};
 pub use self::lock::{LockHandle, LostFuture, StepError};

@@ -38,6 +38,7 @@
 //! * [`IdempotencyLayer`] creates an [`IdempotencyService`] with a [`ResponseFuture`]. [`policy`]
 //!   and [`reply`] contain its options, and [`IdempotencyError`] is its error. [`Runner`] is the
 //!   layer around a plain function.
+//! * [`ObserveLayer`] and [`Observer`] report what the layer would do, and let every request through.
 //! * [`BatchLayer`] is for handlers that process many requests at a time.
 //! * [`LockKeeper`] sends all operations to the store: it batches commands, renews locks, and
 //!   repeats a settlement until the store replies.
@@ -54,6 +55,7 @@ mod future;
 mod keeper;
 mod layer;
 mod memory;
+mod observe;
 pub mod policy;
 pub mod reply;
 mod runner;
@@ -73,6 +75,7 @@ pub use self::future::ResponseFuture;
 pub use self::keeper::{HeldLock, IntoKeeper, LockKeeper, SettledFuture, Settling, ShutdownReport};
 pub use self::layer::IdempotencyLayer;
 pub use self::memory::MemoryStore;
+pub use self::observe::{ObserveFuture, ObserveLayer, ObserveService, Observer};
 pub use self::reply::{ReplyCipher, ReplyCodec};
 pub use self::runner::Runner;
 pub use self::service::{CloneableService, IdempotencyService};

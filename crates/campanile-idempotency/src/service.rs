@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
 
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Fingerprint, KeyExtractor, Outcome, WithoutLock,
+    BoxError, BoxableError, CarryLock, Fingerprint, KeyExtractor, Namespace, Outcome, WithoutLock,
 };
 use tower_service::Service;
 
@@ -64,7 +64,7 @@ where
         let not_ready = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, not_ready);
         let layer = self.layer.parts();
-        match self.extract_key(&request) {
+        match extract_key(&*self.layer.key, &layer.policies.namespace, &request) {
             Ok(Some((key, fingerprint))) => {
                 let pending = Pending {
                     service: ready,
@@ -87,26 +87,25 @@ where
     }
 }
 
-type KeyAndFingerprint = (LockKey, Option<Fingerprint>);
+pub(crate) type KeyAndFingerprint = (LockKey, Option<Fingerprint>);
 
-impl<S, E, C> IdempotencyService<S, E, C> {
-    fn extract_key<R>(&self, request: &R) -> Result<Option<KeyAndFingerprint>, BoxError>
-    where
-        E: KeyExtractor<R>,
-    {
-        let _span = tracing::trace_span!("key").entered();
-        let extractor = &*self.layer.key;
-        // Turn a panic into an error: an extractor that panics on one record must not stop the
-        // consumer.
-        catch_unwind(AssertUnwindSafe(|| {
-            let Some(key) = extractor.extract(request)? else {
-                return Ok(None);
-            };
-            let key = LockKey::new(self.layer.policies.namespace.clone(), key);
-            Ok(Some((key, extractor.fingerprint(request))))
-        }))
-        .unwrap_or_else(|_| Err("the key extractor panicked".into()))
-    }
+/// Extracts the key of a request, if it has one.
+pub(crate) fn extract_key<R, E: KeyExtractor<R>>(
+    extractor: &E,
+    namespace: &Namespace,
+    request: &R,
+) -> Result<Option<KeyAndFingerprint>, BoxError> {
+    let _span = tracing::trace_span!("key").entered();
+    // Turn a panic into an error: an extractor that panics on one record must not stop the
+    // consumer.
+    catch_unwind(AssertUnwindSafe(|| {
+        let Some(key) = extractor.extract(request)? else {
+            return Ok(None);
+        };
+        let key = LockKey::new(namespace.clone(), key);
+        Ok(Some((key, extractor.fingerprint(request))))
+    }))
+    .unwrap_or_else(|_| Err("the key extractor panicked".into()))
 }
 
 impl<S: Clone, E, C> Clone for IdempotencyService<S, E, C> {

@@ -80,6 +80,48 @@ attribute! {
 }
 
 attribute! {
+    /// What the idempotency layer would have done with a request that was only observed.
+    ObservedVerdict("campanile.observed.verdict") {
+        /// Run the handler: the key is new.
+        First = "first",
+        /// Run the handler: earlier attempts have failed or have never ended.
+        Retry = "retry",
+        /// Answer without running the handler: the key is COMPLETED.
+        Duplicate = "duplicate",
+        /// Wait: another run holds the lock of the key.
+        InProgress = "in_progress",
+        /// Wait: the key's backoff runs.
+        BackingOff = "backing_off",
+        /// Not run the handler: the key is FAILED, or has no attempt left.
+        GivenUp = "given_up",
+        /// Refuse the request: the key was used for another payload.
+        Mismatch = "mismatch",
+        /// Refuse the request: it has no key.
+        MissingKey = "missing_key",
+        /// Refuse the request: the extractor failed.
+        InvalidKey = "invalid_key",
+        /// Fail: the key's entry cannot be read.
+        Unreadable = "unreadable",
+        /// Fail: the store did not answer.
+        Unavailable = "unavailable",
+        /// Unknown: too many observations were unfinished, or the process was shutting down.
+        NotObserved = "not_observed",
+    }
+}
+
+attribute! {
+    /// Where an observed duplicate comes from.
+    ObservedOrigin("campanile.observed.duplicate.origin") {
+        /// The record that has completed the key was delivered again.
+        Redelivery = "redelivery",
+        /// Another record has completed the key.
+        Repeat = "repeat",
+        /// The position of one of the records is not known.
+        Unknown = "unknown",
+    }
+}
+
+attribute! {
     /// Why a handler ran without a lock.
     UnguardedCause("campanile.unguarded.cause") {
         /// The request has no key.

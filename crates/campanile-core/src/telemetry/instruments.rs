@@ -6,8 +6,8 @@
 
 use super::attributes::{
     AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss,
-    PartitionState, PauseCause, RebalanceKind, RecordOutcome, RedisLoss, RequestOutcome,
-    SettlementKind, StoreErrorType, StoreOperation, UnguardedCause,
+    ObservedOrigin, ObservedVerdict, PartitionState, PauseCause, RebalanceKind, RecordOutcome,
+    RedisLoss, RequestOutcome, SettlementKind, StoreErrorType, StoreOperation, UnguardedCause,
 };
 use super::instrument::{Attribute, Instrument, InstrumentKind};
 use InstrumentKind::{Counter, Gauge, Histogram};
@@ -40,6 +40,10 @@ const STORE_SECONDS: &[f64] =
 /// Waits last until another owner has finished, which may take minutes.
 const WAIT_SECONDS: &[f64] =
     &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+
+/// A duplicate comes from a second to the whole retention after its first run.
+const AGE_SECONDS: &[f64] =
+    &[0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 21_600.0, 86_400.0, 172_800.0, 604_800.0];
 
 const BATCH_SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
@@ -104,6 +108,13 @@ instruments! {
         "Commands that the store did not answer, or answered with an error.";
     CACHE_LOOKUPS: Counter, "campanile.cache.lookups", "{lookup}", [CacheResult::ATTRIBUTE],
         "Acquires that were looked up in the local cache of COMPLETED keys.";
+
+    OBSERVED_REQUESTS: Counter, "campanile.observed.requests", "{request}",
+        [open(NAMESPACE), ObservedVerdict::ATTRIBUTE],
+        "Requests that were only observed, by what the layer would have done.";
+    OBSERVED_DUPLICATE_AGES: Histogram(AGE_SECONDS), "campanile.observed.duplicate.age", "s",
+        [open(NAMESPACE), ObservedOrigin::ATTRIBUTE],
+        "Times from the completion of a key to a duplicate that was only observed.";
 
     // The consumer.
     CONSUMED_MESSAGES: Counter, "messaging.client.consumed.messages", "{message}",

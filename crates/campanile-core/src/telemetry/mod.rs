@@ -19,8 +19,8 @@ mod recorded;
 #[doc(hidden)]
 pub use self::attributes::{
     AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss,
-    PartitionState, PauseCause, RebalanceKind, RecordOutcome, RedisLoss, RequestOutcome,
-    SettlementKind, StoreErrorType, StoreOperation, UnguardedCause,
+    ObservedOrigin, ObservedVerdict, PartitionState, PauseCause, RebalanceKind, RecordOutcome,
+    RedisLoss, RequestOutcome, SettlementKind, StoreErrorType, StoreOperation, UnguardedCause,
 };
 #[cfg(not(feature = "metrics"))]
 #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! Handling of a failure of the inner service.
 
 use std::error::Error;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -156,6 +156,14 @@ fn error_text(error: &(dyn Error + 'static)) -> Box<str> {
             break;
         }
     }
+    text.0.into()
+}
+
+/// The text of an error, truncated as an entry keeps it.
+pub(crate) fn display_text(error: &dyn Display) -> Box<str> {
+    let mut text = BoundedText(String::new());
+    // A text that does not fit is truncated.
+    let _ = write!(text, "{error}");
     text.0.into()
 }
 

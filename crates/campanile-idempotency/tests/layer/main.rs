@@ -16,6 +16,7 @@ mod duplicates;
 mod giving_up;
 mod harness;
 mod losing;
+mod observing;
 mod orders;
 mod outages;
 mod outcomes;
