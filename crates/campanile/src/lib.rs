@@ -59,6 +59,8 @@
 //! * [`postgres::Inbox`] commits a handler's writes to Postgres together with its entry, and with
 //!   messages to Kafka, which a [`Publisher`] publishes.
 //! * [`Runner`] applies the layer to a plain function.
+//! * [`ObserveLayer`] and [`Observer`] report what the layer would do in an existing consumer, and change
+//!   nothing.
 //!
 //! # Features
 //!
@@ -92,12 +94,13 @@ pub use http;
 
 pub use campanile_core::{
     BoxError, CarryLock, Classify, ConfigError, DecodeLayer, Disposition, FencingToken, Handler,
-    IdempotencyKey, IntoKey, KeyExtractor, LockHandle, Outcome, Record, Request, WithLock,
+    IdempotencyKey, IntoKey, KeyExtractor, Locate, LockHandle, Outcome, Record, Request, WithLock,
     classify, decode, handler,
 };
 pub use campanile_idempotency::{
     Backoff, BatchLayer, IdempotencyConfig, IdempotencyError, IdempotencyLayer, IdempotencyService,
-    LockKeeper, MemoryStore, Runner, WaitForLock, policy, reply,
+    LockKeeper, MemoryStore, ObserveFuture, ObserveLayer, ObserveService, Observer, Runner,
+    WaitForLock, policy, reply,
 };
 #[cfg(feature = "kafka")]
 pub use campanile_kafka::{

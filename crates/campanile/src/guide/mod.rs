@@ -24,6 +24,7 @@
 //! | [`health`] | liveness and readiness probes |
 //! | [`observability`] | logs, spans, metrics, alerts, and the outcomes of records |
 //! | [`testing`] | tests without servers and with servers |
+//! | [`observing`] | what the layer would do in an existing consumer, without changing it |
 //! | [`migrating`] | replacing an existing consumer |
 //! | [`upgrading`] | rolling updates and changed settings |
 //! | [`glossary`] | all terms, and the states of an entry |
@@ -97,6 +98,9 @@ pub mod observability {}
 
 #[doc = include_str!("testing.md")]
 pub mod testing {}
+
+#[doc = include_str!("observing.md")]
+pub mod observing {}
 
 #[doc = include_str!("migrating.md")]
 pub mod migrating {}

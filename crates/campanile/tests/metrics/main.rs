@@ -4,6 +4,7 @@
 
 mod consumer;
 mod layer;
+mod observing;
 mod scrape;
 mod stores;
 mod table;

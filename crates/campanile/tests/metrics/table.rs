@@ -9,8 +9,12 @@ use crate::scrape::Scrape;
 const GUIDE: &str = include_str!("../../src/guide/observability.md");
 
 /// The tests, in which each instrument has a value that is not zero.
-const TESTS: &[&str] =
-    &[include_str!("layer.rs"), include_str!("consumer.rs"), include_str!("stores.rs")];
+const TESTS: &[&str] = &[
+    include_str!("layer.rs"),
+    include_str!("observing.rs"),
+    include_str!("consumer.rs"),
+    include_str!("stores.rs"),
+];
 
 fn kind(instrument: &Instrument) -> &'static str {
     match instrument.kind {
