@@ -45,6 +45,7 @@ async fn faults_show_in_every_panel_and_alert() {
     faults.duplicates().await;
     faults.failures().await;
     faults.answers().await;
+    faults.observed().await;
     faults.lost_locks().await;
     faults.lock_taken_over().await;
     faults.stalled_partition().await;

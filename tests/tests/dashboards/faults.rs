@@ -1,6 +1,7 @@
 //! Plants faults, and waits until Prometheus shows them.
 
 mod layer;
+mod observing;
 mod store;
 
 use std::collections::BTreeSet;

@@ -1,0 +1,86 @@
+//! Requests that are only observed.
+
+use std::time::Duration;
+
+use campanile::record::Coordinates;
+use campanile::store::{Answer, Command, Store, StoreError};
+use campanile::{Backoff, LockKeeper, MemoryStore, ObserveLayer, Observer, Runner};
+use tokio::sync::oneshot;
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::Faults;
+use crate::workload::{Does, Job, TIMEOUT, config, job_key};
+
+/// A store that always fails with this error.
+#[derive(Clone)]
+struct Failing(StoreError);
+
+impl Store for Failing {
+    async fn apply(&self, _: Command) -> Result<Answer, StoreError> {
+        Err(self.0.clone())
+    }
+}
+
+fn at(offset: i64) -> Coordinates {
+    Coordinates { topic: "payments".into(), partition: 0, offset }
+}
+
+impl Faults {
+    /// Every verdict, and every origin of a duplicate.
+    pub(crate) async fn observed(&self) {
+        let verdicts = [
+            r#"campanile_observed_requests_total{campanile_observed_verdict="duplicate"}"#,
+            r#"campanile_observed_requests_total{campanile_observed_verdict="in_progress"}"#,
+            r#"campanile_observed_requests_total{campanile_observed_verdict="mismatch"}"#,
+            r#"campanile_observed_requests_total{campanile_observed_verdict="unavailable"}"#,
+            r#"campanile_observed_requests_total{campanile_observed_verdict="unreadable"}"#,
+            r#"campanile_observed_requests_total{campanile_observed_verdict="not_observed"}"#,
+        ];
+        let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
+        let twice = config("observed").with_max_attempts(2);
+        let observer = Observer::new(&keeper, twice).unwrap();
+        self.wait_until_scraped("campanile_observed_requests_total").await;
+        let rise = self.rise(&verdicts);
+        let succeed = async || Ok::<_, String>(());
+        for offset in [Some(at(7)), Some(at(7)), Some(at(8)), None] {
+            observer.run("a", offset, succeed).await.unwrap();
+        }
+        for _ in 0..3 {
+            observer.run("b", at(9), async || Err::<(), _>("busy")).await.unwrap_err();
+        }
+        observer.run("", at(10), succeed).await.unwrap();
+        observer.run(Err::<String, _>("no identifier"), at(11), succeed).await.unwrap();
+
+        // Two runs of a key overlap.
+        let (end, ended) = oneshot::channel::<()>();
+        let first = observer.clone();
+        let running = tokio::spawn(async move {
+            first.run("c", at(12), async || ended.await.map_err(|error| error.to_string())).await
+        });
+        tokio::task::yield_now().await;
+        observer.run("c", at(13), succeed).await.unwrap();
+        end.send(()).unwrap();
+        running.await.unwrap().unwrap();
+
+        // A layer that guards has failed before.
+        let hour = Duration::from_secs(3600);
+        let slow = config("observed").with_backoff(Backoff::new(hour, hour).unwrap());
+        let guard = Runner::new(&keeper, slow).unwrap();
+        guard.run("d", async |_| Err::<(), _>("busy")).await.unwrap_err();
+        observer.run("d", at(14), succeed).await.unwrap();
+
+        let layer = ObserveLayer::new(&keeper, config("observed"), job_key()).unwrap();
+        let service = layer.layer(service_fn(async |_| Ok::<_, String>(())));
+        for cents in [1, 7] {
+            let job = Job::new("e", Does::Succeed).of_cents(cents);
+            service.clone().oneshot(job.request()).await.unwrap();
+        }
+        let _ = keeper.shutdown(TIMEOUT).await;
+        observer.run("f", at(15), succeed).await.unwrap();
+        for error in [StoreError::unavailable("gone"), StoreError::unreadable("garbage")] {
+            let observer = Observer::new(Failing(error), config("observed")).unwrap();
+            observer.run("g", at(16), succeed).await.unwrap();
+        }
+        self.wait_for(rise).await;
+    }
+}
