@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use campanile_core::{BoxError, Clock, ConfigError, Coordinates, Record};
+use campanile_core::{BoxError, Clock, Coordinates, Record};
 use campanile_kafka::ToRecord;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use super::{Cause, GroupReport};
 use crate::AdminError;
 use crate::kafka::{
-    ATTEMPT_TIMEOUT, Context, Members, committed_offsets, fetch_metadata, observer,
+    ATTEMPT_TIMEOUT, Context, Members, check_partition, committed_offsets, observer, partitions,
 };
 
 const SETTINGS: &[(&str, &str)] = &[
@@ -122,26 +122,8 @@ impl<'a> Reader<'a> {
 
     fn look_up(&self) -> Result<(), AdminError> {
         let Coordinates { topic, partition, .. } = self.at;
-        let metadata = fetch_metadata(&self.consumer, Some(topic), self.timeout)?;
-        let found = metadata.topics().iter().find(|found| found.name() == &**topic);
-        let partitions = found.map_or(&[][..], |found| found.partitions());
-        match found.and_then(|found| found.error()).map(Code::from) {
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {}
-            Some(error) => {
-                let action = format!("cannot look up the topic `{topic}`");
-                return Err(self.error(&action, KafkaError::MetadataFetch(error)));
-            }
-            None if partitions.is_empty() => {}
-            None if partitions.iter().any(|found| found.id() == *partition) => return Ok(()),
-            None => {
-                let count = partitions.len();
-                return Err(ConfigError::new(format!(
-                    "the topic `{topic}` has no partition {partition}: it has {count}"
-                ))
-                .into());
-            }
-        }
-        Err(ConfigError::new(format!("there is no topic `{topic}`")).into())
+        let found = partitions(&self.consumer, topic, self.timeout)?;
+        Ok(check_partition(topic, &found, *partition)?)
     }
 
     /// Reads the first offset, and that behind the last record that this consumer can read.

@@ -2,6 +2,7 @@
 
 mod assignment;
 mod members;
+mod topic;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::metadata::Metadata;
 
 pub(crate) use self::members::{Members, Partition};
+pub(crate) use self::topic::{check_partition, partitions};
 use crate::AdminError;
 
 const OBSERVER_SETTINGS: &[(&str, &str)] = &[
