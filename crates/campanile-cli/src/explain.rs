@@ -8,7 +8,7 @@ use campanile_core::Coordinates;
 use clap::Args;
 
 use crate::exit::Exit;
-use crate::options::{KafkaOptions, NamespaceOption, StoreOptions};
+use crate::options::{KafkaOptions, KeySourceOptions, NamespaceOption, StoreOptions};
 use crate::print::{print, print_json};
 
 /// Explain why a record ran, waits, was a duplicate, or did not run
@@ -43,44 +43,6 @@ pub(crate) struct Arguments {
     kafka: KafkaOptions,
     #[command(flatten)]
     store: StoreOptions,
-}
-
-/// Where the key is.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Key of the record")]
-#[group(multiple = false)]
-struct KeySourceOptions {
-    /// The key is in this header [default: idempotency-key]
-    #[arg(long, value_name = "NAME", env = "CAMPANILE_KEY_HEADER")]
-    key_header: Option<String>,
-    /// The key is a string or an integer in a payload of JSON, at this pointer, such as /payment/id
-    #[arg(long, value_name = "POINTER", env = "CAMPANILE_KEY_POINTER", value_parser = parse_pointer)]
-    key_pointer: Option<String>,
-    /// The key is the topic, partition and offset
-    #[arg(long)]
-    key_coordinates: bool,
-    /// The key is Kafka's key of the record
-    #[arg(long)]
-    key_record: bool,
-}
-
-impl From<KeySourceOptions> for KeySource {
-    fn from(options: KeySourceOptions) -> Self {
-        match options {
-            KeySourceOptions { key_header: Some(name), .. } => Self::Header(name.into()),
-            KeySourceOptions { key_pointer: Some(pointer), .. } => {
-                Self::JsonPointer(pointer.into())
-            }
-            KeySourceOptions { key_coordinates: true, .. } => Self::Coordinates,
-            KeySourceOptions { key_record: true, .. } => Self::RecordKey,
-            _ => Self::default(),
-        }
-    }
-}
-
-fn parse_pointer(text: &str) -> Result<String, &'static str> {
-    let is_pointer = text.starts_with('/');
-    is_pointer.then(|| text.to_owned()).ok_or("a JSON pointer begins with /, such as /payment/id")
 }
 
 pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {

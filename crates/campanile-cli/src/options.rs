@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use campanile_admin::entries::{EntryPages, EntryQuery, parse_digest};
+use campanile_admin::explain::KeySource;
 use campanile_admin::{AdminError, AnyStore, StoreConfig};
 use campanile_core::{ConfigError, IdempotencyKey, Namespace, StoreKey};
 use campanile_kafka::ConsumerConfig;
@@ -218,6 +219,44 @@ impl KeyOptions {
         let key = key.ok_or_else(|| ConfigError::new("the key is empty"))?;
         Ok((StoreKey::new(namespace, &key), Some(key)))
     }
+}
+
+/// Where the key is.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Key of the record")]
+#[group(multiple = false)]
+pub(crate) struct KeySourceOptions {
+    /// The key is in this header [default: idempotency-key]
+    #[arg(long, value_name = "NAME", env = "CAMPANILE_KEY_HEADER")]
+    key_header: Option<String>,
+    /// The key is a string or an integer in a payload of JSON, at this pointer, such as /payment/id
+    #[arg(long, value_name = "POINTER", env = "CAMPANILE_KEY_POINTER", value_parser = parse_pointer)]
+    key_pointer: Option<String>,
+    /// The key is the topic, partition and offset
+    #[arg(long)]
+    key_coordinates: bool,
+    /// The key is Kafka's key of the record
+    #[arg(long)]
+    key_record: bool,
+}
+
+impl From<KeySourceOptions> for KeySource {
+    fn from(options: KeySourceOptions) -> Self {
+        match options {
+            KeySourceOptions { key_header: Some(name), .. } => Self::Header(name.into()),
+            KeySourceOptions { key_pointer: Some(pointer), .. } => {
+                Self::JsonPointer(pointer.into())
+            }
+            KeySourceOptions { key_coordinates: true, .. } => Self::Coordinates,
+            KeySourceOptions { key_record: true, .. } => Self::RecordKey,
+            _ => Self::default(),
+        }
+    }
+}
+
+fn parse_pointer(text: &str) -> Result<String, &'static str> {
+    let is_pointer = text.starts_with('/');
+    is_pointer.then(|| text.to_owned()).ok_or("a JSON pointer begins with /, such as /payment/id")
 }
 
 pub(crate) fn parse_namespace(name: &str) -> Result<Namespace, ConfigError> {
