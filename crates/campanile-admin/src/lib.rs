@@ -6,6 +6,7 @@
 //!
 //! * [`doctor`] checks a deployment.
 //! * [`entries`] reads, lists, counts, repairs and deletes entries; [`explain`] says why a record ran or waits.
+//! * [`observe`] compares a topic with what a consumer has done with it: lost records, duplicates, missing keys.
 //! * [`redrive`] brings dead letters back.
 //! * [`schema`] migrates the schema of Postgres.
 //! * [`watch`] observes a running consumer group.
@@ -15,6 +16,7 @@
 pub mod doctor;
 pub mod entries;
 pub mod explain;
+pub mod observe;
 pub mod redrive;
 pub mod schema;
 pub mod watch;

@@ -29,6 +29,7 @@ fn arguments() {
 fn convert(verb: &Verb) {
     let shown = match verb {
         Verb::List(arguments) => format!("{:?}", arguments.query()),
+        Verb::Observe(arguments) => format!("{:?}", arguments.observe()),
         Verb::Purge(arguments) => format!("{:?}", arguments.purge()),
         Verb::Redrive(arguments) => arguments.redrive().group(),
         Verb::Watch(arguments) => format!("{:?}", arguments.watch()),

@@ -7,6 +7,7 @@ mod explain;
 mod fuzz;
 mod inspect;
 mod list;
+mod observe;
 mod options;
 mod print;
 mod purge;
@@ -41,6 +42,7 @@ enum Verb {
     Inspect(inspect::Arguments),
     List(list::Arguments),
     Migrate(schema::Migrate),
+    Observe(observe::Arguments),
     Purge(purge::Arguments),
     Redrive(redrive::Arguments),
     Reopen(repair::Reopen),
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
             Verb::Inspect(arguments) => inspect::run(arguments).await,
             Verb::List(arguments) => list::run(arguments).await,
             Verb::Migrate(arguments) => schema::migrate(arguments).await,
+            Verb::Observe(arguments) => observe::run(arguments).await,
             Verb::Purge(arguments) => purge::run(arguments).await,
             Verb::Redrive(arguments) => redrive::run(arguments).await,
             Verb::Reopen(arguments) => repair::reopen(arguments).await,
