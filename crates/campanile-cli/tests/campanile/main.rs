@@ -5,6 +5,7 @@ mod documents;
 mod entries;
 mod exits;
 mod killed;
+mod observe;
 #[allow(dead_code, reason = "shared with the tests of the library, which need all of it")]
 #[path = "../../../campanile-admin/tests/redrive/support.rs"]
 mod support;

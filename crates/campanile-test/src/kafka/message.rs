@@ -9,12 +9,14 @@ pub struct Message {
     pub(super) key: Option<Vec<u8>>,
     pub(super) payload: Option<Vec<u8>>,
     pub(super) headers: Option<OwnedHeaders>,
+    pub(super) timestamp: Option<i64>,
 }
 
 impl Message {
     /// Creates a message for this topic, without key and payload.
     pub fn to(topic: impl Into<String>) -> Self {
-        Self { topic: topic.into(), partition: None, key: None, payload: None, headers: None }
+        let (topic, partition, key, payload) = (topic.into(), None, None, None);
+        Self { topic, partition, key, payload, headers: None, timestamp: None }
     }
 
     /// Sets the partition. Default: chosen by a hash of the key or, without a key, by librdkafka.
@@ -32,6 +34,12 @@ impl Message {
     /// Sets the payload. Default: null, which is a tombstone.
     pub fn payload(mut self, payload: impl Into<Vec<u8>>) -> Self {
         self.payload = Some(payload.into());
+        self
+    }
+
+    /// Sets the timestamp, in milliseconds since 1970. Default: the time of sending.
+    pub fn timestamp(mut self, millis: i64) -> Self {
+        self.timestamp = Some(millis);
         self
     }
 

@@ -108,6 +108,7 @@ impl Producer {
         record.key = message.key.as_deref();
         record.payload = message.payload.as_deref();
         record.headers = message.headers.clone();
+        record.timestamp = message.timestamp;
         self.inner.send(record).map_err(|(error, _)| error)
     }
 }

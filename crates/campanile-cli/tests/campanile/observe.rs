@@ -1,0 +1,258 @@
+//! The verb `observe`, on a topic with planted situations.
+
+use std::time::Duration;
+
+use campanile_core::{
+    Command, Coordinates, Details, FencingToken, Grant, IdempotencyKey, Operation, Owner, Reply,
+    Retention, StoreKey,
+};
+use campanile_idempotency::{InspectStore, Store};
+use campanile_redis::RedisStore;
+use campanile_test::{Message, RedisServer, eventually, free_port};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::{Offset, TopicPartitionList};
+use serde_json::{Value, json};
+
+use crate::support::KAFKA;
+use crate::{campanile, finish};
+
+const TOPIC: &str = "observed";
+const GROUP: &str = "observed-billing";
+const NAMESPACE: &str = "billing.observed";
+const HOUR: Duration = Duration::from_secs(3_600);
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The time of the first record: 2020-01-01.
+const START: i64 = 1_577_836_800_000;
+
+/// The records of partition 0: key, payload, and seconds since the first one.
+const RECORDS: [(&str, &str, i64); 9] = [
+    ("done", "100", 0),
+    ("absent", "100", 1),
+    ("died", "100", 2),
+    ("failed", "100", 3),
+    ("given-up", "100", 4),
+    ("running", "100", 5),
+    ("done", "100", 90),
+    ("done", "200", 7_200),
+    ("pending", "100", 7_300),
+];
+
+/// The offset of `pending`.
+const COMMITTED: i64 = 8;
+
+fn store_key(name: &str) -> StoreKey {
+    let key = IdempotencyKey::new(name.to_owned()).unwrap();
+    StoreKey::new(NAMESPACE.try_into().unwrap(), &key)
+}
+
+/// Leaves the entry of a record, as the observed consumer does.
+async fn plant(store: &RedisStore, offset: i64, name: &str) {
+    let owner = Owner::new(offset as u64 + 1).unwrap();
+    let record = Coordinates { topic: TOPIC.into(), partition: 0, offset };
+    let key = IdempotencyKey::new(name.to_owned()).unwrap();
+    let details = Details::builder(owner).key(&key).instance("pod-7/1").coordinates(&record);
+    let apply = async |operation| {
+        let (key, retention) = (store_key(name), Retention::default());
+        store.apply(Command { key, operation, retention }).await.unwrap().reply
+    };
+    let acquire = Operation::Acquire {
+        owner,
+        ttl: if name == "died" { Duration::from_millis(1) } else { HOUR },
+        max_attempts: 8,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+        details: Some(details.build()),
+    };
+    let Reply::Acquired { token, attempt, .. } = apply(acquire).await else {
+        panic!("{name} is not granted");
+    };
+    let grant = Grant { token, owner };
+    let settle = match name {
+        "done" => {
+            let (fingerprint, reply, details) = (None, None, None);
+            Operation::Complete { grant, attempt, fingerprint, reply, details }
+        }
+        "failed" => {
+            let error = "card declined".into();
+            Operation::Fail { grant, delay: HOUR, last: false, error }
+        }
+        "given-up" => Operation::GiveUp { grant, reason: "card stolen".into() },
+        _ => return,
+    };
+    apply(settle).await;
+}
+
+async fn plant_all(redis: &RedisServer) {
+    KAFKA.create_topic(TOPIC, 2, &[("retention.ms", "-1")]).unwrap();
+    let record = |(key, payload, seconds): (&str, &str, i64)| {
+        let record = Message::to(TOPIC).partition(0).header("idempotency-key", key);
+        record.payload(payload).timestamp(START + seconds * 1_000)
+    };
+    let keyless = Message::to(TOPIC).partition(1).payload("{").timestamp(START);
+    KAFKA.producer().produce_all(RECORDS.map(record).into_iter().chain([keyless])).unwrap();
+    let committer: BaseConsumer = KAFKA.consumer_config(GROUP).create().unwrap();
+    let mut committed = TopicPartitionList::new();
+    committed.add_partition_offset(TOPIC, 0, Offset::Offset(COMMITTED)).unwrap();
+    let commit = || committer.commit(&committed, CommitMode::Sync).ok();
+    eventually(TIMEOUT, commit).expect("the group's coordinator starts");
+
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    for (offset, name) in [(0, "done"), (2, "died"), (3, "failed"), (4, "given-up"), (5, "running")]
+    {
+        plant(&store, offset, name).await;
+    }
+    // The lock expires by the store's clock.
+    while {
+        let died = store.inspect(&store_key("died")).await.unwrap();
+        let campanile_idempotency::Found::Entry { entry, .. } = died.found else {
+            panic!("absent")
+        };
+        entry.at() > died.now
+    } {}
+}
+
+/// Runs the verb. Returns its exit code, its output and its errors.
+fn observe(redis: &str, brokers: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = campanile(&["observe"]);
+    command.args(arguments).env("CAMPANILE_NAMESPACE", NAMESPACE);
+    command.env("CAMPANILE_BROKERS", brokers).env("CAMPANILE_STORE", redis);
+    finish(command)
+}
+
+fn findings(stdout: &str) -> (Vec<(String, String, String)>, Value) {
+    let lines: Vec<Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, findings) = lines.split_last().unwrap();
+    let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
+    let finding = |line| (text(line, "record"), text(line, "finding"), text(line, "guard"));
+    (findings.iter().map(finding).collect(), summary["summary"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn observe_reports_planted_situations() {
+    let redis = RedisServer::start().unwrap();
+    plant_all(&redis).await;
+    let (url, brokers) = (redis.url(), KAFKA.bootstrap());
+    let all = [TOPIC, "--group", GROUP, "--from", "start"];
+    let entries = || redis.cli(&["DBSIZE"]).unwrap();
+    let before = entries();
+
+    let (code, stdout, stderr) = observe(&url, &brokers, &[&all[..], &["--json"]].concat());
+    assert_eq!(code, Some(1), "{stderr}");
+    let (found, mut summary) = findings(&stdout);
+    let expected = [
+        ("observed/0@1", "no_entry", "run"),
+        ("observed/0@2", "unfinished", "run"),
+        ("observed/0@3", "failed", "run"),
+        ("observed/0@4", "given_up", "run"),
+        ("observed/0@6", "repeated", "answer"),
+        ("observed/0@7", "other_payload", "refuse"),
+        ("observed/1@0", "no_key", "refuse"),
+    ];
+    let expected = expected
+        .map(|(record, finding, guard)| (record.to_owned(), finding.to_owned(), guard.to_owned()));
+    assert_eq!(found, expected);
+    assert!(summary["earliest_entry"].take().is_string());
+    let partition = |number: i32, to: i64, committed: Option<i64>| {
+        json!({
+            "partition": number, "from": 0, "to": to, "committed": committed, "is_beyond_end": false,
+        })
+    };
+    let counts = json!({
+        "no_entry": 1, "unfinished": 1, "failed": 1, "given_up": 1, "repeated": 1, "other_payload": 1,
+        "no_key": 1,
+    });
+    assert_eq!(
+        summary,
+        json!({
+            "topic": TOPIC,
+            "group": GROUP,
+            "partitions": [partition(0, 9, Some(COMMITTED)), partition(1, 1, None)],
+            "records": 10,
+            "finished": 8,
+            "keys": 7,
+            "completed": 1,
+            "running": 1,
+            "findings": counts,
+            "distances": {
+                "time": { "1s": 0, "1min": 0, "1h": 1, "1d": 1, "longer": 0 },
+                "offsets": [6, 7],
+            },
+            "guard": { "run": 7, "answer": 1, "refuse": 2 },
+            "earliest_entry": null,
+        })
+    );
+    let died: Value = serde_json::from_str(stdout.lines().nth(1).unwrap()).unwrap();
+    assert_eq!((&died["key"], &died["entry"]["process"]), (&"died".into(), &"pod-7/1".into()));
+
+    let (_, text, _) = observe(&url, &brokers, &all);
+    for line in [
+        "partition 0: offsets from 0 to before 9, committed offset 8",
+        "partition 1: offsets from 0 to before 1, no committed offset",
+        "       10  records with 7 keys; 8 are finished",
+        "        4  lost or skipped: finished and not completed",
+        "with the guard: 7 would have run, 1 would have been answered from the entry, 2 would have been refused",
+        "observed/0@1  no_entry: absent  no entry: never used, or expired",
+        "observed/0@6  repeated: key done of observed/0@0, 1 min 30 s apart, 6 offsets apart",
+        "observed/1@0  no_key",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
+    }
+    assert!(text.contains("observed/0@3  failed: failed  RETRYING: the next attempt"), "{text}");
+
+    // Nothing is changed, and no group is created.
+    assert_eq!(entries(), before);
+    ranges_select_records(&url, &brokers);
+}
+
+fn ranges_select_records(url: &str, brokers: &str) {
+    let select = |range: &[&str]| {
+        let arguments = [&[TOPIC, "--group", GROUP, "--json"], range].concat();
+        let (code, stdout, stderr) = observe(url, brokers, &arguments);
+        let (found, summary) = findings(&stdout);
+        assert!(stderr.is_empty(), "{stderr}");
+        let found = found.into_iter().map(|(record, finding, _)| format!("{record} {finding}"));
+        let found = found.collect::<Vec<_>>().join(", ");
+        (code, summary["records"].as_u64().unwrap(), found)
+    };
+    let found = |code, records, found: &str| (Some(code), records, found.to_owned());
+    let offsets = ["--partition", "0", "--from", "2", "--to", "4"];
+    assert_eq!(select(&offsets), found(1, 2, "observed/0@2 unfinished, observed/0@3 failed"));
+    let times = ["--from", "2020-01-01T00:00:03.500Z", "--to", "2020-01-01T00:01:30Z"];
+    assert_eq!(select(&times), found(1, 2, "observed/0@4 given_up"));
+    assert_eq!(select(&["--from", "8"]), found(0, 1, ""));
+    // By default, the records of the last day.
+    assert_eq!(select(&[]), found(0, 0, ""));
+    let pointer = ["--from", "0", "--to", "1", "--key-pointer", "/id"];
+    assert_eq!(select(&pointer), found(1, 2, "observed/0@0 no_key, observed/1@0 invalid_key"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn observe_says_what_is_missing() {
+    let redis = RedisServer::start().unwrap();
+    let (url, brokers) = (redis.url(), KAFKA.bootstrap());
+    KAFKA.create_topic("observed-never", 1, &[]).unwrap();
+    let away = format!("127.0.0.1:{}", free_port().unwrap());
+    let store_away = format!("redis://{away}");
+    let group = ["observed-never", "--group", "nobody"];
+    for (url, brokers, arguments, code, text) in [
+        (
+            &url,
+            &brokers,
+            &["observed-nowhere", "--group", "g"][..],
+            2,
+            "no topic `observed-nowhere`",
+        ),
+        (&url, &brokers, &group, 2, "the group `nobody` has committed no offset in the topic"),
+        (&url, &brokers, &[&group[..], &["--partition", "7"]].concat(), 2, "no partition 7"),
+        (&url, &brokers, &[&group[..], &["--from", "soon"]].concat(), 2, "a time ago such as 24h"),
+        (&url, &brokers, &["observed-never"], 2, "--group"),
+        (&store_away, &brokers, &group, 3, "cannot connect to the store"),
+        (&url, &away, &[&group[..], &["--timeout", "1s"]].concat(), 3, "cannot reach the brokers"),
+    ] {
+        let (exit, stdout, stderr) = observe(url, brokers, arguments);
+        assert_eq!(exit, Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(text) && stdout.is_empty(), "{arguments:?}: {stdout}{stderr}");
+    }
+}
