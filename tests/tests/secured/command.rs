@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use campanile::IdempotencyConfig;
 use campanile_admin::explain::{Cause, Explain, KeySource};
+use campanile_admin::observe::Observe;
 use campanile_admin::redrive::Redrive;
 use campanile_admin::watch::Watch;
 use campanile_admin::{AdminError, StoreConfig, doctor};
@@ -40,6 +41,21 @@ async fn each_right_of_explain_is_necessary_and_named() {
     let client = scene.client();
     let explained = check(&rights, async || explain.run(&client, &scene.store, &key).await).await;
     assert_eq!(explained.unwrap().cause, Cause::CompletedByAny);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_right_of_observe_is_necessary_and_named() {
+    let scene = Scene::new("observe");
+    scene.produce(&["paid"]);
+    scene.serve_all(scene.unlimited_client()).await;
+    let rights = scene.allow(&["`observe`"]);
+    let namespace = scene.group.as_str().try_into().unwrap();
+    let observe = Observe::new(scene.topic.as_str(), scene.group.as_str(), namespace);
+    let key = KeySource::JsonPointer("/id".into());
+    let client = scene.client();
+    let run = async || observe.run(&client, &scene.store, &key, |_| Ok(())).await;
+    let report = check(&rights, run).await.unwrap();
+    assert_eq!((report.records, report.completed), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -34,6 +34,7 @@ const USERS: &[&str] = &[
     "transactions",
     "doctor",
     "explain",
+    "observe",
     "watch",
     "redrive",
 ];
