@@ -28,7 +28,7 @@ use crate::print::{print, print_json};
 /// Each different key takes about 100 bytes of memory, and one request to the store if a record of it is
 /// finished.
 ///
-/// The exit code is 1 if there are findings.
+/// The exit code is 1 if there are findings, or if a committed offset is beyond the end of its partition.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The topic

@@ -1,5 +1,4 @@
 //! What is found about a loop written by hand that is killed while it is observed.
-#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use std::process::Command;
 use std::time::Duration;

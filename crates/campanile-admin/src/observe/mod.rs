@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{
-    BoxError, Fingerprint, IdempotencyKey, KeyExtractor, Namespace, Record, StoreKey,
+    Coordinates, Fingerprint, IdempotencyKey, KeyExtractor, Namespace, Record, StoreKey,
 };
 use campanile_idempotency::InspectStore;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -44,7 +44,7 @@ use rdkafka::ClientConfig;
 
 use self::decide::Verdict;
 pub use self::finding::{Guard, RecordFinding, RecordFindingKind};
-use self::keys::{Keys, Noted};
+use self::keys::{Keys, Noted, Repeat};
 pub use self::report::{Distances, GuardCounts, ObserveReport, ObservedPartition};
 use self::source::{Batch, Source};
 use crate::AdminError;
@@ -198,8 +198,13 @@ impl Observe {
             report.finished += u64::from(is_finished);
             let key = match extractor.extract(record) {
                 Ok(Some(key)) => key,
-                Ok(None) => return (record, Examined::NoKey),
-                Err(error) => return (record, Examined::InvalidKey(error)),
+                Ok(None) => {
+                    return (record, Examined::WithoutKey(RecordFindingKind::NoKey, None));
+                }
+                Err(error) => {
+                    let (kind, error) = (RecordFindingKind::InvalidKey, Some(error.to_string()));
+                    return (record, Examined::WithoutKey(kind, error));
+                }
             };
             let store_key = StoreKey::new(self.namespace.clone(), &key);
             let fingerprint = extractor.fingerprint(record).unwrap_or_else(|| {
@@ -231,62 +236,70 @@ impl Observe {
         let mut findings = Vec::new();
         for (record, examined) in examined {
             let at = record.coordinates();
-            let (key, noted) = match examined {
-                Examined::Key { key, noted, .. } => (key, noted),
-                Examined::NoKey => {
+            match examined {
+                Examined::WithoutKey(kind, error) => {
                     report.guard.add(Guard::Refuse);
-                    let kind = RecordFindingKind::NoKey;
-                    findings.push(RecordFinding::new(at, kind, Guard::Refuse));
-                    continue;
+                    let finding = RecordFinding::new(at, kind, Guard::Refuse);
+                    findings.push(RecordFinding { error, ..finding });
                 }
-                Examined::InvalidKey(error) => {
-                    report.guard.add(Guard::Refuse);
-                    let finding =
-                        RecordFinding::new(at, RecordFindingKind::InvalidKey, Guard::Refuse);
-                    findings.push(RecordFinding { error: Some(error.to_string()), ..finding });
-                    continue;
+                Examined::Key { key, noted, .. } => {
+                    let entry = if noted.is_judged_now { entries.next() } else { None };
+                    judge_key(at, &key, noted.repeat, entry, report, &mut findings);
                 }
-            };
-            let guard = decide::guard(noted.repeat.as_ref());
-            report.guard.add(guard);
-            let finding = |kind| RecordFinding {
-                key: Some(key.to_text().into()),
-                ..RecordFinding::new(at, kind, guard)
-            };
-            if noted.is_judged_now
-                && let Some(entry) = entries.next()
-            {
-                report.note_entry(&entry);
-                match decide::judge(&entry) {
-                    Verdict::Completed => report.completed += 1,
-                    Verdict::Running => report.running += 1,
-                    Verdict::Lost(kind) => {
-                        findings.push(RecordFinding { entry: Some(entry), ..finding(kind) });
-                    }
-                }
-            }
-            if let Some(repeat) = noted.repeat {
-                report.distances.add(repeat.time, repeat.offsets);
-                let kind = match repeat.has_same_payload {
-                    true => RecordFindingKind::Repeated,
-                    false => RecordFindingKind::OtherPayload,
-                };
-                findings.push(finding(kind).with_repeat(repeat));
             }
         }
         Ok(findings)
     }
 }
 
+/// Judges a record with a key, by the first record with the key, and by the entry if it was read now.
+fn judge_key(
+    at: &Coordinates,
+    key: &IdempotencyKey,
+    repeat: Option<Repeat>,
+    entry: Option<EntryReport>,
+    report: &mut ObserveReport,
+    findings: &mut Vec<RecordFinding>,
+) {
+    let guard = decide::guard(repeat.as_ref());
+    report.guard.add(guard);
+    let finding = |kind| RecordFinding {
+        key: Some(key.to_text().into()),
+        ..RecordFinding::new(at, kind, guard)
+    };
+    if let Some(entry) = entry {
+        report.note_entry(&entry);
+        match decide::judge(&entry) {
+            Verdict::Completed => report.completed += 1,
+            Verdict::Running => report.running += 1,
+            Verdict::Lost(kind) => {
+                findings.push(RecordFinding { entry: Some(entry), ..finding(kind) });
+            }
+        }
+    }
+    if let Some(repeat) = repeat {
+        report.distances.add(repeat.time, repeat.offsets);
+        let kind = match repeat.has_same_payload {
+            true => RecordFindingKind::Repeated,
+            false => RecordFindingKind::OtherPayload,
+        };
+        findings.push(finding(kind).with_repeat(repeat));
+    }
+}
+
 /// What a record is, before the store is asked.
 enum Examined {
-    NoKey,
-    InvalidKey(BoxError),
-    Key { key: IdempotencyKey, store_key: StoreKey, noted: Noted },
+    /// The error is that of a key that cannot be read.
+    WithoutKey(RecordFindingKind, Option<String>),
+    Key {
+        key: IdempotencyKey,
+        store_key: StoreKey,
+        noted: Noted,
+    },
 }
 
 impl Examined {
-    /// The key whose entry must be read.
+    /// The key to look up now.
     fn look_up(&self) -> Option<(StoreKey, IdempotencyKey)> {
         match self {
             Self::Key { key, store_key, noted } if noted.is_judged_now => {
