@@ -83,6 +83,15 @@ async fn plant(store: &RedisStore, offset: i64, name: &str) {
     apply(settle).await;
 }
 
+/// Commits an offset of partition 0 for the group.
+fn commit(topic: &str, offset: i64) {
+    let committer: BaseConsumer = KAFKA.consumer_config(GROUP).create().unwrap();
+    let mut committed = TopicPartitionList::new();
+    committed.add_partition_offset(topic, 0, Offset::Offset(offset)).unwrap();
+    let commit = || committer.commit(&committed, CommitMode::Sync).ok();
+    eventually(TIMEOUT, commit).expect("the group's coordinator starts");
+}
+
 async fn plant_all(redis: &RedisServer) {
     KAFKA.create_topic(TOPIC, 2, &[("retention.ms", "-1")]).unwrap();
     let record = |(key, payload, seconds): (&str, &str, i64)| {
@@ -91,11 +100,7 @@ async fn plant_all(redis: &RedisServer) {
     };
     let keyless = Message::to(TOPIC).partition(1).payload("{").timestamp(START);
     KAFKA.producer().produce_all(RECORDS.map(record).into_iter().chain([keyless])).unwrap();
-    let committer: BaseConsumer = KAFKA.consumer_config(GROUP).create().unwrap();
-    let mut committed = TopicPartitionList::new();
-    committed.add_partition_offset(TOPIC, 0, Offset::Offset(COMMITTED)).unwrap();
-    let commit = || committer.commit(&committed, CommitMode::Sync).ok();
-    eventually(TIMEOUT, commit).expect("the group's coordinator starts");
+    commit(TOPIC, COMMITTED);
 
     let store = RedisStore::connect(redis.url()).await.unwrap();
     for (offset, name) in [(0, "done"), (2, "died"), (3, "failed"), (4, "given-up"), (5, "running")]
@@ -255,4 +260,36 @@ async fn observe_says_what_is_missing() {
         assert_eq!(exit, Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(text) && stdout.is_empty(), "{arguments:?}: {stdout}{stderr}");
     }
+}
+
+/// More records than are read at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn observe_counts_all_records_and_shows_some() {
+    const KEYS: usize = 1_200;
+    const MANY: &str = "observed-many";
+    let redis = RedisServer::start().unwrap();
+    KAFKA.create_topic(MANY, 1, &[]).unwrap();
+    let record = |number: usize| {
+        let key = format!("p-{}", number % KEYS);
+        Message::to(MANY).partition(0).header("idempotency-key", &key).payload(key)
+    };
+    KAFKA.producer().produce_all((0..2 * KEYS).map(record)).unwrap();
+    commit(MANY, 2 * KEYS as i64);
+
+    let arguments = [MANY, "--group", GROUP, "--rate", "100000"];
+    let (code, text, stderr) = observe(&redis.url(), &KAFKA.bootstrap(), &arguments);
+    assert_eq!(code, Some(1), "{stderr}");
+    for line in [
+        "     2400  records with 1200 keys; 2400 are finished",
+        "     1200  lost or skipped: finished and not completed",
+        "no entry was found: check the namespace, where the key is, and that the consumer is observed",
+        "1180 more no_entry; --json prints all",
+        "1180 more repeated; --json prints all",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
+    }
+    assert!(text.contains("; 1200 to 1200 offsets\n"), "{text}");
+    let json = [&arguments[..], &["--json"]].concat();
+    let (_, stdout, _) = observe(&redis.url(), &KAFKA.bootstrap(), &json);
+    assert_eq!(findings(&stdout).0.len(), 2 * KEYS);
 }
