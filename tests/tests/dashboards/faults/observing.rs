@@ -34,7 +34,6 @@ impl Faults {
             r#"campanile_observed_requests_total{campanile_observed_verdict="mismatch"}"#,
             r#"campanile_observed_requests_total{campanile_observed_verdict="unavailable"}"#,
             r#"campanile_observed_requests_total{campanile_observed_verdict="unreadable"}"#,
-            r#"campanile_observed_requests_total{campanile_observed_verdict="not_observed"}"#,
         ];
         let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
         let twice = config("observed").with_max_attempts(2);
@@ -52,12 +51,17 @@ impl Faults {
         observer.run(Err::<String, _>("no identifier"), at(11), succeed).await.unwrap();
 
         // Two runs of a key overlap.
+        let (start, started) = oneshot::channel::<()>();
         let (end, ended) = oneshot::channel::<()>();
         let first = observer.clone();
         let running = tokio::spawn(async move {
-            first.run("c", at(12), async || ended.await.map_err(|error| error.to_string())).await
+            let handle = async || {
+                start.send(()).unwrap();
+                ended.await.map_err(|error| error.to_string())
+            };
+            first.run("c", at(12), handle).await
         });
-        tokio::task::yield_now().await;
+        started.await.unwrap();
         observer.run("c", at(13), succeed).await.unwrap();
         end.send(()).unwrap();
         running.await.unwrap().unwrap();
@@ -75,12 +79,17 @@ impl Faults {
             let job = Job::new("e", Does::Succeed).of_cents(cents);
             service.clone().oneshot(job.request()).await.unwrap();
         }
-        let _ = keeper.shutdown(TIMEOUT).await;
-        observer.run("f", at(15), succeed).await.unwrap();
         for error in [StoreError::unavailable("gone"), StoreError::unreadable("garbage")] {
             let observer = Observer::new(Failing(error), config("observed")).unwrap();
             observer.run("g", at(16), succeed).await.unwrap();
         }
+        self.wait_for(rise).await;
+
+        let rise = self.rise(&[
+            r#"campanile_observed_requests_total{campanile_observed_verdict="not_observed"}"#,
+        ]);
+        let _ = keeper.shutdown(TIMEOUT).await;
+        observer.run("f", at(15), succeed).await.unwrap();
         self.wait_for(rise).await;
     }
 }
