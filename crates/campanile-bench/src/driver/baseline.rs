@@ -11,6 +11,7 @@ mod store;
 pub(super) mod tutorial;
 
 use campanile::BoxError;
+use campanile::record::Coordinates;
 use rdkafka::Message;
 use rdkafka::message::Headers;
 
@@ -26,7 +27,10 @@ async fn process_once(
 ) -> Result<(), BoxError> {
     let key = idempotency_key(message)?;
     if store.claim(key).await? {
-        counters.handle(key, message.partition(), message.offset(), message.payload()).await?;
+        let (topic, partition, offset) = (message.topic(), message.partition(), message.offset());
+        let at = Coordinates { topic: topic.into(), partition, offset };
+        let handler = counters.handle(key, partition, offset, message.payload());
+        store.handle(key, at, handler).await?;
         store.complete(key).await
     } else {
         counters.record_duplicate();

@@ -15,7 +15,7 @@ use crate::report::{Comparison, Goal, Goals, Report, Row};
 type Run = fn(&mut Report, &mut Runner) -> Result<(), BoxError>;
 
 /// The rows by name.
-pub(super) const ROWS: [(&str, Run); 14] = [
+pub(super) const ROWS: [(&str, Run); 15] = [
     ("by-partition-6", by_partition_6),
     ("by-partition-60-16k", by_partition_60_16k),
     ("by-partition-60-1m", by_partition_60_1m),
@@ -27,6 +27,7 @@ pub(super) const ROWS: [(&str, Run); 14] = [
     ("no-op-1000", no_op_1000),
     ("tracing", tracing),
     ("metrics", metrics),
+    ("observing", observing),
     ("memory-500", memory_500),
     ("sleeping", sleeping::run),
     ("slow-partition", slow_partition::run),
@@ -250,6 +251,20 @@ fn observed(runner: &mut Runner, by: Telemetry) -> Result<[Vec<Measurement>; 2],
         telemetry,
     };
     runner.rounds(&PAYMENTS, [by, Telemetry::None].map(contestant))
+}
+
+/// The cost of an observer in a loop that is written by hand.
+fn observing(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let [with, without] = runner
+        .rounds(&PAYMENTS, [Check::ObservedClaim, Check::Claim].map(Contestant::Partitions))?;
+    report.compare(Comparison {
+        row: "observing",
+        contestant: "by hand with `SET NX`, observed",
+        candidate: with,
+        reference: ("by hand with `SET NX`", without),
+        goals: Goals { rate: Some(Goal::AtLeast(0.95)), ..Goals::default() },
+    });
+    Ok(())
 }
 
 /// Memory usage while no handler finishes and all partitions have a backlog of large records.

@@ -67,6 +67,8 @@ pub(super) enum OrderKind {
 pub(super) enum Check {
     /// A claim before the handler, which is kept. A claimed key is skipped.
     Claim,
+    /// As `Claim`, and the handler is observed.
+    ObservedClaim,
     /// A claim before the handler, which expires unless the key is completed after the handler. A
     /// claimed key is waited for.
     ClaimAndCompletion,

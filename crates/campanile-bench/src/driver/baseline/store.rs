@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use campanile::BoxError;
+use campanile::record::Coordinates;
+use campanile::{BoxError, Observer, RedisStore};
 use redis::aio::ConnectionManager;
 use redis::{AsyncCommands, Client, ExistenceCheck, Script, SetExpiry, SetOptions};
 
@@ -19,15 +20,23 @@ pub(super) struct Store {
     check: Check,
     owner: String,
     complete: Script,
+    observer: Option<Observer>,
 }
 
 impl Store {
     pub(super) async fn connect(url: &str, check: Check) -> Result<Self, BoxError> {
+        let observer = match check {
+            Check::ObservedClaim => {
+                Some(Observer::new(RedisStore::connect(url).await?, "observed")?)
+            }
+            Check::Claim | Check::ClaimAndCompletion => None,
+        };
         Ok(Self {
             connection: Client::open(url)?.get_connection_manager().await?,
             check,
             owner: format!("PROCESSING:worker-{}", std::process::id()),
             complete: Script::new(include_str!("complete.lua")),
+            observer,
         })
     }
 
@@ -35,7 +44,7 @@ impl Store {
     pub(super) async fn claim(&self, key: &str) -> Result<bool, BoxError> {
         let (mut connection, key) = (self.connection.clone(), format!("idem:{key}"));
         let expiry = match self.check {
-            Check::Claim => RETENTION_MS,
+            Check::Claim | Check::ObservedClaim => RETENTION_MS,
             Check::ClaimAndCompletion => CLAIM_MS,
         };
         let options = SetOptions::default()
@@ -48,7 +57,7 @@ impl Store {
             if set.is_some() {
                 return Ok(true);
             }
-            if matches!(self.check, Check::Claim) {
+            if !matches!(self.check, Check::ClaimAndCompletion) {
                 return Ok(false);
             }
             let state: Option<String> = connection.get(&key).await?;
@@ -61,10 +70,23 @@ impl Store {
         }
     }
 
+    /// Runs the handler of a claimed record.
+    pub(super) async fn handle(
+        &self,
+        key: &str,
+        at: Coordinates,
+        handler: impl Future<Output = Result<(), BoxError>>,
+    ) -> Result<(), BoxError> {
+        match &self.observer {
+            Some(observer) => observer.run(key, at, || handler).await,
+            None => handler.await,
+        }
+    }
+
     /// # Errors
     /// Also fails if the claim was lost.
     pub(super) async fn complete(&self, key: &str) -> Result<(), BoxError> {
-        if matches!(self.check, Check::Claim) {
+        if !matches!(self.check, Check::ClaimAndCompletion) {
             return Ok(());
         }
         let owned: bool = self
