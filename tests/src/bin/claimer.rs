@@ -1,13 +1,13 @@
-//! A loop written by hand, which claims each payment with `SET NX`, books it, and commits its record. It
-//! is observed: an entry is acquired before the booking, and completed after it. Arguments: brokers, group,
-//! topic, Redis URL, and where to stop, such as `claimed p-1` or `begun p-1`. Prints `stopped` there, and
-//! waits to be killed. Ends at the end of partition 0.
+//! A loop written by hand, which claims each payment with `SET NX`, books it, and commits its record. The
+//! booking is observed. Arguments: brokers, group, topic, Redis URL, and where to stop, such as
+//! `claimed p-1` or `begun p-1`. Prints `stopped` there, and waits to be killed. Ends at the end of
+//! partition 0.
 
 use std::time::Duration;
 
-use campanile::lock::FencingToken;
-use campanile::store::{Command, Grant, Operation, Owner, Reply, Retention, Store, StoreKey};
-use campanile::{BoxError, IdempotencyKey, RedisStore};
+use campanile::record::Coordinates;
+use campanile::store::{Found, InspectStore, StoreKey};
+use campanile::{BoxError, IdempotencyConfig, IdempotencyKey, LockKeeper, Observer, RedisStore};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
@@ -16,6 +16,7 @@ use redis::aio::MultiplexedConnection;
 struct Claimer {
     redis: MultiplexedConnection,
     store: RedisStore,
+    observer: Observer,
     stop_at: String,
 }
 
@@ -28,7 +29,10 @@ async fn main() -> Result<(), BoxError> {
     let client = redis::Client::open(redis.as_str())?;
     let redis_connection = client.get_multiplexed_async_connection().await?;
     let store = RedisStore::connect(redis).await?;
-    let mut claimer = Claimer { redis: redis_connection, store, stop_at };
+    let keeper = LockKeeper::new(store.clone())?;
+    let config = IdempotencyConfig::new("bookings").with_lock_ttl(Duration::from_secs(1));
+    let observer = Observer::new(&keeper, config)?;
+    let mut claimer = Claimer { redis: redis_connection, store, observer, stop_at };
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("group.id", group)
@@ -42,17 +46,24 @@ async fn main() -> Result<(), BoxError> {
     loop {
         let message = match consumer.poll(Duration::from_millis(100)) {
             None => continue,
-            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
+            Some(Err(KafkaError::PartitionEOF(_))) => break,
             Some(message) => message?,
         };
         let payment = String::from_utf8(message.payload().unwrap_or_default().to_vec())?;
-        claimer.handle(&payment).await?;
+        let (partition, offset) = (message.partition(), message.offset());
+        let at = Coordinates { topic: message.topic().into(), partition, offset };
+        claimer.handle(&payment, at).await?;
         consumer.commit_message(&message, CommitMode::Sync)?;
+    }
+    if keeper.shutdown(Duration::from_secs(10)).await.settled {
+        Ok(())
+    } else {
+        Err("some outcomes are not recorded".into())
     }
 }
 
 impl Claimer {
-    async fn handle(&mut self, payment: &str) -> Result<(), BoxError> {
+    async fn handle(&mut self, payment: &str, at: Coordinates) -> Result<(), BoxError> {
         let claim = format!("claim:{payment}");
         let mut set = redis::cmd("SET");
         set.arg(claim).arg(1).arg("NX");
@@ -62,44 +73,36 @@ impl Claimer {
             return Ok(());
         }
         self.stop("claimed", payment).await;
-        let grant = self.acquire(payment).await?;
+        self.observer.run(payment, at, || self.book(payment)).await
+    }
+
+    async fn book(&self, payment: &str) -> Result<(), BoxError> {
+        if self.stops("begun", payment) {
+            self.wait_for_entry(payment).await?;
+        }
         self.stop("begun", payment).await;
-        let () =
-            redis::cmd("RPUSH").arg("bookings").arg(payment).query_async(&mut self.redis).await?;
-        let (attempt, fingerprint, reply, details) = (1, None, None, None);
-        let complete = Operation::Complete { grant, attempt, fingerprint, reply, details };
-        self.apply(payment, complete).await?;
+        let mut redis = self.redis.clone();
+        Ok(redis::cmd("RPUSH").arg("bookings").arg(payment).query_async(&mut redis).await?)
+    }
+
+    /// Waits until the observer has acquired the key, which it does while the payment is booked.
+    async fn wait_for_entry(&self, payment: &str) -> Result<(), BoxError> {
+        let key = IdempotencyKey::new(payment.to_owned()).ok_or("the payload is empty")?;
+        let key = StoreKey::new("bookings".try_into()?, &key);
+        while matches!(self.store.inspect(&key).await?.found, Found::Absent) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         Ok(())
     }
 
-    async fn acquire(&self, payment: &str) -> Result<Grant, BoxError> {
-        let owner = Owner::new(u64::from(std::process::id())).ok_or("no process id")?;
-        let acquire = Operation::Acquire {
-            owner,
-            // Expired when the next process has started.
-            ttl: Duration::from_millis(1),
-            max_attempts: 0,
-            fingerprint: None,
-            floor: FencingToken::ZERO,
-            details: None,
-        };
-        match self.apply(payment, acquire).await? {
-            Reply::Acquired { token, .. } => Ok(Grant { token, owner }),
-            reply => Err(format!("{payment} is not granted: {reply:?}").into()),
-        }
-    }
-
-    async fn apply(&self, payment: &str, operation: Operation) -> Result<Reply, BoxError> {
-        let key = IdempotencyKey::new(payment.to_owned()).ok_or("the payload is empty")?;
-        let key = StoreKey::new("bookings".try_into()?, &key);
-        let command = Command { key, operation, retention: Retention::default() };
-        Ok(self.store.apply(command).await?.reply)
-    }
-
     async fn stop(&self, point: &str, payment: &str) {
-        if self.stop_at == format!("{point} {payment}") {
+        if self.stops(point, payment) {
             println!("stopped");
             std::future::pending().await
         }
+    }
+
+    fn stops(&self, point: &str, payment: &str) -> bool {
+        self.stop_at == format!("{point} {payment}")
     }
 }

@@ -8,6 +8,7 @@ use campanile_admin::explain::KeySource;
 use campanile_admin::observe::{Observe, RecordFindingKind};
 use campanile_test::{KafkaServer, Message, Process, RedisServer, eventually};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 const TOPIC: &str = "bookings";
 const GROUP: &str = "bookings";
@@ -49,16 +50,22 @@ async fn killed_claims_are_found_as_lost_records() {
     assert_eq!(booked, (0..RECORDS).filter(is_kept).map(payment).collect::<Vec<_>>());
 
     let store = redis.url().parse::<StoreConfig>().unwrap().connect_to_inspect().await.unwrap();
-    let mut found = Vec::new();
     let mut client = kafka.consumer_config("unused");
     client.remove("group.id");
-    let report = Observe::new(TOPIC, GROUP, "bookings".try_into().unwrap())
-        .run(&client, &store, &KeySource::default(), |finding| {
+    let observe = Observe::new(TOPIC, GROUP, "bookings".try_into().unwrap());
+    let (key, start) = (KeySource::default(), Instant::now());
+    // Until the lock of the killed booking has expired.
+    let (found, report) = loop {
+        let mut found = Vec::new();
+        let report = observe.run(&client, &store, &key, |finding| {
             found.push((finding.record.to_string(), finding.kind));
             Ok(())
-        })
-        .await
-        .unwrap();
+        });
+        let report = report.await.unwrap();
+        if report.running == 0 || start.elapsed() > TIMEOUT {
+            break (found, report);
+        }
+    };
     let at = |offset| format!("{TOPIC}/0@{offset}");
     let kinds = [RecordFindingKind::NoEntry, RecordFindingKind::Unfinished];
     assert_eq!(found, lost.map(at).into_iter().zip(kinds).collect::<Vec<_>>());
