@@ -60,7 +60,11 @@ impl<S: Store> FaultyStore<S> {
         self.state().rules.nth(n.saturating_sub(1), fault);
     }
 
-    /// Injects this fault into all calls from now on.
+    /// Injects this fault into all calls from now on, until [`heal`](Self::heal).
+    ///
+    /// The lock keeper repeats the last command of a lock until it is answered. So a request whose handler
+    /// has ended waits until the store is healed; under paused time, a test that never heals it never
+    /// ends, because the time between the repetitions passes at once.
     pub fn inject_always(&self, fault: Fault) {
         self.state().rules.lasting(None, fault);
     }
