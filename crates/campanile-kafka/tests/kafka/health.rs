@@ -13,7 +13,7 @@ use axum::http::{Request, StatusCode};
 use campanile_core::{BoxError, Record, error};
 use campanile_idempotency::{IdempotencyError, StoreError};
 use campanile_kafka::{Handle, HealthService, Paused, Unhealthy};
-use campanile_test::MockKafka;
+use campanile_test::{MockKafka, eventually};
 use tower::{Service, ServiceExt, service_fn};
 
 use crate::support::{consumer, fill, mock, serve, start, until, until_committed};
@@ -170,9 +170,11 @@ async fn blocked_runtime_is_not_live_until_released() {
     let blocks = BlockingReady(Arc::new(Mutex::new(released)));
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), blocks);
     let handle = serving.handle();
-    until("the partitions are assigned", || handle.status().partitions.len() == 2).await;
+    // The runtime's timers do not fire once both of its threads are blocked.
+    let is_assigned = || (handle.status().partitions.len() == 2).then_some(());
+    eventually(Duration::from_secs(60), is_assigned).expect("the partitions are assigned");
     assert_eq!(handle.health().live, Ok(()));
-    // The driver may be silent for 30 s. The runtime's timers do not fire during that time.
+    // The driver may be silent for 30 s.
     let mut rounds = 0;
     while handle.health().live.is_ok() {
         thread::sleep(Duration::from_millis(100));
