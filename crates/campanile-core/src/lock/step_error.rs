@@ -74,14 +74,19 @@ impl fmt::Display for StepError {
             ),
             Self::Repeated { name } => write!(
                 f,
-                "step {name:?} was used before in this attempt; give each step a name of its own"
+                "step {name:?} was used before in this attempt; give each step a name of its own, \
+                 and retry a call inside its step"
             ),
             Self::LockLost(_) => f.write_str("the lock of a step is lost"),
             Self::NotRecorded { name, .. } => {
                 write!(f, "step {name:?} has run, but its result may not be recorded")
             }
             Self::NotEncoded { name, .. } => {
-                write!(f, "step {name:?} has run, but its result cannot be kept as JSON")
+                write!(
+                    f,
+                    "step {name:?} has run, but its result cannot be kept as JSON; return a type from \
+                     it that serde_json encodes and decodes, such as an id"
+                )
             }
             Self::TooLarge { name } => write!(
                 f,
