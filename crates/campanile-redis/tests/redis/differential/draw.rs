@@ -155,6 +155,11 @@ fn steps(rng: &mut Rng) -> Vec<u8> {
         steps.put_u32((result.len() + excess) as u32);
         steps.extend_from_slice(&result);
     }
+    if rng.u8(..8) == 0 {
+        // Ends within a name or the length of a result.
+        let step = b"\x06charge\0\0\0\0";
+        steps.extend_from_slice(&step[..rng.usize(1..step.len())]);
+    }
     steps
 }
 
