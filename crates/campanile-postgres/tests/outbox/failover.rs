@@ -98,15 +98,19 @@ async fn dropped_relay_loses_no_message_and_keeps_the_order_per_key() {
         if random.bool() {
             fixture.brokers.refuse(&key);
         }
-        // Drop the relay soon after a random number of messages have been tried.
+        // Drop the relay once a random number of messages have been tried: either at once, so that
+        // it cannot delete the last of them, or soon after.
         let tried = |brokers: &Brokers| brokers.published().len() + brokers.refused();
         let until =
             tried(&fixture.brokers) + random.usize(1..=fixture.count_messages().div_ceil(2));
         let enough_tried = async {
             fixture.brokers.wait_until(|brokers| tried(brokers) >= until).await;
-            sleep(Duration::from_micros(random.u64(..3_000))).await;
+            if random.bool() {
+                sleep(Duration::from_micros(random.u64(..3_000))).await;
+            }
         };
         tokio::select! {
+            biased;
             () = fixture.inbox.relay(fixture.brokers.clone(), pending()) => panic!("the relay ended by itself"),
             () = enough_tried => {}
         }
