@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use campanile::record::Coordinates;
-use campanile::store::{Answer, Command, Store, StoreError};
-use campanile::{Backoff, LockKeeper, MemoryStore, ObserveLayer, Observer, Runner};
+use campanile::store::{Answer, Command, Store, StoreError, StoreKey};
+use campanile::{Backoff, IdempotencyKey, LockKeeper, MemoryStore, ObserveLayer, Observer, Runner};
 use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::Faults;
@@ -35,7 +36,8 @@ impl Faults {
             r#"campanile_observed_requests_total{campanile_observed_verdict="unavailable"}"#,
             r#"campanile_observed_requests_total{campanile_observed_verdict="unreadable"}"#,
         ];
-        let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
+        let store = MemoryStore::new();
+        let keeper = LockKeeper::new(store.clone()).unwrap();
         let twice = config("observed").with_max_attempts(2);
         let observer = Observer::new(&keeper, twice).unwrap();
         self.wait_until_scraped("campanile_observed_requests_total").await;
@@ -50,18 +52,21 @@ impl Faults {
         observer.run("", at(10), succeed).await.unwrap();
         observer.run(Err::<String, _>("no identifier"), at(11), succeed).await.unwrap();
 
-        // Two runs of a key overlap.
-        let (start, started) = oneshot::channel::<()>();
+        // Two runs of a key overlap. The first has begun once the store has its entry, which it
+        // writes beside its handler.
         let (end, ended) = oneshot::channel::<()>();
         let first = observer.clone();
         let running = tokio::spawn(async move {
-            let handle = async || {
-                start.send(()).unwrap();
-                ended.await.map_err(|error| error.to_string())
-            };
+            let handle = async || ended.await.map_err(|error| error.to_string());
             first.run("c", at(12), handle).await
         });
-        started.await.unwrap();
+        let key = StoreKey::new("observed".try_into().unwrap(), &IdempotencyKey::new("c").unwrap());
+        let begun = async {
+            while store.entry(&key).is_none() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(TIMEOUT, begun).await.unwrap();
         observer.run("c", at(13), succeed).await.unwrap();
         end.send(()).unwrap();
         running.await.unwrap().unwrap();
