@@ -62,7 +62,8 @@ async fn handle(
 
 fn runner(keeper: &LockKeeper) -> Runner {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
-    let config = IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_millis(500));
+    // Long enough to be renewed beside other load. A crashed process's locks expire together.
+    let config = IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_secs(5));
     Runner::new(keeper, config.with_backoff(backoff)).unwrap()
 }
 
@@ -77,10 +78,12 @@ async fn run(store: impl Store, point: Point) -> [usize; 3] {
         let (runner, key, effects) = (runner(&keeper), key.clone(), effects.clone());
         async move {
             let stop = Some((point, reached));
-            drop(runner.run(key, |lock| handle(lock.unwrap(), effects, stop)).await);
+            runner.run(key, |lock| handle(lock.unwrap(), effects, stop)).await
         }
     });
-    is_reached.recv().await.unwrap();
+    if is_reached.recv().await.is_none() {
+        panic!("{point:?} is not reached: {:?}", first.await);
+    }
     if point.crashes {
         // Nothing is sent from now on, and the lock has to expire.
         background.abort();
@@ -88,7 +91,7 @@ async fn run(store: impl Store, point: Point) -> [usize; 3] {
     }
     // A handler whose keeper has crashed may already have lost its lock.
     first.abort();
-    assert!(first.await.map_or_else(|error| error.is_cancelled(), |()| point.crashes));
+    assert!(first.await.map_or_else(|error| error.is_cancelled(), |_| point.crashes));
 
     let next = runner(&LockKeeper::new(store).unwrap());
     loop {
