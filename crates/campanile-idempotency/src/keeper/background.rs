@@ -17,6 +17,11 @@ use super::state::{BackgroundWork, KeeperState};
 /// How long the background tries to settle the remaining locks after all handles are dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long the background sleeps at most while there is work. A runtime's timers stand still while
+/// the machine is suspended, and the keeper's clock does not, so a sleep that began before would end
+/// too late for the locks.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
+
 /// Renews locks, detects lost ones, aborts calls that take too long, and sends commands that no
 /// caller's runtime sends. Dropping it loses all locks.
 pub(super) struct Background {
@@ -70,6 +75,10 @@ impl Background {
                 }
             }
             let wake_at = close_deadline.map_or(wake_at, |deadline| deadline.min(wake_at));
+            let time_left = match wake_at {
+                Duration::MAX => Duration::MAX,
+                _ => (wake_at - now).min(MAX_SLEEP),
+            };
             // Each iteration starts with the answers that have arrived, so `biased` starves no
             // branch.
             tokio::select! {
@@ -78,7 +87,7 @@ impl Background {
                 Some((id, answers)) = calls.next() => {
                     self.update(|state| state.handle_answers(id, answers));
                 }
-                () = sleep(wake_at.saturating_sub(now)) => {}
+                () = sleep(time_left) => {}
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use campanile_core::limits::MIN_LOCK_TTL;
 use campanile_core::{Outcome, State};
 use campanile_idempotency::IdempotencyError;
 use campanile_idempotency::policy::OnDropped;
@@ -50,6 +51,27 @@ async fn lock_is_renewed_at_a_third_of_its_ttl() {
     harness.store.forget_calls();
     sleep(HOUR).await;
     assert_eq!(harness.store.commands(), [], "settled locks are not renewed");
+}
+
+/// A lock that is acquired after a suspension of the machine, while the keeper waits for a time that
+/// it computed before.
+#[tokio::test(start_paused = true)]
+async fn lock_is_renewed_in_time_after_a_suspension() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
+    let _first = service.start(request("p-1"));
+    let _running = handle.next_request().await.unwrap();
+    run_until_idle().await;
+    harness.clock.advance(TTL / 4 - MIN_LOCK_TTL / 6);
+
+    let short = harness.layer_with(|config| config.with_lock_ttl(MIN_LOCK_TTL));
+    let (service, mut handle) = harness.mock_service(short);
+    let call = service.start(request("p-2"));
+    let (request, respond) = handle.next_request().await.unwrap();
+    sleep(MIN_LOCK_TTL * 4).await;
+    assert!(lock(&request).check().is_ok());
+    respond.send_response("done");
+    assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
 }
 
 #[tokio::test(start_paused = true)]
