@@ -311,7 +311,9 @@ impl<S: Server> Link<S> {
             }
             server.admit(&mut session, &request).await;
             if server.availability().restarts() == restarts {
-                server.execute(&mut session, &request);
+                let (_, granted) = server.execute(&mut session, &request);
+                // It may arrive after its cancel, also if an earlier try was granted the same lock.
+                link.state().undelivered.retain(|(lock, _)| !granted.contains(lock));
                 link.record_cut(from, link.0.world.recorder.now());
             }
         });
