@@ -1,5 +1,5 @@
 //! Features that the mock cluster lacks: transactions, compaction, a broker that dies, the newer
-//! consumer protocol, the maximum message size of a topic, a deleted topic.
+//! consumer protocol, commits while members join, the maximum message size of a topic, a deleted topic.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use rdkafka::{ClientConfig, Message as _};
 use tower::{Service, service_fn};
 
 use crate::dead_letter::{header, letters_in};
-use crate::rebalance::two_consumers_share;
+use crate::rebalance::slow;
 use crate::support::{Log, TIMEOUT, committed, consumer, messages, serve, until, until_committed};
 
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
@@ -73,6 +73,30 @@ pub(crate) fn logging(
         log.push(&record);
         async { Ok(()) }
     })
+}
+
+/// Two consumers share the records of a topic. The second one joins while the first one works. No
+/// record may be lost or processed twice.
+async fn two_consumers_share(config: &ClientConfig, topic: &str, partitions: i32, records: i64) {
+    let (first, second, both) = (Log::default(), Log::default(), partitions as usize);
+    let all = both * records as usize;
+    let one = serve(consumer(config.clone(), topic), slow(&first));
+    first.reaches(all / 10).await;
+    let other = serve(consumer(config.clone(), topic), slow(&second));
+    until("all records are handled", || first.len() + second.len() >= all).await;
+    until_committed(config, topic, &vec![records; both]).await;
+    let (one, other) = (one.stop().await.unwrap(), other.stop().await.unwrap());
+    assert!(second.len() > all / 10, "the second consumer handled only {}", second.len());
+    let mut seen = first.all();
+    seen.extend(second.all());
+    seen.sort_unstable();
+    let expected: Vec<_> =
+        (0..partitions).flat_map(|p| (0..records).map(move |o| (p, o))).collect();
+    assert!(seen == expected, "handled {} records, expected {}", seen.len(), expected.len());
+    assert_eq!(one.processed + other.processed, all as u64);
+    for summary in [one, other] {
+        assert_eq!(summary.received, summary.processed + summary.revoked + summary.unfinished);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

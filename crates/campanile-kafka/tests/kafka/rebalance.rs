@@ -7,7 +7,6 @@ use std::time::Duration;
 use campanile_core::{BoxError, Record};
 use campanile_kafka::{Rebalance, TopicPartition};
 use futures_util::FutureExt;
-use rdkafka::ClientConfig;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::Semaphore;
 use tower::{Service, service_fn};
@@ -18,7 +17,7 @@ use crate::support::{
 };
 
 /// A service that takes 10 ms per record.
-fn slow(
+pub(crate) fn slow(
     log: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let log = log.clone();
@@ -31,41 +30,6 @@ fn slow(
             Ok(())
         }
     })
-}
-
-/// Two consumers share the records of a topic. The second one joins while the first one works. No
-/// record may be lost or processed twice.
-pub(crate) async fn two_consumers_share(
-    config: &ClientConfig,
-    topic: &str,
-    partitions: i32,
-    records: i64,
-) {
-    let (first, second, both) = (Log::default(), Log::default(), partitions as usize);
-    let all = both * records as usize;
-    let one = serve(consumer(config.clone(), topic), slow(&first));
-    first.reaches(all / 10).await;
-    let other = serve(consumer(config.clone(), topic), slow(&second));
-    until("all records are handled", || first.len() + second.len() >= all).await;
-    until_committed(config, topic, &vec![records; both]).await;
-    let (one, other) = (one.stop().await.unwrap(), other.stop().await.unwrap());
-    assert!(second.len() > all / 10, "the second consumer handled only {}", second.len());
-    let mut seen = first.all();
-    seen.extend(second.all());
-    seen.sort_unstable();
-    let expected: Vec<_> =
-        (0..partitions).flat_map(|p| (0..records).map(move |o| (p, o))).collect();
-    assert!(seen == expected, "handled {} records, expected {}", seen.len(), expected.len());
-    assert_eq!(one.processed + other.processed, all as u64);
-    for summary in [one, other] {
-        assert_eq!(summary.received, summary.processed + summary.revoked + summary.unfinished);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn second_consumer_takes_over_without_loss_or_duplicates() {
-    let kafka = mock("orders", 4, 300);
-    two_consumers_share(&kafka.consumer_config("g"), "orders", 4, 300).await;
 }
 
 /// Records whether a hanging handler's future was interrupted when it is dropped.
