@@ -66,6 +66,8 @@ async fn unfinished_record_is_interrupted_and_goes_to_the_next_owner() {
     let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(100));
     let one = serve(short, hangs);
     begun.reaches(4 * 6).await;
+    // The mock cluster may refuse a commit in the revoke.
+    until_committed(&config, "orders", &[5; 4]).await;
 
     let second = Log::default();
     let other = serve(consumer(config.clone(), "orders"), slow(&second));
@@ -106,6 +108,7 @@ async fn completion_after_the_revoke_commits_nothing() {
     let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
     let one = serve(short, blocks);
     begun.reaches(4 * 6).await;
+    until_committed(&config, "orders", &[5; 4]).await;
 
     // The second consumer never finishes a record, so all commits are the first one's.
     let taken = Log::default();
