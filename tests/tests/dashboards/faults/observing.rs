@@ -6,7 +6,6 @@ use campanile::record::Coordinates;
 use campanile::store::{Answer, Command, Store, StoreError, StoreKey};
 use campanile::{Backoff, IdempotencyKey, LockKeeper, MemoryStore, ObserveLayer, Observer, Runner};
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::Faults;
@@ -61,12 +60,7 @@ impl Faults {
             first.run("c", at(12), handle).await
         });
         let key = StoreKey::new("observed".try_into().unwrap(), &IdempotencyKey::new("c").unwrap());
-        let begun = async {
-            while store.entry(&key).is_none() {
-                sleep(Duration::from_millis(1)).await;
-            }
-        };
-        timeout(TIMEOUT, begun).await.unwrap();
+        self.wait_until(|| store.entry(&key).is_some(), "the first run has begun").await;
         observer.run("c", at(13), succeed).await.unwrap();
         end.send(()).unwrap();
         running.await.unwrap().unwrap();
