@@ -171,7 +171,7 @@ impl<S: Server> Link<S> {
         let mut state = self.state();
         let now = self.0.world.recorder.now();
         if let Some(since) = state.broken_since.take() {
-            self.record_cut(since, now + self.0.server.availability().recovery());
+            self.record_cut(since, self.0.server.availability().recovery());
         }
         state.changes += 1;
         state.condition = condition;
@@ -184,10 +184,10 @@ impl<S: Server> Link<S> {
         }
     }
 
-    fn record_cut(&self, from: u64, until: u64) {
+    fn record_cut(&self, from: u64, recovery: u64) {
         let process = Some(self.0.process.clone());
         let cut = FaultKind::NetworkCut { process, peer: Peer::Store };
-        self.0.world.recorder.fault(from, Some(until), cut);
+        self.0.world.record_fault(from, recovery, cut);
     }
 
     /// Draws the delay of a request and its delivery.
@@ -314,7 +314,7 @@ impl<S: Server> Link<S> {
                 let (_, granted) = server.execute(&mut session, &request);
                 // It may arrive after its cancel, also if an earlier try was granted the same lock.
                 link.state().undelivered.retain(|(lock, _)| !granted.contains(lock));
-                link.record_cut(from, link.0.world.recorder.now());
+                link.record_cut(from, 0);
             }
         });
     }

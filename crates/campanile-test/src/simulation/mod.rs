@@ -78,6 +78,30 @@ pub struct World {
     pub operations: Operations,
     /// The history of the store and its faults.
     pub recorder: HistoryRecorder,
+    /// The ended faults that still have an effect, and until when.
+    recovering: Arc<Mutex<Vec<(u64, FaultKind)>>>,
+}
+
+impl World {
+    /// Records a fault that ends now, and has an effect for a further `recovery`, in microseconds.
+    fn record_fault(&self, from: u64, recovery: u64, kind: FaultKind) {
+        let until = self.recorder.now() + recovery;
+        self.recorder.fault(from, Some(until), kind.clone());
+        self.recovering.lock().unwrap().push((until, kind));
+    }
+
+    /// Suspends the machines for this time. Timeouts of calls that a fault has left without an answer
+    /// end later by as much.
+    fn suspend(&self, duration: Duration) {
+        let from = self.recorder.now();
+        self.clock.advance(duration);
+        let mut recovering = self.recovering.lock().unwrap();
+        recovering.retain(|(until, _)| *until > from);
+        for (until, kind) in &mut *recovering {
+            *until += duration.as_micros() as u64;
+            self.recorder.fault(from, Some(*until), kind.clone());
+        }
+    }
 }
 
 struct Environment<B> {
@@ -219,7 +243,14 @@ impl<B: Backend> Environment<B> {
             HistoryRecorder::with_clock(folder.path(), "world", settings, history_clock.clone());
         let operations = Operations::default();
         let store_clock = StoreClock::new(clock.clone());
-        let world = World { plan, clock, store_clock, operations, recorder: recorder.unwrap() };
+        let world = World {
+            plan,
+            clock,
+            store_clock,
+            operations,
+            recorder: recorder.unwrap(),
+            recovering: Arc::default(),
+        };
         Self {
             backend: B::start(&world, rng),
             world,
@@ -245,9 +276,9 @@ impl<B: Backend> Environment<B> {
 
     /// Suspends all processes and the store's machine for this time: no timer fires meanwhile.
     fn suspend_all(&self, duration: Duration) {
-        let World { plan, recorder, clock, .. } = &self.world;
+        let World { plan, recorder, .. } = &self.world;
         let from = recorder.now();
-        clock.advance(duration);
+        self.world.suspend(duration);
         // A lock that was asked for before may be granted afterwards, and counts from the request.
         let until = recorder.now() + plan.command_timeout().as_micros() as u64;
         for &id in &self.processes.lock().unwrap().running {

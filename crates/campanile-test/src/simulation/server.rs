@@ -158,9 +158,7 @@ impl Availability {
 
     /// Records that the server was unavailable since this time.
     pub fn record_unavailable(&self, from: u64) {
-        let recorder = &self.world.recorder;
-        let until = recorder.now() + self.recovery();
-        recorder.fault(from, Some(until), FaultKind::StoreUnavailable);
+        self.world.record_fault(from, self.recovery(), FaultKind::StoreUnavailable);
     }
 
     /// Makes the server run and answer.
