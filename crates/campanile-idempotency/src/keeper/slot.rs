@@ -289,13 +289,18 @@ impl HeldGrant {
     }
 
     /// Computes when to check the lock next, or `None` once it is lost.
-    pub(super) fn next_check(&self, has_command: bool) -> Option<Duration> {
+    pub(super) fn next_check(&self, command: CommandState, now: Duration) -> Option<Duration> {
         if self.is_lost || self.control.cause().is_some() {
             return None;
         }
         let result = self.control.deadline().min(self.hold_until);
         let steps = self.steps.front().map_or(Duration::MAX, |step| step.send_at);
-        Some(if has_command { result } else { result.min(self.renew_at).min(steps) })
+        Some(match command {
+            CommandState::Idle => result.min(self.renew_at).min(steps),
+            // The renewal does not wait behind a step.
+            CommandState::Queued if now < self.renew_at => result.min(self.renew_at),
+            CommandState::Queued | CommandState::InFlight => result,
+        })
     }
 }
 

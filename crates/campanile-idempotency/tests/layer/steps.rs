@@ -2,6 +2,7 @@
 
 mod crashing;
 mod dropping;
+mod renewing;
 mod results;
 mod settling;
 

@@ -13,7 +13,7 @@ use crate::keeper::calls::Sent;
 use crate::keeper::deferred::{Deferred, GiveUp};
 use crate::keeper::request::{AcquireRequest, Acquisition, Settlement};
 use crate::keeper::results::{self, CachedAnswer};
-use crate::keeper::slot::{HeldGrant, Phase, Slot};
+use crate::keeper::slot::{CommandState, HeldGrant, Phase, Slot};
 use crate::store::StoreError;
 
 impl KeeperState {
@@ -143,7 +143,7 @@ impl KeeperState {
         let index = sent.slot;
         let slot = &mut self.slots[index];
         let held = HeldGrant::new(slot, token, attempt, steps, sent.at, &self.clock);
-        let next = held.next_check(false);
+        let next = held.next_check(CommandState::Idle, self.clock.now());
         let control = held.control.clone();
         slot.phase = Phase::Held(held);
         self.set_timer(index, next);

@@ -63,7 +63,7 @@ impl KeeperState {
         }
     }
 
-    fn enqueue(&mut self, queue: QueueName, index: usize) {
+    pub(super) fn enqueue(&mut self, queue: QueueName, index: usize) {
         self.queues.of(queue).push_back(index);
         self.wake = true;
     }

@@ -3,7 +3,7 @@
 use campanile_core::{Answer, LostCause, Reply, State as EntryState};
 
 use super::KeeperState;
-use crate::keeper::calls::Sent;
+use crate::keeper::calls::{QueueName, Sent};
 use crate::keeper::deferred::Deferred;
 use crate::keeper::slot::{CommandState, Phase};
 use crate::store::StoreError;
@@ -50,12 +50,15 @@ impl KeeperState {
             self.lose_lock(index, cause);
         } else if now >= held.hold_until {
             self.lose_lock(index, LostCause::MaxHold);
+        } else if now >= held.renew_at && self.slots[index].command == CommandState::Queued {
+            // A step waits in a queue of other commands. Its element there becomes stale.
+            self.enqueue(QueueName::Renewals, index);
         } else if now >= held.renew_at || held.due_step(now).is_some() {
             self.queue_command(index);
         }
         let slot = &self.slots[index];
         if let Phase::Held(held) = &slot.phase {
-            self.set_timer(index, held.next_check(slot.command != CommandState::Idle));
+            self.set_timer(index, held.next_check(slot.command, now));
         }
     }
 
