@@ -60,6 +60,11 @@ impl LockControl {
         self.inner().steps.set_recorder(recorder);
     }
 
+    /// Refuses further steps: the handler has ended, and the lock is held on to publish a dead letter.
+    pub fn end_steps(&self) {
+        self.inner().steps.end();
+    }
+
     /// Moves the deadline after a confirmed renewal. The deadline never moves back, and a lost lock
     /// stays lost.
     pub fn renewed(&self, deadline: Duration) {

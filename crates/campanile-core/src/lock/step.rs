@@ -158,6 +158,8 @@ struct StepState {
     own: Vec<OwnResult>,
     /// Whether a step has started. Its effect stays, whatever happens to the attempt.
     has_run: bool,
+    /// Whether the handler has ended, although its lock is held on.
+    has_ended: bool,
 }
 
 #[derive(Clone)]
@@ -181,6 +183,10 @@ impl LockSteps {
         self.state().has_run
     }
 
+    pub(super) fn end(&self) {
+        self.state().has_ended = true;
+    }
+
     fn recorder(&self) -> Result<Arc<dyn RecordSteps>, StepError> {
         self.recorder.get().and_then(Weak::upgrade).ok_or(StepError::NoHandler)
     }
@@ -193,6 +199,9 @@ impl LockSteps {
 impl StepState {
     /// Notes that a name is used. Returns the result if this attempt has run the step.
     fn begin(&mut self, name: &str) -> Result<Option<OwnResult>, StepError> {
+        if self.has_ended {
+            return Err(StepError::NoHandler);
+        }
         if self.begun.iter().any(|begun| **begun == *name) {
             return Err(StepError::Repeated { name: name.into() });
         }

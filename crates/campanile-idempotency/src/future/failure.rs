@@ -116,6 +116,7 @@ fn return_lock<S: Service<R>, R>(
     source: BoxError,
 ) -> ResponseState<S, R> {
     held.set_drop_failure(delay, last, error);
+    held.control().end_steps();
     let lock = held.lock_handle().clone();
     ResponseState::refused(failed_error(&lock, Disposition::DeadLetter, None, source, Some(held)))
 }

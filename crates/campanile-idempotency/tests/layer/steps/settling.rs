@@ -1,11 +1,11 @@
 //! What a step that has run means for the end of its attempt.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Completion, LockHandle, Outcome, Request, State, error};
+use campanile_core::{BoxError, Completion, LockHandle, Outcome, Request, State, StepError, error};
 use campanile_idempotency::{IdempotencyError, Store};
 use campanile_test::faults::Fault;
 use tokio::time::{sleep, timeout};
@@ -102,4 +102,26 @@ async fn result_that_cannot_be_encoded_is_permanent() {
     assert!(error.to_string().contains("cannot be kept"), "{error}");
     assert_eq!(failed(&result).retry_after, None, "the step would run again");
     assert!(failed(&result).take_lock().is_some());
+}
+
+/// The lock is held on, to publish the dead letter. A task that the handler has left behind must not
+/// have effects meanwhile.
+#[tokio::test(start_paused = true)]
+async fn lock_of_a_failed_last_attempt_runs_no_step() {
+    let harness = Harness::new();
+    let layer = harness.layer_with(|config| config.with_max_attempts(1));
+    let leaked = Arc::new(Mutex::new(None));
+    let kept = leaked.clone();
+    let service = service(&layer, move |lock: LockHandle| {
+        *kept.lock().unwrap() = Some(lock);
+        async { Err::<(), BoxError>("gateway busy".into()) }
+    });
+    let result = service.run("p-1").await;
+    let held = failed(&result).take_lock().unwrap();
+    let lock = leaked.lock().unwrap().take().unwrap();
+    assert!(lock.check().is_ok());
+    let run = async || -> Result<(), StepError> { panic!("runs") };
+    let result = lock.step("charge", run).await;
+    assert!(matches!(result, Err(StepError::NoHandler)), "{result:?}");
+    held.give_up("gateway busy").await.unwrap();
 }
