@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Completion, LockHandle, Outcome, Request, State, StepError, error};
+use campanile_core::{
+    BoxError, Command, Completion, LockHandle, Operation, Outcome, Request, Retention, State,
+    StepError, error,
+};
 use campanile_idempotency::{IdempotencyError, Store};
 use campanile_test::faults::Fault;
 use tokio::time::{sleep, timeout};
@@ -14,7 +17,7 @@ use tower::{Layer, service_fn};
 use super::{service, step_error};
 use crate::harness::{
     HOUR, Harness, TTL, TestService, failed, fingerprint_layer, layer_error, lock,
-    request_with_payload,
+    request_with_payload, store_key,
 };
 
 #[tokio::test(start_paused = true)]
@@ -124,4 +127,37 @@ async fn lock_of_a_failed_last_attempt_runs_no_step() {
     let result = lock.step("charge", run).await;
     assert!(matches!(result, Err(StepError::NoHandler)), "{result:?}");
     held.give_up("gateway busy").await.unwrap();
+}
+
+/// The effects of the steps were not undone, so the corrected record does not repeat them.
+#[tokio::test(start_paused = true)]
+async fn redriven_handler_gets_the_steps_also_with_another_payload() {
+    let harness = Harness::new();
+    let charged = Arc::new(Mutex::new(Vec::new()));
+    let counted = charged.clone();
+    let service = fingerprint_layer(&harness).layer(service_fn(move |request: Request<()>| {
+        let charged = counted.clone();
+        async move {
+            let cents = request.record().payload().unwrap().clone();
+            let charge = async || {
+                charged.lock().unwrap().push(cents.clone());
+                Ok::<_, BoxError>(String::from_utf8_lossy(&cents).into_owned())
+            };
+            let result = lock(&request).step("charge", charge).await?;
+            match &*cents {
+                b"100" => Err::<_, BoxError>(error::permanent("no such account").into()),
+                _ => Ok(result),
+            }
+        }
+    }));
+    let first = service.start(request_with_payload("p-1", "100")).await.unwrap();
+    failed(&first).take_lock().unwrap().give_up("no such account").await.unwrap();
+    let token = harness.entry("p-1").unwrap().token();
+    let operation = Operation::Redrive { token, force: false };
+    let (key, retention) = (store_key("p-1"), Retention::default());
+    harness.memory.apply(Command { key, operation, retention }).await.unwrap();
+
+    let redriven = service.start(request_with_payload("p-1", "250")).await.unwrap().unwrap();
+    assert_eq!(redriven, Outcome::Processed("100".to_owned()));
+    assert_eq!(*charged.lock().unwrap(), ["100"]);
 }
