@@ -51,6 +51,9 @@ use crate::keeper::IntoKeeper;
 ///
 /// At most 4096 observations are unfinished at a time, including the handlers that run; the layer
 /// counts further requests as not observed. The same holds for requests outside of a tokio runtime.
+///
+/// If the store does not answer, a handler that has succeeded is recorded once it does. In a long outage,
+/// up to 2048 of them wait for that; the others have no entry, or one that looks interrupted.
 #[must_use]
 pub struct ObserveLayer<E> {
     pub(super) observer: Observer,

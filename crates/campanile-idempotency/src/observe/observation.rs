@@ -6,10 +6,14 @@ use std::time::Duration;
 use campanile_core::telemetry::ObservedVerdict;
 use campanile_core::{Coordinates, Details, Fingerprint};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::time::sleep;
 
 use super::observer::Parts;
 use super::report::{Finding, Unreported};
 use crate::keeper::{Acquisition, HeldLock, LockKey, RunSite, Settlement, wait_at_most};
+
+/// How long to wait after an acquire that the store has not answered.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How a handler ended.
 #[derive(Debug)]
@@ -170,7 +174,17 @@ impl Observation {
                     return report(Finding::of(ObservedVerdict::GivenUp));
                 }
                 Ok(Acquisition::Mismatch) => return report(Finding::of(ObservedVerdict::Mismatch)),
-                Ok(Acquisition::Unavailable(error)) => return report(Finding::store_error(error)),
+                Ok(Acquisition::Unavailable(error)) => {
+                    let is_outage = error.kind().is_outage();
+                    report(Finding::store_error(error));
+                    // The acquire may have been granted, and only its reply lost. Success is therefore
+                    // recorded later, as long as others can still be observed meanwhile.
+                    if !is_outage || !shared.has_succeeded().await || !parts.has_room() {
+                        return;
+                    }
+                    sleep(RETRY_INTERVAL).await;
+                    continue;
+                }
                 // The keeper shuts down or has stopped.
                 Ok(Acquisition::ShuttingDown) | Err(_) => return,
             };

@@ -17,8 +17,7 @@ use crate::config::{CheckedConfig, IdempotencyConfig};
 use crate::keeper::{IntoKeeper, LockKeeper, LockSettings};
 use crate::service::{KeyAndFingerprint, extract_key};
 
-/// The number of observations at which further requests are not observed. A store that does not answer
-/// ends an observation after at most 5 s, and each takes about a kilobyte.
+/// The number of observations at which further requests are not observed. Each takes about a kilobyte.
 const MAX_OBSERVATIONS: usize = 4096;
 
 /// Observes functions in a loop without a tower stack: reports what a [`Runner`](crate::Runner) would
@@ -52,6 +51,14 @@ pub(super) struct Parts {
     pub(super) reporter: Reporter,
     pub(super) running: Arc<RunningKeys>,
     pub(super) permits: Arc<Semaphore>,
+}
+
+impl Parts {
+    /// Whether an observation may wait for the end of an outage. If all did, none would be left for the
+    /// requests after it.
+    pub(super) fn has_room(&self) -> bool {
+        self.permits.available_permits() >= MAX_OBSERVATIONS / 2
+    }
 }
 
 impl Observer {

@@ -167,14 +167,42 @@ async fn outcome_is_recorded_although_the_handler_ended_first() {
     assert!(guard.run("p-1").await.unwrap().is_duplicate());
 }
 
+/// Otherwise the entry would be missing, or look as if its last run had never ended.
 #[tokio::test(start_paused = true)]
-async fn store_that_panics_is_not_seen_by_the_handler() {
+async fn success_is_recorded_once_the_store_answers() {
+    for fault in [Fault::LoseReply, Fault::Refuse, Fault::Hang, Fault::HangReply, Fault::Panic] {
+        let observing = Observing::new();
+        observing.harness.store.inject_next_of("acquire", fault);
+        assert_eq!(observing.run("p-1", 7).await.unwrap(), "done");
+        sleep(60 * SECOND).await;
+        assert_eq!(observing.verdicts().await, counted([("unavailable", 1)]), "{fault:?}");
+        let entry = observing.harness.entry("p-1").expect("an entry");
+        assert_eq!((entry.state(), entry.attempt()), (State::Completed, 1), "{fault:?}");
+        observing.harness.assert_settled().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn outage_leaves_room_for_later_observations() {
     let observing = Observing::new();
-    observing.harness.store.inject_next_of("acquire", Fault::Panic);
-    assert_eq!(observing.run("p-1", 0).await.unwrap(), "done");
-    run_until_idle().await;
+    observing.harness.store.inject_always(Fault::Refuse);
+    for number in 0..5000 {
+        observing.run(&number.to_string(), number).await.unwrap();
+        yield_now().await;
+    }
+    assert_eq!(observing.verdicts().await, counted([("unavailable", 5000)]));
+    sleep(120 * SECOND).await;
+    // The waiting ones send their acquires again, and no more often than every 5 s.
+    let sent = observing.harness.store.count("acquire");
+    assert!(sent < 5000 + 2100 * 24, "{sent}");
+    observing.harness.store.heal();
+    observing.run("p-1", 0).await.unwrap();
+    assert_eq!(observing.verdicts().await, counted([("first", 1), ("unavailable", 5000)]));
+    assert_eq!(observing.state("p-1"), Some(State::Completed));
     sleep(HOUR).await;
-    assert_eq!(observing.verdicts().await.values().sum::<u64>(), 1);
+    let is_completed = |number: &i32| observing.state(&number.to_string()).is_some();
+    let completed = (0..5000).filter(is_completed).count();
+    assert!((2000..2100).contains(&completed), "{completed}");
 }
 
 #[tokio::test(start_paused = true)]
