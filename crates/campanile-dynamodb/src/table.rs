@@ -86,9 +86,12 @@ impl EntryStore for Table {
         };
         let (bytes, expires_at) = parse(item)
             .ok_or_else(|| StoreError::unreadable("the item has no attributes of an entry"))?;
+        // Absent, whatever it contains.
+        if expires_at <= now.duration_since(UNIX_EPOCH).unwrap_or_default() {
+            return Ok((None, Some(bytes), now));
+        }
         let entry = Entry::from_bytes(bytes.as_ref()).map_err(StoreError::unreadable)?;
-        let is_live = now.duration_since(UNIX_EPOCH).unwrap_or_default() < expires_at;
-        Ok((is_live.then_some(entry), Some(bytes), now))
+        Ok((Some(entry), Some(bytes), now))
     }
 
     fn for_renewals(&self) -> Self {

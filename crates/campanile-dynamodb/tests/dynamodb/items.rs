@@ -66,6 +66,20 @@ async fn expired_entry_is_absent_before_it_is_deleted() {
     }
 }
 
+/// An entry of a later version, for example, whose process was replaced by this one.
+#[tokio::test]
+async fn expired_item_is_absent_whatever_it_contains() {
+    let table = Table::new().await;
+    let store = table.store().await;
+    let key = key("key");
+    acquire_grant(&store, &key, 1).await;
+    let mut item = table.items().await.remove(0);
+    item.insert("entry".into(), AttributeValue::B(Blob::new(*b"not an entry")));
+    item.insert("expires_at".into(), AttributeValue::N("1".into()));
+    table.put(item).await;
+    acquire_grant(&store, &key, 2).await;
+}
+
 #[tokio::test]
 async fn entry_that_is_too_large_is_refused_with_advice() {
     let table = Table::new().await;
