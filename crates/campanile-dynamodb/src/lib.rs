@@ -59,7 +59,10 @@
 //! The units are for items of up to 1 KB, which an entry without a reply and steps is (some 150 bytes).
 //! Each further KB of a reply, of the steps or of the details costs a write unit for every write, and
 //! every 4 KB a read unit. When two processes race for a key, the loser of the write pays a write unit
-//! and reads again. The reply and the steps of a key together must fit into an item of 400 KB.
+//! and reads again. The reply or the steps of a key must fit into an item of 400 KB. A completion with a
+//! larger reply is refused and repeated, and never recorded, so leave
+//! [`with_max_reply_bytes`](campanile_idempotency::IdempotencyConfig::with_max_reply_bytes) below that. Its
+//! default is 4 KiB.
 //!
 //! # Clocks
 //!

@@ -1,10 +1,13 @@
 //! A server that is gone or hangs, and replies that are lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use aws_sdk_dynamodb::config::interceptors::BeforeTransmitInterceptorContextRef;
+use aws_sdk_dynamodb::config::http::HttpResponse;
+use aws_sdk_dynamodb::config::interceptors::{
+    BeforeDeserializationInterceptorContextMut, BeforeTransmitInterceptorContextRef,
+};
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_dynamodb::error::BoxError;
 use campanile_core::Reply;
@@ -75,6 +78,50 @@ async fn lost_reply_causes_no_error_and_counts_once() {
         let held = grant(token, 1);
         assert_eq!(apply(&store, &key, complete(held)).await.unwrap(), Reply::Completed);
     }
+}
+
+/// Answers the next requests as a table does that is throttled.
+#[derive(Clone, Debug, Default)]
+struct Throttle(Arc<AtomicU32>);
+
+impl Intercept for Throttle {
+    fn name(&self) -> &'static str {
+        "Throttle"
+    }
+
+    fn modify_before_deserialization(
+        &self,
+        context: &mut BeforeDeserializationInterceptorContextMut<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        if left.is_ok() {
+            let body = r#"{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"slow down"}"#;
+            *context.response_mut() = HttpResponse::new(400.try_into()?, body.into());
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn throttled_request_is_repeated_then_reported_with_advice() {
+    let table = Table::new().await;
+    let (throttle, requests) = (Throttle::default(), Requests::default());
+    let sdk = sdk(&table.server.url()).interceptor(throttle.clone()).interceptor(requests.clone());
+    let store = DynamoDbStore::connect(table.config_with(sdk)).await.unwrap();
+    requests.take();
+    let key = key("key");
+    throttle.0.store(3, Ordering::Relaxed);
+    let held = acquire_grant(&store, &key, 1).await;
+    assert_eq!(requests.take(), ["GetItem", "GetItem", "GetItem", "GetItem", "PutItem"]);
+    throttle.0.store(u32::MAX, Ordering::Relaxed);
+    let error = apply(&store, &key, complete(held)).await.unwrap_err();
+    assert_eq!(requests.take(), ["GetItem"; 4]);
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(chain(&error).contains("is throttled; use its on-demand mode"), "{}", chain(&error));
+    throttle.0.store(0, Ordering::Relaxed);
+    assert_eq!(apply(&store, &key, complete(held)).await.unwrap(), Reply::Completed);
 }
 
 #[tokio::test]
