@@ -18,7 +18,7 @@ use crate::time::Period;
 pub enum RecordFindingKind {
     /// The offset is committed, and the key has no entry.
     NoEntry,
-    /// The offset is committed, and the last run has begun and not ended.
+    /// The offset is committed, and the last run has begun and its end is not recorded.
     Unfinished,
     /// The offset is committed, and the last run has failed.
     Failed,
@@ -65,9 +65,11 @@ impl fmt::Display for RecordFindingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoEntry => {
-                "never begun, or begun before it was observed, or the entry has expired"
+                "never begun, or begun before it was observed, or not recorded, or the entry has expired"
             }
-            Self::Unfinished => "begun and not ended: its process died or was interrupted",
+            Self::Unfinished => {
+                "begun, and no end recorded: its process died or was interrupted"
+            }
             Self::Failed => "the last run failed, and its offset was committed all the same",
             Self::GivenUp => "given up",
             Self::Unreadable => "the value in the store is no entry of this version",

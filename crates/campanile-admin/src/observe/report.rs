@@ -258,6 +258,14 @@ impl fmt::Display for ObserveReport {
              have been refused",
             guard.run, guard.answer, guard.refuse
         )?;
+        let other_payloads = self.count(Kind::OtherPayload);
+        if other_payloads > 0 {
+            writeln!(
+                f,
+                "of those refused, {other_payloads} would have been answered instead if the application does \
+                 not compare payloads (`fingerprint_by`)"
+            )?;
+        }
         if self.count(Kind::NoEntry) > 0 {
             match self.earliest_entry {
                 Some(time) => writeln!(

@@ -198,6 +198,7 @@ async fn observe_reports_planted_situations() {
         "       10  records with 7 keys; 8 are finished",
         "        4  lost or skipped: finished and not completed",
         "with the guard: 7 would have run, 1 would have been answered from the entry, 2 would have been refused",
+        "of those refused, 1 would have been answered instead if the application does not compare payloads (`fingerprint_by`)",
         "observed/0@1  no_entry: absent  no entry: never used, or expired",
         "observed/0@6  repeated: key done of observed/0@0, 1 min 30 s apart, 6 offsets apart",
         "observed/1@0  no_key",
