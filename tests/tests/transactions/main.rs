@@ -14,6 +14,7 @@ mod group;
 #[path = "../support/history.rs"]
 mod history;
 mod input;
+#[path = "../support/invoices.rs"]
 mod invoices;
 #[path = "../support/length.rs"]
 mod length;
