@@ -1,23 +1,26 @@
 //! A consumer process for tests that kill and stop it: bills records that carry a key as payload, in
 //! transactions. Arguments: brokers, group, topic, invoice topic, transactional id, Redis URL or
-//! `none`, folder of the history, then options: `interval_ms=20`, and settings of librdkafka such as
-//! `session.timeout.ms=3000`.
+//! `none`, folder of the history, then options: `interval_ms=20`, `lock_ms=2000`, `process=NAME`, and
+//! settings of librdkafka such as `session.timeout.ms=3000`.
 //!
 //! An invoice has the record's key, and its payload is `KEY PARTITION@OFFSET`: the record's payload
 //! and its position. With a Redis there is an invoice per key, without one an invoice per record. The
-//! process is called `biller-PID` in the history.
+//! process is called `biller-PID` in the history, unless it is named.
 
 use std::time::Duration;
 
 use campanile::outcome::WithoutLock;
 use campanile::prelude::*;
 use campanile::{
-    Consumer, IdempotencyConfig, Output, Outputs, ProcessingOrder, Request, Transactions,
-    consumer::Summary,
+    Consumer, IdempotencyConfig, Output, Outputs, ProcessingOrder, RedisConfig, Request,
+    Transactions, consumer::Summary,
 };
 use campanile_test::history::HistoryRecorder;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
+
+/// How long servers may take to come up: a test may have stopped them.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
@@ -28,8 +31,9 @@ async fn main() -> Result<(), BoxError> {
     let arguments: Result<[String; 7], _> = arguments.try_into();
     let [brokers, group, topic, invoices, id, redis, folder] =
         arguments.map_err(|given| format!("expected seven arguments, got {given:?}"))?;
-    let history = HistoryRecorder::create(folder, format!("biller-{}", std::process::id()), None)?;
-
+    let mut process = format!("biller-{}", std::process::id());
+    // Expires soon after this process is killed.
+    let mut lock = Duration::from_secs(2);
     let mut config = ConsumerConfig::new(brokers, group);
     let mut transactions = Transactions::new(id);
     for option in options {
@@ -37,10 +41,16 @@ async fn main() -> Result<(), BoxError> {
             ("interval_ms", value) => {
                 transactions = transactions.with_interval(Duration::from_millis(value.parse()?));
             }
+            ("lock_ms", value) => lock = Duration::from_millis(value.parse()?),
+            ("process", value) => process = value.into(),
             (name, value) => config = config.set(name, value),
         }
     }
-    let consumer = Consumer::new(config)?.subscribe([topic]).with_order(ProcessingOrder::by_key());
+    let history = HistoryRecorder::create(folder, process, None)?;
+    let consumer = Consumer::new(config)?
+        .subscribe([topic])
+        .with_start_timeout(START_TIMEOUT)
+        .with_order(ProcessingOrder::by_key());
     let bill = move |request: Request| bill(request, invoices.clone());
     let serve = if redis == "none" {
         let service = ServiceBuilder::new()
@@ -53,10 +63,10 @@ async fn main() -> Result<(), BoxError> {
             .service_fn(bill);
         consumer.serve_transactional(service, transactions)
     } else {
-        let store = RedisStore::connect(redis).await?;
+        let config = RedisConfig::new(redis).with_connect_timeout(START_TIMEOUT);
+        let store = RedisStore::connect(config).await?;
         let key = key::from_fn(|request: &Request| request.record().payload().cloned());
-        // Expires soon after this process is killed.
-        let idempotency = IdempotencyConfig::new("bills").with_lock_ttl(Duration::from_secs(2));
+        let idempotency = IdempotencyConfig::new("bills").with_lock_ttl(lock);
         let layer = IdempotencyLayer::new(store, idempotency, key)?;
         let service = ServiceBuilder::new()
             // Records the answers.

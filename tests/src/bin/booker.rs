@@ -1,18 +1,18 @@
 //! A consumer process for tests that kill it: books records of the form
 //! `{"id":"b-1","account":3,"cents":5}` in a Postgres ledger, using the transactional inbox.
-//! Arguments: brokers, group, topic, Postgres URL, folder of the history, then settings of librdkafka
-//! such as `session.timeout.ms=3000`.
+//! Arguments: brokers, group, topic, Postgres URL, folder of the history, then options: `lock_ms=2000`,
+//! `process=NAME`, and settings of librdkafka such as `session.timeout.ms=3000`.
 //!
 //! A booking consists of two writes: a row of the ledger, which names its run and which no constraint
 //! protects against duplicates, and the balance of its account. The process is called `booker-PID` in
-//! the history.
+//! the history, unless it is named.
 
 use std::time::Duration;
 
 use campanile::IdempotencyConfig;
 use campanile::postgres::{Inbox, Transaction};
 use campanile::prelude::*;
-use campanile::{Consumer, PgStore, Request, consumer::Summary};
+use campanile::{Consumer, PgConfig, PgStore, Request, consumer::Summary};
 use campanile_test::history::HistoryRecorder;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
@@ -24,6 +24,9 @@ struct Booking {
     cents: i64,
 }
 
+/// How long servers may take to come up: a test may have stopped them.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     // Installed first, because the process may be stopped at any time.
@@ -33,18 +36,23 @@ async fn main() -> Result<(), BoxError> {
     let arguments: Result<[String; 5], _> = arguments.try_into();
     let [brokers, group, topic, postgres, folder] =
         arguments.map_err(|given| format!("expected five arguments, got {given:?}"))?;
-    let process = format!("booker-{}", std::process::id());
-    let history = HistoryRecorder::create(folder, &*process, None)?;
+    let mut process = format!("booker-{}", std::process::id());
+    // Expires soon after this process is killed.
+    let mut lock = Duration::from_secs(2);
     let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
     for option in options {
-        let (name, value) = option.split_once('=').ok_or("options have the form NAME=VALUE")?;
-        config = config.set(name, value);
+        match option.split_once('=').ok_or("options have the form NAME=VALUE")? {
+            ("lock_ms", value) => lock = Duration::from_millis(value.parse()?),
+            ("process", value) => process = value.into(),
+            (name, value) => config = config.set(name, value),
+        }
     }
+    let history = HistoryRecorder::create(folder, &*process, None)?;
 
-    let inbox = Inbox::new(&PgStore::connect(postgres).await?)?;
+    let store = PgConfig::new(postgres).with_connect_timeout(START_TIMEOUT);
+    let inbox = Inbox::new(&PgStore::connect(store).await?)?;
     let idempotency = IdempotencyConfig::new("ledger")
-        // Expires soon after this process is killed.
-        .with_lock_ttl(Duration::from_secs(2))
+        .with_lock_ttl(lock)
         // Enough for a key that the kills hit again and again.
         .with_max_attempts(1_000);
     let bookings =
@@ -62,6 +70,7 @@ async fn main() -> Result<(), BoxError> {
         .service_fn(move |request| book(request, process.clone(), runs.clone()));
     let summary: Summary = Consumer::new(config)?
         .subscribe([topic])
+        .with_start_timeout(START_TIMEOUT)
         .serve(service)
         .with_graceful_shutdown(async move { terminated.recv().await.unwrap_or_default() })
         .await?;

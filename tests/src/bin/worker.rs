@@ -1,23 +1,31 @@
 //! A consumer process for tests that stop and kill it: processes records of the form
 //! `{"id":"…","work_ms":3,"failures":0}` and records its history. Arguments: brokers, group, topic,
-//! URL of the store, folder of the history, then options: `order=partition` or `key`,
-//! `lock_ms=5000`, `drain_ms=10000`, `release=before` for a process of before details existed, and
-//! settings of librdkafka such as `session.timeout.ms=3000`. A key that fails eight times is skipped.
+//! URL of the store, folder of the history, then options: `order=partition`, `key` or `none`,
+//! `lock_ms=5000`, `drain_ms=10000`, `release=before` for a process of before details existed,
+//! `dead_letters=TOPIC`, `retries=TOPIC`, `process=NAME`, and settings of librdkafka such as
+//! `session.timeout.ms=3000`. A key that fails eight times becomes a dead letter, or is skipped.
 //!
-//! The process is called `worker-PID` in the history. The header has no settings; the test has them.
+//! The process is called `worker-PID` in the history, unless it is named. The header has no settings;
+//! the test has them.
 
 use std::time::Duration;
 
 use campanile::prelude::*;
 use campanile::{
-    Backoff, Consumer, Disposition, IdempotencyConfig, OnGiveUp, ProcessingOrder, Request,
-    consumer::Summary,
+    Backoff, Consumer, DeadLetter, Disposition, IdempotencyConfig, OnGiveUp, ProcessingOrder,
+    Request, RetryTopics, consumer::Summary,
 };
 use campanile_admin::StoreConfig;
 use campanile_test::history::HistoryRecorder;
 use campanile_tests::connect_before;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::{Service, ServiceBuilder, ServiceExt};
+
+/// How long servers may take to come up: a test may have stopped them.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The longest backoff, and the delay of the retry topic.
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
 #[derive(serde::Deserialize)]
 struct Payment {
@@ -35,10 +43,13 @@ async fn main() -> Result<(), BoxError> {
     // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
     let ([brokers, group, topic, store, folder], options) = arguments()?;
-    let history = HistoryRecorder::create(folder, format!("worker-{}", std::process::id()), None)?;
+    let history = HistoryRecorder::create(folder, &*options.process, None)?;
     let store = match options.before {
         true => connect_before(&store).await?,
-        false => store.parse::<StoreConfig>()?.connect().await?,
+        false => {
+            let config = store.parse::<StoreConfig>()?;
+            config.with_connect_timeout(START_TIMEOUT).connect().await?
+        }
     };
 
     let effects = history.clone();
@@ -53,7 +64,7 @@ async fn main() -> Result<(), BoxError> {
             IdempotencyConfig::new("payments")
                 .with_lock_ttl(options.lock)
                 .with_max_attempts(8)
-                .with_backoff(Backoff::new(Duration::from_millis(20), Duration::from_millis(500))?),
+                .with_backoff(Backoff::new(Duration::from_millis(20), MAX_BACKOFF)?),
             key::field(|p: &Payment| &p.id),
         )?)
         // Records the runs.
@@ -61,18 +72,27 @@ async fn main() -> Result<(), BoxError> {
         // A slow handler fails its attempt.
         .timeout(Duration::from_secs(10))
         .service_fn(move |request| charge(request, effects.clone()));
-    let service =
-        tower::service_fn(move |record| record_skip(record, stack.clone(), history.clone()));
+    let skips = options.dead_letters.is_none();
+    let service = tower::service_fn(move |record| {
+        record_skip(record, stack.clone(), skips.then(|| history.clone()))
+    });
 
     let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
     for (name, value) in options.kafka {
         config = config.set(name, value);
     }
-    let summary: Summary = Consumer::new(config)?
+    let give_up =
+        options.dead_letters.map_or(OnGiveUp::Skip, |topic| DeadLetter::topic(topic).into());
+    let mut consumer = Consumer::new(config)?
         .subscribe([topic])
         .with_order(options.order)
         .with_drain_timeout(options.drain)
-        .on_give_up(OnGiveUp::Skip)
+        .with_start_timeout(START_TIMEOUT)
+        .on_give_up(give_up);
+    if let Some(topic) = options.retries {
+        consumer = consumer.with_retry_topics(RetryTopics::new().then(topic, MAX_BACKOFF));
+    }
+    let summary: Summary = consumer
         .serve(service)
         .with_graceful_shutdown(async move { terminated.recv().await.unwrap_or_default() })
         .await?;
@@ -93,18 +113,19 @@ async fn charge(request: Request<Payment>, history: HistoryRecorder) -> Result<(
     Ok(())
 }
 
-/// Records that the consumer is about to skip a record, because no attempt is left.
+/// Records that the consumer is about to skip a record, because no attempt is left, unless the record
+/// becomes a dead letter.
 async fn record_skip<S>(
     record: Record,
     stack: S,
-    history: HistoryRecorder,
+    history: Option<HistoryRecorder>,
 ) -> Result<Outcome<()>, BoxError>
 where
     S: Service<Record, Response = Outcome<()>, Error = BoxError>,
 {
     let coordinates = record.coordinates().clone();
     let result = stack.oneshot(record).await;
-    if let Err(error) = &result {
+    if let (Err(error), Some(history)) = (&result, history) {
         let is_last = match IdempotencyError::find(&**error) {
             Some(IdempotencyError::AttemptFailed(failed)) => {
                 failed.disposition == Disposition::DeadLetter
@@ -126,6 +147,10 @@ struct Options {
     drain: Duration,
     /// Whether this is a process of before details existed.
     before: bool,
+    /// The name of the process in the history.
+    process: String,
+    dead_letters: Option<String>,
+    retries: Option<String>,
     kafka: Vec<(String, String)>,
 }
 
@@ -137,6 +162,9 @@ impl Options {
             lock: Duration::from_secs(5),
             drain: Duration::from_secs(10),
             before: false,
+            process: format!("worker-{}", std::process::id()),
+            dead_letters: None,
+            retries: None,
             kafka: Vec::new(),
         };
         for option in given {
@@ -144,9 +172,13 @@ impl Options {
             match (name, value) {
                 ("order", "partition") => options.order = ProcessingOrder::by_partition(),
                 ("order", "key") => options.order = ProcessingOrder::by_key(),
+                ("order", "none") => options.order = ProcessingOrder::none(),
                 ("lock_ms", _) => options.lock = Duration::from_millis(value.parse()?),
                 ("drain_ms", _) => options.drain = Duration::from_millis(value.parse()?),
                 ("release", "before") => options.before = true,
+                ("process", _) => options.process = value.into(),
+                ("dead_letters", _) => options.dead_letters = Some(value.into()),
+                ("retries", _) => options.retries = Some(value.into()),
                 _ => options.kafka.push((name.into(), value.into())),
             }
         }

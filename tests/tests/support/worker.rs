@@ -37,10 +37,16 @@ impl Worker {
 
     /// Starts a program, which calls itself `PROGRAM-PID` in the history.
     pub(crate) fn start(command: &Command, history: &TestHistory) -> Self {
+        let program = Path::new(command.get_program()).file_name().unwrap().to_str().unwrap();
+        let mut worker = Self::start_named(command, history, String::new());
+        worker.name = format!("{program}-{}", worker.process.pid());
+        worker
+    }
+
+    /// Starts a program, which calls itself by this name in the history.
+    pub(crate) fn start_named(command: &Command, history: &TestHistory, name: String) -> Self {
         let log = history.folder().join(format!("log-{}", fastrand::u64(..)));
         let process = Process::spawn(command, log).unwrap();
-        let program = Path::new(command.get_program()).file_name().unwrap().to_str().unwrap();
-        let name = format!("{program}-{}", process.pid());
         Self { process, name, paused: None }
     }
 
