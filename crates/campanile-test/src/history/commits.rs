@@ -61,7 +61,7 @@ impl HistoryRecorder {
     /// Creates a function that converts timestamps of a broker on this machine, in milliseconds
     /// since 1970, to microseconds of the history's clock. Brokers truncate their timestamps to
     /// milliseconds.
-    fn timestamp_converter(&self) -> impl Fn(u64) -> u64 + use<> {
+    pub fn timestamp_converter(&self) -> impl Fn(u64) -> u64 + use<> {
         // How far the broker's clock is ahead of the history's. Too small if this thread is
         // suspended between the two readings.
         let ahead = |_| unix_micros().saturating_sub(self.now());
