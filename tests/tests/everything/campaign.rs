@@ -1,0 +1,94 @@
+//! The threads of the campaign.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use campanile_test::{KafkaServer, Producer, eventually};
+
+use crate::faults::{Faults, Injector};
+use crate::length::env_or;
+use crate::scenario::Scenario;
+use crate::{broker, load, stores};
+
+/// How much longer than expected the campaign may take before it fails, on a busy machine.
+const MAX_SLOWDOWN: f64 = 5.0;
+
+/// The expected time between two faults.
+const FAULT_INTERVAL: Duration = Duration::from_secs(2);
+
+pub(crate) fn run() {
+    let records = env_or("CAMPANILE_EVERYTHING_RECORDS", 20_000) as usize;
+    let min_faults = env_or("CAMPANILE_EVERYTHING_FAULTS", 60) as usize;
+    let rate = env_or("CAMPANILE_EVERYTHING_RATE", 180) as f64;
+    let seed = env_or("CAMPANILE_STORM_SEED", fastrand::u64(..));
+    println!("everything: seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut kafka = broker::start();
+    let mut scenarios = Scenario::start_all(&kafka);
+    let faults = &Faults::default();
+    let expected = (records as f64 / rate).max(min_faults as f64 * FAULT_INTERVAL.as_secs_f64());
+    let limit = Duration::from_secs_f64(expected * MAX_SLOWDOWN + 60.0);
+
+    let rate = rate / scenarios.len() as f64;
+    let recorders: Vec<_> = scenarios.iter().map(Scenario::recorder).collect();
+    let bootstrap = kafka.bootstrap();
+    thread::scope(|scope| {
+        let injector = Injector { rng: rng.fork(), recorders, faults };
+        scope.spawn(|| {
+            let _guard = faults.end_on_panic();
+            broker::inject_faults(&mut kafka, injector);
+        });
+        for scenario in &mut scenarios {
+            let recorder = scenario.recorder();
+            let Scenario { kind, history, store, processes, keys } = scenario;
+            let recorders = vec![recorder.clone()];
+            let injector = Injector { rng: rng.fork(), recorders: recorders.clone(), faults };
+            scope.spawn(move || {
+                let _guard = faults.end_on_panic();
+                processes.inject_faults(history, injector);
+            });
+            let injector = Injector { rng: rng.fork(), recorders, faults };
+            scope.spawn(move || {
+                let _guard = faults.end_on_panic();
+                stores::inject_faults(&mut **store, injector);
+            });
+            let (rng, producer) = (rng.fork(), Producer::new(&bootstrap).unwrap());
+            scope.spawn(move || {
+                let _guard = faults.end_on_panic();
+                *keys = load::run(kind, &producer, &recorder, rate, faults, rng);
+            });
+        }
+        let is_long_enough = || {
+            let produced = faults.records.load(Ordering::Relaxed);
+            let is_done = produced >= records && faults.total() >= min_faults;
+            (is_done || faults.is_over()).then_some(())
+        };
+        let done = eventually(limit, is_long_enough);
+        faults.end();
+        done.unwrap_or_else(|| panic!("timed out after {limit:?}: {faults}"));
+    });
+    finish(&kafka, scenarios, seed);
+    println!("everything: {} faults: {faults}; seed {seed}", faults.total());
+}
+
+/// Waits until all groups have committed everything, and judges each of them.
+fn finish(kafka: &KafkaServer, mut scenarios: Vec<Scenario>, seed: u64) {
+    for scenario in &mut scenarios {
+        scenario.wait_until_committed(kafka);
+    }
+    for Scenario { processes, history, .. } in &mut scenarios {
+        processes.stop(history);
+    }
+    // All are judged, also if one of them fails.
+    let failed: Vec<_> = scenarios
+        .iter_mut()
+        .filter_map(|scenario| {
+            let name = scenario.kind.name;
+            let judged =
+                thread::scope(|scope| scope.spawn(move || scenario.finish(kafka, seed)).join());
+            judged.is_err().then_some(name)
+        })
+        .collect();
+    assert!(failed.is_empty(), "violations of the groups {failed:?}");
+}

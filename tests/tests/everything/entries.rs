@@ -1,0 +1,45 @@
+//! The entries of a store of any kind.
+
+use std::collections::HashMap;
+
+use campanile::IdempotencyKey;
+use campanile::key::Namespace;
+use campanile::store::{Entry, Found, InspectStore, ScanCursor, ScanFilter, StoreKey};
+use campanile_admin::StoreConfig;
+use tokio::runtime::Runtime;
+
+/// The entries of one namespace.
+pub(crate) struct Entries {
+    namespace: Namespace,
+    by_digest: HashMap<[u8; 16], Entry>,
+}
+
+/// Reads the entries of the store with this URL.
+pub(crate) fn read(url: &str, namespace: &str) -> Entries {
+    let namespace = Namespace::try_from(namespace).unwrap();
+    let scan = async {
+        let store = url.parse::<StoreConfig>().unwrap().connect().await.unwrap();
+        let filter = ScanFilter::new(namespace.clone());
+        let (mut by_digest, mut cursor) = (HashMap::new(), Some(ScanCursor::default()));
+        while let Some(from) = cursor {
+            let page = store.scan(&filter, &from).await.unwrap();
+            for (key, found) in page.entries {
+                match found {
+                    Found::Entry { entry, .. } => drop(by_digest.insert(*key.digest(), entry)),
+                    other => panic!("unreadable entry: {other:?}"),
+                }
+            }
+            cursor = page.next;
+        }
+        by_digest
+    };
+    let by_digest = Runtime::new().unwrap().block_on(scan);
+    Entries { namespace, by_digest }
+}
+
+impl Entries {
+    pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
+        let key = IdempotencyKey::new(key.to_owned()).unwrap();
+        self.by_digest.get(StoreKey::new(self.namespace.clone(), &key).digest())
+    }
+}

@@ -1,0 +1,80 @@
+//! The payments of a group, produced while everything fails.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use campanile::lock::Clock;
+use campanile_test::history::{HistoryRecorder, Order};
+use campanile_test::{Message, Producer};
+
+use crate::PARTITIONS;
+use crate::faults::Faults;
+use crate::history::{Payment, produce};
+use crate::scenario::{Kind, Program, cents, key};
+
+/// Record keys, each of which belongs to one partition.
+const ACCOUNTS: usize = 1_000;
+
+/// The pause between two batches.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The largest batch, after an outage of the broker.
+const MAX_BATCH: usize = 1_000;
+
+/// Produces payments, `rate` per second, until the campaign is over. Returns the number of keys.
+pub(crate) fn run(
+    kind: &Kind,
+    producer: &Producer,
+    recorder: &HistoryRecorder,
+    rate: f64,
+    faults: &Faults,
+    mut rng: fastrand::Rng,
+) -> usize {
+    let clock = Clock::boot();
+    let start = clock.now();
+    let (mut keys, mut records) = (0, 0);
+    while !faults.is_over() {
+        let due = ((clock.now() - start).as_secs_f64() * rate) as usize;
+        let batch = (due - records).min(MAX_BATCH);
+        let payments: Vec<_> = (0..batch)
+            .map(|_| {
+                // One in twenty repeats the key of another, half of these in any partition.
+                let number = if keys > 0 && rng.u8(..20) == 0 { rng.usize(..keys) } else { keys };
+                let is_repeat = number < keys;
+                keys = keys.max(number + 1);
+                let any = is_repeat && rng.bool();
+                let account = if any { rng.usize(..ACCOUNTS) } else { number % ACCOUNTS };
+                payment(kind, number, account, rng.u64(1..6))
+            })
+            .collect();
+        produce(recorder, producer, &kind.topic(), payments);
+        records += batch;
+        faults.records.fetch_add(batch, Ordering::Relaxed);
+        thread::sleep(INTERVAL);
+    }
+    keys
+}
+
+fn payment(kind: &Kind, number: usize, account: usize, work_ms: u64) -> Payment {
+    let (id, account_key) = (key(number), format!("a-{account}"));
+    let payload = match kind.program {
+        Program::Worker => {
+            // One payment in twenty fails at first, and one in some hundreds always.
+            let failures = match number {
+                _ if number % 400 == 7 => u32::MAX,
+                _ if number % 20 == 3 => 1 + number as u32 / 20 % 2,
+                _ => 0,
+            };
+            serde_json::json!({ "id": id, "work_ms": work_ms, "failures": failures }).to_string()
+        }
+        Program::Booker => {
+            let account = number % ACCOUNTS;
+            serde_json::json!({ "id": id, "account": account, "cents": cents(number) }).to_string()
+        }
+        Program::Biller => id.clone(),
+    };
+    let message = Message::to(kind.topic()).partition(account as i32 % PARTITIONS);
+    let order = (kind.order == Order::Key).then(|| account_key.clone());
+    (message.key(account_key).payload(payload), id, order)
+}

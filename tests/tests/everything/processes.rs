@@ -1,0 +1,224 @@
+//! The processes of a group, and their faults.
+
+use std::process::Command;
+use std::thread;
+
+use campanile_test::eventually;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::faults::{Injector, TICK};
+use crate::history::TestHistory;
+use crate::scenario::{Kind, Program};
+use crate::worker::Worker;
+use crate::{LOCK_TTL, TIMEOUT};
+
+/// The largest number of processes, and that at the start and at the end.
+const SLOTS: usize = 4;
+const STARTED: usize = 3;
+
+/// The pauses between two faults of processes, in milliseconds.
+const PAUSE: std::ops::Range<u64> = 1_500..9_000;
+
+/// How long a process is suspended, in milliseconds: also for longer than its locks and its session
+/// last.
+const SUSPENSION: std::ops::Range<u64> = 100..11_000;
+
+pub(crate) struct Processes {
+    kind: Kind,
+    bootstrap: String,
+    store: String,
+    slots: [Slot; SLOTS],
+    started: usize,
+}
+
+/// A place for a process, with a transactional id of its own.
+enum Slot {
+    Empty,
+    Running(Worker),
+    /// Until this time of the history.
+    Suspended(Worker, u64),
+    /// Asked to stop.
+    Stopping(Worker),
+}
+
+impl Processes {
+    pub(crate) fn new(kind: Kind, bootstrap: String, store: String) -> Self {
+        let slots = [const { Slot::Empty }; SLOTS];
+        Self { kind, bootstrap, store, slots, started: 0 }
+    }
+
+    /// The number of processes so far.
+    pub(crate) fn started(&self) -> usize {
+        self.started
+    }
+
+    /// Kills, suspends, stops and starts processes until the campaign is over.
+    pub(crate) fn inject_faults(&mut self, history: &TestHistory, mut injector: Injector<'_>) {
+        for slot in 0..STARTED {
+            self.start(slot, history);
+        }
+        let mut next = self.next_fault(&mut injector);
+        while !injector.faults.is_over() {
+            self.tick(history);
+            if injector.now() >= next {
+                self.inject(history, &mut injector);
+                next = self.next_fault(&mut injector);
+            }
+            thread::sleep(TICK);
+        }
+        for slot in 0..SLOTS {
+            self.resume(slot, history);
+        }
+        eventually(TIMEOUT, || {
+            self.tick(history);
+            (!self.slots.iter().any(|slot| matches!(slot, Slot::Stopping(_)))).then_some(())
+        })
+        .unwrap_or_else(|| panic!("a process does not stop: {}", self.logs()));
+        for slot in 0..STARTED {
+            if matches!(self.slots[slot], Slot::Empty) {
+                self.start(slot, history);
+            }
+        }
+    }
+
+    /// Checks that no process has exited on its own.
+    pub(crate) fn expect_running(&mut self, history: &TestHistory) {
+        self.tick(history);
+    }
+
+    /// Stops all processes gracefully.
+    pub(crate) fn stop(&mut self, history: &TestHistory) {
+        for slot in 0..SLOTS {
+            self.request_stop(slot);
+        }
+        eventually(TIMEOUT, || {
+            self.tick(history);
+            self.slots.iter().all(|slot| matches!(slot, Slot::Empty)).then_some(())
+        })
+        .unwrap_or_else(|| panic!("a process does not stop: {}", self.logs()));
+    }
+
+    fn next_fault(&self, injector: &mut Injector<'_>) -> u64 {
+        injector.now() + injector.millis(PAUSE).as_micros() as u64
+    }
+
+    /// Resumes processes that are suspended for long enough, and checks which have exited.
+    fn tick(&mut self, history: &TestHistory) {
+        let now = history.recorder.now();
+        for slot in 0..SLOTS {
+            match &mut self.slots[slot] {
+                Slot::Suspended(_, until) if *until <= now => self.resume(slot, history),
+                Slot::Running(worker) => {
+                    let status = worker.exited();
+                    assert_eq!(status, None, "{} has exited: {}", worker.name(), worker.log());
+                }
+                Slot::Stopping(worker) => {
+                    if let Some(status) = worker.exited() {
+                        let (name, log) = (worker.name(), worker.log());
+                        assert!(status.success(), "{name} has stopped with {status}: {log}");
+                        self.slots[slot] = Slot::Empty;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn inject(&mut self, history: &TestHistory, injector: &mut Injector<'_>) {
+        let slot = injector.rng.usize(..SLOTS);
+        let action = injector.rng.u8(..10);
+        match (&self.slots[slot], action) {
+            (Slot::Empty, _) => {
+                injector.faults.count("process started");
+                self.start(slot, history);
+            }
+            (Slot::Running(_), 0..4) => {
+                injector.faults.count("process suspended");
+                let until = injector.now() + injector.millis(SUSPENSION).as_micros() as u64;
+                if let Slot::Running(mut worker) = self.take(slot) {
+                    worker.pause(history);
+                    self.slots[slot] = Slot::Suspended(worker, until);
+                }
+            }
+            (Slot::Running(_), 4..6) => {
+                injector.faults.count("process stopped");
+                self.request_stop(slot);
+            }
+            // Most processes are replaced at once.
+            _ => {
+                injector.faults.count("process killed");
+                if let Slot::Running(worker) | Slot::Suspended(worker, _) | Slot::Stopping(worker) =
+                    self.take(slot)
+                {
+                    worker.kill(history);
+                }
+                if action != 9 {
+                    self.start(slot, history);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, slot: usize) -> Slot {
+        std::mem::replace(&mut self.slots[slot], Slot::Empty)
+    }
+
+    fn resume(&mut self, slot: usize, history: &TestHistory) {
+        match self.take(slot) {
+            Slot::Suspended(mut worker, _) => {
+                worker.resume(history);
+                self.slots[slot] = Slot::Running(worker);
+            }
+            other => self.slots[slot] = other,
+        }
+    }
+
+    fn request_stop(&mut self, slot: usize) {
+        match self.take(slot) {
+            Slot::Running(worker) => {
+                let pid = Pid::from_raw(worker.process().pid() as i32).unwrap();
+                kill_process(pid, Signal::TERM).unwrap();
+                self.slots[slot] = Slot::Stopping(worker);
+            }
+            other => self.slots[slot] = other,
+        }
+    }
+
+    fn start(&mut self, slot: usize, history: &TestHistory) {
+        let Self { kind, bootstrap, store, started, .. } = self;
+        *started += 1;
+        let (topic, folder) = (kind.topic(), history.folder());
+        let mut command = Command::new(match kind.program {
+            Program::Worker => env!("CARGO_BIN_EXE_worker"),
+            Program::Booker => env!("CARGO_BIN_EXE_booker"),
+            Program::Biller => env!("CARGO_BIN_EXE_biller"),
+        });
+        command.args([&*bootstrap, &*topic, &*topic]);
+        match kind.program {
+            Program::Worker | Program::Booker => command.arg(&*store),
+            Program::Biller => {
+                command.args([&kind.invoices(), &format!("{topic}-{slot}"), &*store])
+            }
+        };
+        command.arg(folder).args(kind.options);
+        if kind.program == Program::Worker {
+            let order = format!("{:?}", kind.order).to_lowercase();
+            command.arg(format!("order={order}"));
+            command.arg(format!("dead_letters={}", kind.dead_letters()));
+        }
+        if kind.has_retries {
+            command.arg(format!("retries={}", kind.retries()));
+        }
+        let name = format!("{}-{started}", kind.name);
+        command.arg(format!("lock_ms={}", LOCK_TTL.as_millis())).arg(format!("process={name}"));
+        self.slots[slot] = Slot::Running(Worker::start_named(&command, history, name));
+    }
+
+    fn logs(&self) -> String {
+        let stopping = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Stopping(worker) => Some(format!("{}: {}", worker.name(), worker.log())),
+            _ => None,
+        });
+        stopping.collect()
+    }
+}

@@ -1,0 +1,242 @@
+//! A consumer group with its topic, its store and its history.
+
+use campanile_test::KafkaServer;
+use campanile_test::history::{Cause, HistoryRecorder, Order, Transactions};
+use rdkafka::ClientConfig;
+
+use crate::history::TestHistory;
+use crate::processes::Processes;
+use crate::stores::{Cluster, Postgres, Redis, Sentinel, Store};
+use crate::{LOCK_TTL, PARTITIONS, TIMEOUT, entries, group, invoices, letters};
+
+/// The program of the group's processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Processes payments, of which some fail.
+    Worker,
+    /// Books in the transactional inbox.
+    Booker,
+    /// Produces invoices in transactions of the broker.
+    Biller,
+}
+
+/// What distinguishes a group from the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) program: Program,
+    pub(crate) order: Order,
+    /// Options of the processes.
+    pub(crate) options: &'static [&'static str],
+    pub(crate) has_retries: bool,
+}
+
+/// The group soon notices a dead member. For the newer protocol, the broker sets that.
+const CLASSIC: &[&str] = &["session.timeout.ms=5000", "heartbeat.interval.ms=500"];
+const NEWER: &[&str] = &["group.protocol=consumer"];
+
+/// Why keys may run again; the judge decides whether the faults that were recorded explain it.
+const CAUSES: &[Cause] = &[
+    Cause::Failed,
+    Cause::RolledBack,
+    Cause::KilledAfterEffect,
+    Cause::KilledBeforeEffect,
+    Cause::Dropped,
+    Cause::DroppedAfterSuccess,
+    Cause::Suspended,
+    Cause::StoreUnavailable,
+    Cause::NetworkCut,
+    Cause::ClockStepped,
+    Cause::StoreLostWrites,
+];
+
+pub(crate) struct Scenario {
+    pub(crate) kind: Kind,
+    pub(crate) history: TestHistory,
+    pub(crate) store: Box<dyn Store>,
+    pub(crate) processes: Processes,
+    pub(crate) keys: usize,
+}
+
+impl Scenario {
+    /// Starts the stores of all groups, and creates their topics.
+    pub(crate) fn start_all(kafka: &KafkaServer) -> Vec<Self> {
+        use Program::{Biller, Booker, Worker};
+        let kind = |name, program, order, options| {
+            let has_retries = order == Order::None;
+            Kind { name, program, order, options, has_retries }
+        };
+        let ledger = "CREATE TABLE ledger (id text NOT NULL, account int NOT NULL, \
+             cents bigint NOT NULL, process text NOT NULL, run bigint NOT NULL); \
+             CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL); \
+             INSERT INTO account SELECT n, 0 FROM generate_series(0, 999) n";
+        vec![
+            Self::new(
+                kind("by-partition", Worker, Order::Partition, CLASSIC),
+                kafka,
+                Box::new(Redis::start()),
+            ),
+            Self::new(
+                kind("by-key", Worker, Order::Key, NEWER),
+                kafka,
+                Box::new(Sentinel::start()),
+            ),
+            Self::new(
+                kind("unordered", Worker, Order::None, NEWER),
+                kafka,
+                Box::new(Cluster::start(Worker.namespace())),
+            ),
+            Self::new(
+                kind("postgres", Worker, Order::Key, CLASSIC),
+                kafka,
+                Box::new(Postgres::start_with_clock()),
+            ),
+            Self::new(
+                kind("inbox", Booker, Order::Partition, NEWER),
+                kafka,
+                Box::new(Postgres::start_with_tables(ledger)),
+            ),
+            Self::new(
+                kind("transactions", Biller, Order::Key, CLASSIC),
+                kafka,
+                Box::new(Redis::start_with_clock()),
+            ),
+        ]
+    }
+
+    fn new(kind: Kind, kafka: &KafkaServer, store: Box<dyn Store>) -> Self {
+        let create = |topic: String, config: &[(&str, &str)]| {
+            kafka.create_topic(&topic, PARTITIONS, config).unwrap();
+        };
+        create(kind.topic(), &[]);
+        match kind.program {
+            // A letter has the timestamp of its record, and the judge needs that of the letter.
+            Program::Worker => {
+                create(kind.dead_letters(), &[("message.timestamp.type", "LogAppendTime")]);
+            }
+            Program::Biller => create(kind.invoices(), &[]),
+            Program::Booker => {}
+        }
+        if kind.has_retries {
+            create(kind.retries(), &[]);
+        }
+        let transactions = match kind.program {
+            Program::Worker => None,
+            Program::Booker => Some(Transactions::Store),
+            Program::Biller => Some(Transactions::Broker),
+        };
+        let history = TestHistory::with_transactions(kind.order, LOCK_TTL, transactions);
+        let processes = Processes::new(kind, kafka.bootstrap(), store.url());
+        Self { kind, history, store, processes, keys: 0 }
+    }
+
+    pub(crate) fn recorder(&self) -> HistoryRecorder {
+        self.history.recorder.clone()
+    }
+
+    /// Waits until the group has committed everything.
+    pub(crate) fn wait_until_committed(&mut self, kafka: &KafkaServer) {
+        let Self { kind, processes, history, .. } = self;
+        let config = config(kind, kafka);
+        processes.expect_running(history);
+        group::wait_until_committed(&config, &kind.topic(), PARTITIONS, TIMEOUT);
+        // A copy may be copied once more.
+        let mut copies = None;
+        while kind.has_retries {
+            group::wait_until_committed(&config, &kind.retries(), PARTITIONS, TIMEOUT);
+            let now = letters::count(kafka, &kind.retries());
+            if copies.replace(now) == Some(now) {
+                break;
+            }
+        }
+    }
+
+    /// Records what the servers have at the end, judges the history, and prints the line of the storm.
+    pub(crate) fn finish(&mut self, kafka: &KafkaServer, seed: u64) {
+        let Self { kind, history, store, keys, .. } = self;
+        let recorder = &history.recorder;
+        let (topic, mut letters) = (kind.topic(), 0);
+        match kind.program {
+            Program::Worker => {
+                recorder.record_commits(&config(kind, kafka), &topic).unwrap();
+                letters = letters::record(kafka, kind, history);
+            }
+            Program::Biller => {
+                let invoices = invoices::read(kafka, &kind.invoices(), "read_committed");
+                invoices::record(history, kafka, &topic, &invoices);
+            }
+            Program::Booker => {
+                recorder.record_commits(&config(kind, kafka), &topic).unwrap();
+                for row in store.query("SELECT process, run FROM ledger").lines() {
+                    let (process, run) = row.split_once('|').unwrap();
+                    recorder.visible(process, run.parse().unwrap());
+                }
+            }
+        }
+        let (entries, at) =
+            (entries::read(&store.direct_url(), kind.program.namespace()), recorder.now());
+        for key in (0..*keys).map(key) {
+            recorder.entry(at, &key, entries.get(&key));
+        }
+        let mut report = history.judge(CAUSES);
+        if kind.program == Program::Booker {
+            let sum = store.query("SELECT sum(cents) FROM ledger");
+            let expected = (0..*keys).map(cents).sum::<usize>().to_string();
+            report.expect(sum == expected, || format!("the sum: expected {expected}, got {sum}"));
+            let balances = store.query("SELECT sum(balance) FROM account");
+            report.expect(balances == sum, || format!("the balances are {balances} of {sum}"));
+        }
+        let stall = history.progress().longest_stall();
+        report.finish(
+            &format!("everything, {}", kind.name),
+            format_args!(
+                "{} processes, {letters} dead letters and copies, the longest stall {stall:?}; seed {seed}",
+                self.processes.started(),
+            ),
+        );
+    }
+}
+
+impl Kind {
+    /// The topic of payments, which is also the name of the group.
+    pub(crate) fn topic(&self) -> String {
+        self.name.to_owned()
+    }
+
+    pub(crate) fn dead_letters(&self) -> String {
+        format!("{}.dead", self.name)
+    }
+
+    pub(crate) fn retries(&self) -> String {
+        format!("{}.retries", self.name)
+    }
+
+    pub(crate) fn invoices(&self) -> String {
+        format!("{}.invoices", self.name)
+    }
+}
+
+impl Program {
+    /// The namespace of its keys.
+    pub(crate) fn namespace(self) -> &'static str {
+        match self {
+            Self::Worker => "payments",
+            Self::Booker => "ledger",
+            Self::Biller => "bills",
+        }
+    }
+}
+
+/// The key of a payment with this number.
+pub(crate) fn key(number: usize) -> String {
+    format!("p-{number}")
+}
+
+/// Each booking has a different amount.
+pub(crate) fn cents(number: usize) -> usize {
+    number + 1
+}
+
+fn config(kind: &Kind, kafka: &KafkaServer) -> ClientConfig {
+    kafka.consumer_config(&kind.topic())
+}

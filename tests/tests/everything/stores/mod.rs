@@ -1,0 +1,49 @@
+//! The stores of the groups, and their faults.
+
+mod clock;
+mod cluster;
+mod network;
+mod postgres;
+mod redis;
+mod sentinel;
+
+use std::time::Duration;
+
+pub(crate) use self::cluster::Cluster;
+pub(crate) use self::postgres::Postgres;
+pub(crate) use self::redis::Redis;
+pub(crate) use self::sentinel::Sentinel;
+use crate::faults::Injector;
+
+/// How long a fault of a store has an effect after its end: a call or a connection attempt that it has
+/// left without an answer ends after the command timeout, and the next one reconnects.
+const RECONNECT: Duration = Duration::from_secs(1);
+
+/// The pauses between two faults of a store, in milliseconds.
+const PAUSE: std::ops::Range<u64> = 4_000..16_000;
+
+/// A store whose server the campaign can break.
+pub(crate) trait Store: Send {
+    /// The URL for consumers.
+    fn url(&self) -> String;
+
+    /// The URL for the test, without the faults of the network.
+    fn direct_url(&self) -> String {
+        self.url()
+    }
+
+    /// Runs SQL, in Postgres.
+    fn query(&self, sql: &str) -> String {
+        unreachable!("the store is not Postgres: {sql}")
+    }
+
+    /// Injects a random fault, and repairs the store.
+    fn inject(&mut self, injector: &mut Injector<'_>);
+}
+
+/// Breaks the store again and again until the campaign is over.
+pub(crate) fn inject_faults(store: &mut dyn Store, mut injector: Injector<'_>) {
+    while injector.pause(PAUSE) {
+        store.inject(&mut injector);
+    }
+}
