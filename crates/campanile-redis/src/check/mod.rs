@@ -58,11 +58,29 @@ pub(crate) async fn check_when_up(
                     );
                     has_logged = true;
                 }
-                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+            // The next attempt finds its successor.
+            Err(error) if was_replaced(topology, &error) && deadline.allows(RETRY_INTERVAL) => {
+                if !has_logged {
+                    let error = &error as &dyn std::error::Error;
+                    let limit = deadline.limit;
+                    tracing::warn!(error, ?limit, "a Redis primary was just replaced; retrying");
+                    has_logged = true;
+                }
             }
             checked => return checked,
         }
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
+}
+
+/// Checks whether a server was refused only because it is a replica, although the cluster or the
+/// sentinels have just named it: another server has taken over, and they did not know yet. The address of
+/// a single server is a setting, which no attempt corrects.
+fn was_replaced(topology: &Topology, error: &ConnectError) -> bool {
+    let ConnectError::Unsafe { findings, .. } = error else { return false };
+    !matches!(topology, Topology::Standalone(_))
+        && findings.iter().all(|finding| finding.kind() == FindingKind::Replica)
 }
 
 /// Inspects all servers. An unavailable master of a cluster is skipped if another one is available,

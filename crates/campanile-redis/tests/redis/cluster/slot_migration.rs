@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use campanile_core::{ExpireOutcome, Reply};
 use campanile_idempotency::{ExpireStore, Found, InspectStore, Store};
-use campanile_redis::RedisStore;
-use campanile_test::{RedisCluster, eventually};
+use campanile_redis::{RedisConfig, RedisStore};
+use campanile_test::{Proxy, RedisCluster, eventually};
 
 use super::{keys_of, long_timeout, owner, slot, start_cluster};
 use crate::support::{
@@ -157,4 +157,29 @@ async fn promoted_replica_is_found() {
     assert_eq!(owner(&cluster, &killed), 4);
     let reply = apply_with_retry(&store, &killed, acquire(2)).await;
     assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_during_takeover_waits_for_the_new_master() {
+    let cluster = RedisCluster::builder().replicas(1).start().unwrap();
+    let proxy = Proxy::to(cluster.node(0).addr()).unwrap();
+    let port = proxy.addr().port().to_string();
+    cluster.node(0).cli(&["CONFIG", "SET", "cluster-announce-port", &port]).unwrap();
+    let reports = |args: &[&str], text: &str| {
+        let report = cluster.node(1).cli(args).unwrap();
+        report.contains(text).then_some(())
+    };
+    eventually(MAX_WAIT, || reports(&["CLUSTER", "SLOTS"], &port)).unwrap();
+    cluster.node(1).cli(&["CONFIG", "RESETSTAT"]).unwrap();
+    // The store is still connecting to the old master when another node takes over.
+    proxy.delay(MAX_WAIT);
+    let config = RedisConfig::cluster([cluster.node(1).url()]).with_connect_timeout(MAX_WAIT);
+    let connecting = tokio::spawn(async { RedisStore::connect(config).await.map(drop) });
+    eventually(MAX_WAIT, || reports(&["INFO", "commandstats"], "cluster|slots:calls=1")).unwrap();
+    // Without the old master's consent, because the replica reaches it through the proxy, too.
+    cluster.node(3).cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]).unwrap();
+    let is_replica = || cluster.node(0).cli(&["ROLE"]).unwrap().starts_with("slave");
+    eventually(MAX_WAIT, || is_replica().then_some(())).unwrap();
+    proxy.heal().unwrap();
+    connecting.await.unwrap().unwrap();
 }
