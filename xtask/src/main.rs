@@ -75,10 +75,10 @@ cargo xtask <command>
             120 (full) or N. The inputs that reach new code are kept in target/fuzz/corpus for the next
             run; with --keep, the smallest of them become the corpus in the tree. An input that fails is
             written beside the corpus, into `crashes`, and repeated by the tests.
-  soak [redis|postgres|driver|fuzz]
+  soak [redis|postgres|driver|everything|fuzz]
             runs the long variants of the tests, in release mode, and the fuzz targets: all, or those of
             Redis and its storms, or those of the Postgres store, or the storms of the consumer driver, or
-            the fuzz targets. The last line counts the storms, their records, the keys that ran twice and
+            all faults at once, or the fuzz targets. The last line counts the storms, their records, the keys that ran twice and
             the violations, and the executions, hours and crashes of the fuzz targets. A test binary
             that runs for 12 hours is killed and fails. Environment variables set the lengths, with the
             defaults in parentheses: CAMPANILE_FUZZ_SECONDS for each target (3600),
@@ -87,8 +87,10 @@ cargo xtask <command>
             CAMPANILE_DURABILITY_ROUNDS (20), CAMPANILE_STORM_RECORDS (20000), _ROUNDS (3) and
             _BACKLOG_MIB (1024), CAMPANILE_INBOX_RECORDS (20000), _KILLS (30) and _TERMINATIONS (10),
             and for the driver CAMPANILE_REBALANCE_RECORDS (200000), _MEMBERS (8), _PAUSE_MS (4000),
-            _KILLS (50), _STOPS (10), _OUTAGES (10), _SHUTDOWNS (300) and _BACKLOG_MIB (2048), and
-            CAMPANILE_TRANSACTION_RECORDS (at least 200000) and _KILLS (100).
+            _KILLS (50), _STOPS (10), _OUTAGES (10), _SHUTDOWNS (300) and _BACKLOG_MIB (2048),
+            CAMPANILE_TRANSACTION_RECORDS (at least 200000) and _KILLS (100), and for all faults at once
+            CAMPANILE_EVERYTHING_RECORDS (at least 1000000), _FAULTS (at least 1000) and _RATE (700
+            records per second).
 
 Environment: CAMPANILE_CACHE sets the cache folder (default: ~/.cache/campanile);
 CAMPANILE_KAFKA_LIBS and CAMPANILE_DYNAMODB_LIBS name folders with the jars of Kafka and of
@@ -121,6 +123,7 @@ fn main() -> ExitCode {
         (Some("soak"), false) if rest == ["redis"] => soak::REDIS.run(&progress),
         (Some("soak"), false) if rest == ["postgres"] => soak::POSTGRES.run(&progress),
         (Some("soak"), false) if rest == ["driver"] => soak::DRIVER.run(&progress),
+        (Some("soak"), false) if rest == ["everything"] => soak::EVERYTHING.run(&progress),
         (Some("help" | "--help" | "-h"), true) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

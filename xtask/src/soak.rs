@@ -68,6 +68,10 @@ pub(crate) const DRIVER: Soak = Soak {
     has_storms: true,
 };
 
+/// All faults at once, in all stores, processes and the broker.
+pub(crate) const EVERYTHING: Soak =
+    Soak { packages: &["campanile-tests"], tests: &["everything"], serial: true, has_storms: true };
+
 /// The time limit of one test binary: several times the duration of the longest with these lengths.
 const BINARY_TIMEOUT: Duration = Duration::from_secs(12 * 60 * 60);
 
@@ -99,6 +103,9 @@ const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_INBOX_TERMINATIONS", "10"),
     ("CAMPANILE_CHARGE_PAYMENTS", "2000"),
     ("CAMPANILE_CHARGE_KILLS", "500"),
+    ("CAMPANILE_EVERYTHING_RECORDS", "1000000"),
+    ("CAMPANILE_EVERYTHING_FAULTS", "1000"),
+    ("CAMPANILE_EVERYTHING_RATE", "700"),
     ("CAMPANILE_REDRIVE_LETTERS", "20000"),
     ("CAMPANILE_REDRIVE_KILLS", "200"),
 ];

@@ -45,7 +45,9 @@ pub(crate) fn run(
                 keys = keys.max(number + 1);
                 let any = is_repeat && rng.bool();
                 let account = if any { rng.usize(..ACCOUNTS) } else { number % ACCOUNTS };
-                payment(kind, number, account, rng.u64(1..6))
+                // One payment in a hundred takes so long that faults hit it, and its lock is renewed.
+                let work_ms = if rng.u8(..100) == 0 { rng.u64(500..5_000) } else { rng.u64(1..8) };
+                payment(kind, number, account, work_ms)
             })
             .collect();
         produce(recorder, producer, &kind.topic(), payments);

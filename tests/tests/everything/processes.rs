@@ -109,8 +109,10 @@ impl Processes {
             match &mut self.slots[slot] {
                 Slot::Suspended(_, until) if *until <= now => self.resume(slot, history),
                 Slot::Running(worker) => {
-                    let status = worker.exited();
-                    assert_eq!(status, None, "{} has exited: {}", worker.name(), worker.log());
+                    if let Some(status) = worker.exited() {
+                        let (name, log) = (worker.name(), worker.log());
+                        panic!("{name} has exited on its own with {status}: {log}");
+                    }
                 }
                 Slot::Stopping(worker) => {
                     if let Some(status) = worker.exited() {

@@ -155,6 +155,7 @@ impl Scenario {
     pub(crate) fn finish(&mut self, kafka: &KafkaServer, seed: u64) {
         let Self { kind, history, store, keys, .. } = self;
         let recorder = &history.recorder;
+        store.record_takeovers(recorder);
         let (topic, mut letters) = (kind.topic(), 0);
         match kind.program {
             Program::Worker => {

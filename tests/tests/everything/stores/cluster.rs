@@ -1,15 +1,19 @@
 //! A cluster of masters with replicas. A takeover loses what the replica had not received.
 
 use std::collections::BTreeSet;
+use std::thread;
 
-use campanile_test::history::FaultKind;
+use campanile_test::history::{FaultKind, HistoryRecorder};
 use campanile_test::{RedisCluster, eventually};
 
 use super::redis::flush_scripts;
-use super::sentinel::MAX_REPLICA_LAG;
+use super::takeovers::{self, Takeovers};
 use super::{RECONNECT, Store};
 use crate::TIMEOUT;
 use crate::faults::Injector;
+
+/// So long that a busy machine hardly ever looks like a failure, in milliseconds.
+const NODE_TIMEOUT: &str = "2000";
 
 /// Number of buckets of a namespace.
 const BUCKETS: u16 = 16;
@@ -18,6 +22,7 @@ pub(crate) struct Cluster {
     redis: RedisCluster,
     /// The slots of the namespace's buckets.
     slots: Vec<u16>,
+    takeovers: Takeovers,
 }
 
 impl Cluster {
@@ -25,7 +30,10 @@ impl Cluster {
         let redis = RedisCluster::builder().replicas(1).start().unwrap();
         let slot = |bucket| redis.slot_of(&format!("{{{namespace}:{bucket:02x}}}")).unwrap();
         let slots = (0..BUCKETS).map(slot).collect();
-        Self { redis, slots }
+        (0..redis.len()).for_each(|node| set_timeout(&redis, node));
+        let mut takeovers = Takeovers::default();
+        takeovers.set(0, epoch(&redis));
+        Self { redis, slots, takeovers }
     }
 
     /// Breaks the master of a slot until its replica has taken over.
@@ -39,8 +47,7 @@ impl Cluster {
         let slot = self.random_slot(injector);
         let redis = &mut self.redis;
         let master = redis.owner_of(slot).unwrap();
-        let from = injector.now().saturating_sub(MAX_REPLICA_LAG.as_micros() as u64);
-        injector.inject(name, &FaultKind::StoreUnavailable, RECONNECT, |_| {
+        takeovers::inject(name, injector, |_| {
             fault(redis, master);
             let taken_over = || redis.owner_of(slot).filter(|owner| *owner != master);
             eventually(TIMEOUT, taken_over).expect("the replica takes over");
@@ -49,7 +56,6 @@ impl Cluster {
             eventually(TIMEOUT, || is_synchronized(redis, master).then_some(()))
                 .expect("the old master becomes a replica");
         });
-        injector.record(from, RECONNECT, &FaultKind::StoreLostWrites);
     }
 
     fn random_slot(&self, injector: &mut Injector<'_>) -> u16 {
@@ -71,21 +77,36 @@ impl Store for Cluster {
         format!("redis+cluster://{}", hosts.join(","))
     }
 
+    fn record_takeovers(&mut self, recorder: &HistoryRecorder) {
+        let asked = recorder.now();
+        self.takeovers.record(recorder, asked, epoch(&self.redis));
+    }
+
     fn inject(&mut self, injector: &mut Injector<'_>) {
+        self.inject_any(injector);
+        self.takeovers.set(injector.now(), epoch(&self.redis));
+    }
+}
+
+impl Cluster {
+    fn inject_any(&mut self, injector: &mut Injector<'_>) {
         let hang = injector.millis(100..3_000);
         match injector.rng.u8(..6) {
             0 => self.take_over(
                 "master killed",
                 injector,
                 |redis, master| redis.kill(master).unwrap(),
-                |redis, master| redis.restart(master).unwrap(),
+                |redis, master| {
+                    redis.restart(master).unwrap();
+                    set_timeout(redis, master);
+                },
             ),
             1 => self.take_over(
                 "master suspended",
                 injector,
                 |redis, master| redis.pause(master).unwrap(),
                 |redis, master| {
-                    std::thread::sleep(hang);
+                    thread::sleep(hang);
                     redis.resume(master).unwrap();
                 },
             ),
@@ -125,4 +146,19 @@ impl Store for Cluster {
 fn is_synchronized(redis: &RedisCluster, node: usize) -> bool {
     let role = redis.node(node).cli(&["ROLE"]);
     role.is_ok_and(|role| role.starts_with("slave") && role.lines().nth(3) == Some("connected"))
+}
+
+/// A restarted node has the test kit's timeout again.
+fn set_timeout(redis: &RedisCluster, node: usize) {
+    redis.node(node).cli(&["CONFIG", "SET", "cluster-node-timeout", NODE_TIMEOUT]).unwrap();
+}
+
+/// The latest epoch that a node knows, which each takeover increases.
+fn epoch(redis: &RedisCluster) -> u64 {
+    let epoch = |node: usize| {
+        let info = redis.node(node).cli(&["CLUSTER", "INFO"]).ok()?;
+        let line = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    eventually(TIMEOUT, || (0..redis.len()).filter_map(epoch).max()).expect("a node answers")
 }

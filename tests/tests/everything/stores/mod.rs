@@ -6,8 +6,11 @@ mod network;
 mod postgres;
 mod redis;
 mod sentinel;
+mod takeovers;
 
 use std::time::Duration;
+
+use campanile_test::history::HistoryRecorder;
 
 pub(crate) use self::cluster::Cluster;
 pub(crate) use self::postgres::Postgres;
@@ -37,6 +40,10 @@ pub(crate) trait Store: Send {
         unreachable!("the store is not Postgres: {sql}")
     }
 
+    /// Records what has happened without the campaign: a busy machine can look like a failure to the
+    /// other servers of a store.
+    fn record_takeovers(&mut self, _recorder: &HistoryRecorder) {}
+
     /// Injects a random fault, and repairs the store.
     fn inject(&mut self, injector: &mut Injector<'_>);
 }
@@ -44,6 +51,7 @@ pub(crate) trait Store: Send {
 /// Breaks the store again and again until the campaign is over.
 pub(crate) fn inject_faults(store: &mut dyn Store, mut injector: Injector<'_>) {
     while injector.pause(PAUSE) {
+        store.record_takeovers(&injector.recorders[0]);
         store.inject(&mut injector);
     }
 }

@@ -1,48 +1,54 @@
 //! A primary with a replica and sentinels. A failover loses what the replica had not received.
 
+use std::thread;
 use std::time::Duration;
 
-use campanile_test::history::FaultKind;
+use campanile_test::history::HistoryRecorder;
 use campanile_test::{RedisSentinel, eventually};
 
+use super::Store;
 use super::redis::flush_scripts;
-use super::{RECONNECT, Store};
+use super::takeovers::{self, Takeovers};
 use crate::TIMEOUT;
 use crate::faults::Injector;
 
-/// How far behind a replica may be, on a busy machine.
-pub(super) const MAX_REPLICA_LAG: Duration = Duration::from_secs(1);
+/// So long that a busy machine hardly ever looks like a failure.
+const DOWN_AFTER: Duration = Duration::from_secs(2);
 
 pub(crate) struct Sentinel {
     redis: RedisSentinel,
-    primary: usize,
+    takeovers: Takeovers,
 }
 
 impl Sentinel {
     pub(crate) fn start() -> Self {
-        Self { redis: RedisSentinel::start().unwrap(), primary: 0 }
+        let redis = RedisSentinel::builder().down_after(DOWN_AFTER).start().unwrap();
+        let mut takeovers = Takeovers::default();
+        takeovers.set(0, epoch(&redis));
+        Self { redis, takeovers }
     }
 
-    /// Fails over from the primary.
+    /// Makes the replica take over from the primary.
     fn fail_over(
         &mut self,
         name: &'static str,
         injector: &mut Injector<'_>,
-        fault: impl FnOnce(&mut RedisSentinel, usize) -> usize,
+        fault: impl FnOnce(&mut RedisSentinel, usize),
     ) {
-        let (redis, old) = (&mut self.redis, self.primary);
-        let from = injector.now().saturating_sub(MAX_REPLICA_LAG.as_micros() as u64);
-        injector.inject(name, &FaultKind::StoreUnavailable, RECONNECT, |_| {
-            self.primary = fault(redis, old);
+        let redis = &mut self.redis;
+        let old = primary(redis);
+        takeovers::inject(name, injector, |_| {
+            fault(redis, old);
             // The old primary accepts writes until then, and loses them. A further failover needs the
             // replica.
             let is_replica = || {
                 let role = redis.server(old).cli(&["ROLE"]).ok()?;
-                (role.starts_with("slave") && role.contains("connected")).then_some(())
+                let is_linked = role.lines().nth(3) == Some("connected");
+                (role.starts_with("slave") && is_linked).then_some(())
             };
             eventually(TIMEOUT, is_replica).expect("the old primary becomes a replica");
         });
-        injector.record(from, RECONNECT, &FaultKind::StoreLostWrites);
+        self.takeovers.set(injector.now(), epoch(redis));
     }
 }
 
@@ -53,26 +59,43 @@ impl Store for Sentinel {
         format!("redis+sentinel://{}/{}", hosts.join(","), self.redis.name())
     }
 
+    fn record_takeovers(&mut self, recorder: &HistoryRecorder) {
+        let asked = recorder.now();
+        self.takeovers.record(recorder, asked, epoch(&self.redis));
+    }
+
     fn inject(&mut self, injector: &mut Injector<'_>) {
         let hang = injector.millis(100..3_000);
         match injector.rng.u8(..5) {
             0 => self.fail_over("primary killed", injector, |redis, old| {
                 redis.kill(old).unwrap();
-                let primary = redis.until_other_primary(old).unwrap();
+                redis.until_other_primary(old).unwrap();
                 redis.restart(old).unwrap();
-                primary
             }),
             1 => self.fail_over("primary suspended", injector, |redis, old| {
                 redis.pause(old).unwrap();
-                let primary = redis.until_other_primary(old).unwrap();
-                std::thread::sleep(hang);
+                redis.until_other_primary(old).unwrap();
+                thread::sleep(hang);
                 redis.resume(old).unwrap();
-                primary
             }),
             2 => self.fail_over("failed over by command", injector, |redis, _| {
-                redis.failover().unwrap()
+                redis.failover().unwrap();
             }),
-            _ => flush_scripts(self.redis.server(self.primary), injector),
+            _ => flush_scripts(self.redis.server(primary(&self.redis)), injector),
         }
     }
+}
+
+fn primary(redis: &RedisSentinel) -> usize {
+    eventually(TIMEOUT, || redis.primary()).expect("the sentinels agree on a primary")
+}
+
+/// The epoch of the last failover, of which the sentinels that started it know first.
+fn epoch(redis: &RedisSentinel) -> u64 {
+    let epoch = |sentinel: usize| {
+        let state = redis.sentinel(sentinel).cli(&["SENTINEL", "MASTER", redis.name()]).ok()?;
+        let value = state.lines().skip_while(|line| *line != "config-epoch").nth(1)?;
+        value.parse::<u64>().ok()
+    };
+    eventually(TIMEOUT, || (0..3).filter_map(epoch).max()).expect("a sentinel answers")
 }
