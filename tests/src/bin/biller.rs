@@ -1,7 +1,8 @@
 //! A consumer process for tests that kill and stop it: bills records that carry a key as payload, in
 //! transactions. Arguments: brokers, group, topic, invoice topic, transactional id, Redis URL or
-//! `none`, folder of the history, then options: `interval_ms=20`, `lock_ms=2000`, `process=NAME`, and
-//! settings of librdkafka such as `session.timeout.ms=3000`.
+//! `none`, folder of the history, then options: `interval_ms=20`, `lock_ms=2000`,
+//! `slow_ms=0` for one record in 64, `process=NAME`, and settings of librdkafka such as
+//! `session.timeout.ms=3000`.
 //!
 //! An invoice has the record's key, and its payload is `KEY PARTITION@OFFSET`: the record's payload
 //! and its position. With a Redis there is an invoice per key, without one an invoice per record. The
@@ -34,6 +35,7 @@ async fn main() -> Result<(), BoxError> {
     let mut process = format!("biller-{}", std::process::id());
     // Expires soon after this process is killed.
     let mut lock = Duration::from_secs(2);
+    let mut slow = Duration::ZERO;
     let mut config = ConsumerConfig::new(brokers, group);
     let mut transactions = Transactions::new(id);
     for option in options {
@@ -42,6 +44,7 @@ async fn main() -> Result<(), BoxError> {
                 transactions = transactions.with_interval(Duration::from_millis(value.parse()?));
             }
             ("lock_ms", value) => lock = Duration::from_millis(value.parse()?),
+            ("slow_ms", value) => slow = Duration::from_millis(value.parse()?),
             ("process", value) => process = value.into(),
             (name, value) => config = config.set(name, value),
         }
@@ -51,7 +54,7 @@ async fn main() -> Result<(), BoxError> {
         .subscribe([topic])
         .with_start_timeout(START_TIMEOUT)
         .with_order(ProcessingOrder::by_key());
-    let bill = move |request: Request| bill(request, invoices.clone());
+    let bill = move |request: Request| bill(request, invoices.clone(), slow);
     let serve = if redis == "none" {
         let service = ServiceBuilder::new()
             // Records the answers.
@@ -86,13 +89,16 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-async fn bill(request: Request, invoices: String) -> Result<Outputs, BoxError> {
+async fn bill(request: Request, invoices: String, slow: Duration) -> Result<Outputs, BoxError> {
     let record = request.record();
     let account = record.key().ok_or("record without a key")?.clone();
     let id = std::str::from_utf8(record.payload().ok_or("record without a payload")?)?;
     // Some records take longer, so that records finish out of order.
     if record.offset() % 16 == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    if record.offset() % 64 == 0 {
+        tokio::time::sleep(slow).await;
     }
     let text = format!("{id} {}@{}", record.partition(), record.offset());
     Ok(Outputs::of(record).with(Output::to(invoices).key(account).payload(text)))

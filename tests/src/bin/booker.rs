@@ -1,7 +1,8 @@
 //! A consumer process for tests that kill it: books records of the form
 //! `{"id":"b-1","account":3,"cents":5}` in a Postgres ledger, using the transactional inbox.
 //! Arguments: brokers, group, topic, Postgres URL, folder of the history, then options: `lock_ms=2000`,
-//! `process=NAME`, and settings of librdkafka such as `session.timeout.ms=3000`.
+//! `slow_ms=0` for one booking in 64, `process=NAME`, and settings of librdkafka such as
+//! `session.timeout.ms=3000`.
 //!
 //! A booking consists of two writes: a row of the ledger, which names its run and which no constraint
 //! protects against duplicates, and the balance of its account. The process is called `booker-PID` in
@@ -39,10 +40,12 @@ async fn main() -> Result<(), BoxError> {
     let mut process = format!("booker-{}", std::process::id());
     // Expires soon after this process is killed.
     let mut lock = Duration::from_secs(2);
+    let mut slow = Duration::ZERO;
     let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
     for option in options {
         match option.split_once('=').ok_or("options have the form NAME=VALUE")? {
             ("lock_ms", value) => lock = Duration::from_millis(value.parse()?),
+            ("slow_ms", value) => slow = Duration::from_millis(value.parse()?),
             ("process", value) => process = value.into(),
             (name, value) => config = config.set(name, value),
         }
@@ -67,7 +70,7 @@ async fn main() -> Result<(), BoxError> {
         .layer(inbox.layer(bookings)?)
         // Records the runs, each in a transaction of its own.
         .layer(history.runs())
-        .service_fn(move |request| book(request, process.clone(), runs.clone()));
+        .service_fn(move |request| book(request, process.clone(), runs.clone(), slow));
     let summary: Summary = Consumer::new(config)?
         .subscribe([topic])
         .with_start_timeout(START_TIMEOUT)
@@ -82,6 +85,7 @@ async fn book(
     request: Request<Booking>,
     process: String,
     history: HistoryRecorder,
+    slow: Duration,
 ) -> Result<(), BoxError> {
     let Booking { id, account, cents } = request.body();
     let run = history.run_number(&request).ok_or("the run is not recorded")?.cast_signed();
@@ -95,6 +99,9 @@ async fn book(
     // Some bookings take longer, so that kills hit them halfway.
     if cents % 4 == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    if cents % 64 == 0 {
+        tokio::time::sleep(slow).await;
     }
     transaction
         .execute("UPDATE account SET balance = balance + $2 WHERE id = $1", &[account, cents])

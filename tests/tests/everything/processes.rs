@@ -207,6 +207,8 @@ impl Processes {
             let order = format!("{:?}", kind.order).to_lowercase();
             command.arg(format!("order={order}"));
             command.arg(format!("dead_letters={}", kind.dead_letters()));
+        } else {
+            command.arg("slow_ms=1500");
         }
         if kind.has_retries {
             command.arg(format!("retries={}", kind.retries()));
