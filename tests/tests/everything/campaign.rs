@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use campanile_test::{KafkaServer, Producer, eventually};
+use campanile_test::{KafkaServer, eventually};
 
 use crate::faults::{Faults, Injector};
 use crate::length::env_or;
@@ -53,10 +53,10 @@ pub(crate) fn run() {
                 let _guard = faults.end_on_panic();
                 stores::inject_faults(&mut **store, injector);
             });
-            let (rng, producer) = (rng.fork(), Producer::new(&bootstrap).unwrap());
+            let (rng, bootstrap) = (rng.fork(), &*bootstrap);
             scope.spawn(move || {
                 let _guard = faults.end_on_panic();
-                *keys = load::run(kind, &producer, &recorder, rate, faults, rng);
+                *keys = load::run(kind, bootstrap, &recorder, rate, faults, rng);
             });
         }
         let is_long_enough = || {

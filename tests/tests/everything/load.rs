@@ -10,7 +10,7 @@ use campanile_test::{Message, Producer};
 
 use crate::PARTITIONS;
 use crate::faults::Faults;
-use crate::history::{Payment, produce};
+use crate::history::{Payment, produce, try_produce};
 use crate::scenario::{Kind, Program, cents, key};
 
 /// Record keys, each of which belongs to one partition.
@@ -25,12 +25,13 @@ const MAX_BATCH: usize = 1_000;
 /// Produces payments, `rate` per second, until the campaign is over. Returns the number of keys.
 pub(crate) fn run(
     kind: &Kind,
-    producer: &Producer,
+    bootstrap: &str,
     recorder: &HistoryRecorder,
     rate: f64,
     faults: &Faults,
     mut rng: fastrand::Rng,
 ) -> usize {
+    let mut producer = Producer::new(bootstrap).unwrap();
     let clock = Clock::boot();
     let start = clock.now();
     let (mut keys, mut records) = (0, 0);
@@ -50,7 +51,14 @@ pub(crate) fn run(
                 payment(kind, number, account, work_ms)
             })
             .collect();
-        produce(recorder, producer, &kind.topic(), payments);
+        let topic = kind.topic();
+        if let Err(error) = try_produce(recorder, &producer, &topic, payments.clone()) {
+            // A client that a restarting broker has answered may never connect again:
+            // https://github.com/confluentinc/librdkafka/issues/5301
+            println!("{topic}: {error}; continuing with another producer");
+            producer = Producer::new(bootstrap).unwrap();
+            produce(recorder, &producer, &topic, payments);
+        }
         records += batch;
         faults.records.fetch_add(batch, Ordering::Relaxed);
         thread::sleep(INTERVAL);

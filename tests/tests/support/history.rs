@@ -12,6 +12,7 @@ use campanile_test::history::{
     Cause, History, HistoryRecorder, How, Order, Settings, Transactions, Verdict, judge,
 };
 use campanile_test::{Delivered, Message, Producer};
+use rdkafka::error::KafkaError;
 use tempfile::TempDir;
 
 use crate::progress::{Progress, Run};
@@ -134,13 +135,25 @@ pub(crate) fn produce<K: Into<Option<String>>>(
     topic: &str,
     payments: impl IntoIterator<Item = Payment<K>>,
 ) {
+    try_produce(history, producer, topic, payments).unwrap();
+}
+
+/// Produces as [`produce`] does. After an error, none of the messages is recorded, and some may have been
+/// delivered.
+pub(crate) fn try_produce<K: Into<Option<String>>>(
+    history: &HistoryRecorder,
+    producer: &Producer,
+    topic: &str,
+    payments: impl IntoIterator<Item = Payment<K>>,
+) -> Result<(), KafkaError> {
     let at = history.now();
     let (messages, keys): (Vec<_>, Vec<_>) =
         payments.into_iter().map(|(message, key, order)| (message, (key, order))).unzip();
-    let delivered = producer.produce_all(messages).unwrap();
+    let delivered = producer.produce_all(messages)?;
     for (delivered, (key, order)) in delivered.into_iter().zip(keys) {
         let Delivered { partition, offset } = delivered;
         let record = Coordinates { topic: topic.into(), partition, offset };
         history.sent(at, &record, key.into().as_deref(), order.as_deref());
     }
+    Ok(())
 }
