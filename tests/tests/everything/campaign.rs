@@ -8,11 +8,12 @@ use campanile_test::{KafkaServer, eventually};
 
 use crate::faults::{Faults, Injector};
 use crate::length::env_or;
+use crate::overload::OverloadWatch;
 use crate::scenario::Scenario;
 use crate::{broker, load, stores};
 
 /// How much longer than expected the campaign may take before it fails, on a busy machine.
-const MAX_SLOWDOWN: f64 = 5.0;
+const MAX_SLOWDOWN: f64 = 3.0;
 
 /// The expected time between two faults.
 const FAULT_INTERVAL: Duration = Duration::from_secs(2);
@@ -32,6 +33,7 @@ pub(crate) fn run() {
 
     let rate = rate / scenarios.len() as f64;
     let recorders: Vec<_> = scenarios.iter().map(Scenario::recorder).collect();
+    let watch = OverloadWatch::start(recorders.clone());
     let bootstrap = kafka.bootstrap();
     thread::scope(|scope| {
         let injector = Injector { rng: rng.fork(), recorders, faults };
@@ -68,18 +70,26 @@ pub(crate) fn run() {
         faults.end();
         done.unwrap_or_else(|| panic!("timed out after {limit:?}: {faults}"));
     });
-    finish(&kafka, scenarios, seed);
-    println!("everything: {} faults: {faults}; seed {seed}", faults.total());
+    let overloaded = finish(&kafka, scenarios, watch, seed);
+    let total = faults.total();
+    println!("everything: {total} faults: {faults}; overloaded for {overloaded:?}; seed {seed}");
 }
 
 /// Waits until all groups have committed everything, and judges each of them.
-fn finish(kafka: &KafkaServer, mut scenarios: Vec<Scenario>, seed: u64) {
+/// Returns for how long the machine was too busy.
+fn finish(
+    kafka: &KafkaServer,
+    mut scenarios: Vec<Scenario>,
+    watch: OverloadWatch,
+    seed: u64,
+) -> Duration {
     for scenario in &mut scenarios {
         scenario.wait_until_committed(kafka);
     }
     for Scenario { processes, history, .. } in &mut scenarios {
         processes.stop(history);
     }
+    let overloaded = watch.stop();
     // All are judged, also if one of them fails.
     let failed: Vec<_> = scenarios
         .iter_mut()
@@ -91,4 +101,5 @@ fn finish(kafka: &KafkaServer, mut scenarios: Vec<Scenario>, seed: u64) {
         })
         .collect();
     assert!(failed.is_empty(), "violations of the groups {failed:?}");
+    overloaded
 }

@@ -26,6 +26,7 @@ mod invoices;
 mod length;
 mod letters;
 mod load;
+mod overload;
 mod processes;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/progress.rs"]
@@ -43,7 +44,7 @@ const PARTITIONS: i32 = 8;
 
 /// The lock's time to live in all consumers: a few seconds, so that faults outlast it, and a busy
 /// machine does not.
-const LOCK_TTL: Duration = Duration::from_secs(4);
+const LOCK_TTL: Duration = Duration::from_secs(6);
 
 /// The limit of each wait. A partition that librdkafka has stopped fetching continues after 40 s.
 const TIMEOUT: Duration = Duration::from_secs(240);

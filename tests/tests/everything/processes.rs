@@ -21,7 +21,7 @@ const PAUSE: std::ops::Range<u64> = 1_500..9_000;
 
 /// How long a process is suspended, in milliseconds: also for longer than its locks and its session
 /// last.
-const SUSPENSION: std::ops::Range<u64> = 100..11_000;
+const SUSPENSION: std::ops::Range<u64> = 100..14_000;
 
 pub(crate) struct Processes {
     kind: Kind,

@@ -18,7 +18,7 @@ pub(super) fn inject(proxy: &Proxy, injector: &mut Injector<'_>) {
     let kind = FaultKind::NetworkCut { process: None, peer: Peer::Store };
     injector.inject(name, &kind, RECONNECT, |injector| {
         fault();
-        injector.sleep(100..6_000);
+        injector.sleep(100..9_000);
         proxy.heal().unwrap();
     });
 }

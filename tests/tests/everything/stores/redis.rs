@@ -60,7 +60,7 @@ impl Store for Redis {
                 let kind = FaultKind::StoreUnavailable;
                 injector.inject("store suspended", &kind, RECONNECT, |injector| {
                     redis.pause().unwrap();
-                    injector.sleep(100..6_000);
+                    injector.sleep(100..9_000);
                     redis.resume().unwrap();
                 });
             }
