@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use campanile_core::error::find;
 use deadpool_postgres::Client;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::SimpleQueryMessage;
@@ -10,6 +11,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::ConnectError;
 use crate::error::is_transient;
+use crate::failure::ends_session;
 use crate::inspect::READ_ADVICE;
 use crate::pool::Pool;
 
@@ -72,54 +74,87 @@ pub(crate) async fn check_server(
     permissions: &Permissions,
 ) -> Result<(), ConnectError> {
     let deadline = Instant::now() + limit.min(MAX_TIMEOUT);
-    let client = wait_for_connection_until(pool, limit, deadline).await?;
     let address = pool.address();
-    let timed_out =
-        |_| ConnectError::TimedOut { address: address.into(), after: limit, source: None };
-    let checking = async {
-        let from_server = |error| ConnectError::from_server(error, address);
-        // If no second connection is available in time, none can share this session, so that check
-        // is skipped.
-        let other = timeout(SECOND_CONNECTION_TIMEOUT, pool.client()).await;
-        let Permissions { missing, advice } = permissions;
-        let check = format!("{SESSION_ID}, campanile.version(), ({missing})");
-        let sent = Instant::now();
-        let [session, version, missing] = match query_row(&client, &check).await {
-            Err(error) if is_without_schema(&error) => {
-                return Err(ConnectError::Schema { address: address.into(), found: None });
+    loop {
+        let client = wait_for_connection_until(pool, limit, deadline).await?;
+        let checking = check_connection(pool, &client, call_timeout, required, permissions);
+        let checked = timeout_at(deadline, checking).await.unwrap_or_else(|_| {
+            Err(ConnectError::TimedOut { address: address.into(), after: limit, source: None })
+        });
+        match checked {
+            // The server is restarting, or has just failed over: it is waited for as before.
+            Err(error) if is_connection_lost(&error) && Instant::now() + RETRY_PAUSE < deadline => {
+                tracing::warn!(
+                    address,
+                    error = &error as &dyn Error,
+                    ?limit,
+                    "waiting for Postgres"
+                );
+                sleep(RETRY_PAUSE).await;
             }
-            result => result.map_err(from_server)?,
-        };
-        let round_trip = sent.elapsed();
-        if call_timeout < round_trip * 4 {
-            // A call waits for a connection for at most half of its time. The first call over a new
-            // connection also prepares its statement.
-            tracing::warn!(
-                address,
-                ?round_trip,
-                "Postgres is too far away for the command timeout; calls will time out: \
-                 `PgConfig::with_command_timeout` must be at least four round trips, and is {call_timeout:?}"
-            );
+            checked => return checked,
         }
-        // Sequential on purpose: if both queries ran at the same time, a pooler would use two
-        // sessions.
-        if let Ok(Ok(other)) = other
-            && query_row(&other, SESSION_ID).await.map_err(from_server)? == [session]
-        {
-            let source = SESSION_POOLING_ADVICE.into();
-            return Err(ConnectError::Unreachable { address: address.into(), source });
+    }
+}
+
+/// Checks the server over this connection, and a second one.
+async fn check_connection(
+    pool: &Pool,
+    client: &Client,
+    call_timeout: Duration,
+    required: i32,
+    permissions: &Permissions,
+) -> Result<(), ConnectError> {
+    let address = pool.address();
+    let from_server = |error| ConnectError::from_server(error, address);
+    // If no second connection is available in time, none can share this session, so that check
+    // is skipped.
+    let other = timeout(SECOND_CONNECTION_TIMEOUT, pool.client()).await;
+    let Permissions { missing, advice } = permissions;
+    let check = format!("{SESSION_ID}, campanile.version(), ({missing})");
+    let sent = Instant::now();
+    let [session, version, missing] = match query_row(client, &check).await {
+        Err(error) if is_without_schema(&error) => {
+            return Err(ConnectError::Schema { address: address.into(), found: None });
         }
-        match version.and_then(|version| version.parse().ok()) {
-            Some(found) if found == required => {}
-            found => return Err(ConnectError::Schema { address: address.into(), found }),
-        }
-        let Some(missing) = missing else {
-            return Ok(());
-        };
-        let source = format!("the user may not {missing}; {advice}").into();
-        Err(ConnectError::Denied { address: address.into(), source })
+        result => result.map_err(from_server)?,
     };
-    timeout_at(deadline, checking).await.map_err(timed_out)?
+    let round_trip = sent.elapsed();
+    if call_timeout < round_trip * 4 {
+        // A call waits for a connection for at most half of its time. The first call over a new
+        // connection also prepares its statement.
+        tracing::warn!(
+            address,
+            ?round_trip,
+            "Postgres is too far away for the command timeout; calls will time out: \
+                 `PgConfig::with_command_timeout` must be at least four round trips, and is {call_timeout:?}"
+        );
+    }
+    // Sequential on purpose: if both queries ran at the same time, a pooler would use two
+    // sessions.
+    if let Ok(Ok(other)) = other
+        && query_row(&other, SESSION_ID).await.map_err(from_server)? == [session]
+    {
+        let source = SESSION_POOLING_ADVICE.into();
+        return Err(ConnectError::Unreachable { address: address.into(), source });
+    }
+    match version.and_then(|version| version.parse().ok()) {
+        Some(found) if found == required => {}
+        found => return Err(ConnectError::Schema { address: address.into(), found }),
+    }
+    let Some(missing) = missing else {
+        return Ok(());
+    };
+    let source = format!("the user may not {missing}; {advice}").into();
+    Err(ConnectError::Denied { address: address.into(), source })
+}
+
+/// Checks whether the connection was lost, which says nothing about the server.
+fn is_connection_lost(error: &ConnectError) -> bool {
+    let ConnectError::Unreachable { source, .. } = error else { return false };
+    find::<tokio_postgres::Error>(&**source).is_some_and(|error| {
+        error.is_closed() || ends_session(error) || find::<std::io::Error>(error).is_some()
+    })
 }
 
 /// Runs a query without parameters in one round trip, and reads the columns of its only row.

@@ -34,6 +34,21 @@ async fn connect_waits_for_a_server_that_is_not_up_yet() {
 }
 
 #[tokio::test]
+async fn connect_waits_again_if_its_connection_is_lost() {
+    let database = Database::new().await;
+    let client = database.client().await;
+    // The check of the schema waits for this lock.
+    client.batch_execute("BEGIN; LOCK campanile.migration").await.unwrap();
+    let connecting = tokio::spawn(PgStore::connect(database.config()));
+    let waiting =
+        "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    database.wait_for(&format!("SELECT count(*) = 1 {waiting}")).await;
+    database.psql(&format!("SELECT pg_terminate_backend(pid) {waiting}"));
+    client.batch_execute("COMMIT").await.unwrap();
+    connecting.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn connect_timeout_error_names_address_and_cause() {
     let port = campanile_test::free_port().unwrap();
     let config = short_timeouts(&format!("postgres://nobody@127.0.0.1:{port}/nowhere"));
