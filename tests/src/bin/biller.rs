@@ -1,7 +1,7 @@
 //! A consumer process for tests that kill and stop it: bills records that carry a key as payload, in
 //! transactions. Arguments: brokers, group, topic, invoice topic, transactional id, Redis URL or
 //! `none`, folder of the history, then options: `interval_ms=20`, `lock_ms=2000`,
-//! `slow_ms=0` for one record in 64, `process=NAME`, and settings of librdkafka such as
+//! `slow_ms=0` for one record in 61, `process=NAME`, and settings of librdkafka such as
 //! `session.timeout.ms=3000`.
 //!
 //! An invoice has the record's key, and its payload is `KEY PARTITION@OFFSET`: the record's payload
@@ -97,7 +97,7 @@ async fn bill(request: Request, invoices: String, slow: Duration) -> Result<Outp
     if record.offset() % 16 == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    if record.offset() % 64 == 0 {
+    if record.offset() % 61 == 0 {
         tokio::time::sleep(slow).await;
     }
     let text = format!("{id} {}@{}", record.partition(), record.offset());

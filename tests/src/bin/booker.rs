@@ -1,7 +1,7 @@
 //! A consumer process for tests that kill it: books records of the form
 //! `{"id":"b-1","account":3,"cents":5}` in a Postgres ledger, using the transactional inbox.
 //! Arguments: brokers, group, topic, Postgres URL, folder of the history, then options: `lock_ms=2000`,
-//! `slow_ms=0` for one booking in 64, `process=NAME`, and settings of librdkafka such as
+//! `slow_ms=0` for one booking in 61, `process=NAME`, and settings of librdkafka such as
 //! `session.timeout.ms=3000`.
 //!
 //! A booking consists of two writes: a row of the ledger, which names its run and which no constraint
@@ -100,7 +100,7 @@ async fn book(
     if cents % 4 == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    if cents % 64 == 0 {
+    if cents % 61 == 0 {
         tokio::time::sleep(slow).await;
     }
     transaction

@@ -8,7 +8,7 @@ use campanile_test::history::{Coordinates, Event, Outcome, Published};
 use rdkafka::Message;
 use rdkafka::message::{Headers, OwnedMessage};
 
-use crate::PARTITIONS;
+use crate::LETTER_PARTITIONS;
 use crate::history::TestHistory;
 use crate::invoices::messages;
 use crate::scenario::Kind;
@@ -28,7 +28,7 @@ struct Letter {
 
 /// Counts the messages of a topic.
 pub(crate) fn count(kafka: &KafkaServer, topic: &str) -> usize {
-    messages(kafka, topic, PARTITIONS, "read_uncommitted").len()
+    messages(kafka, topic, LETTER_PARTITIONS, "read_uncommitted").len()
 }
 
 /// Records all dead letters and copies of a group, and counts them.
@@ -42,7 +42,7 @@ pub(crate) fn record(kafka: &KafkaServer, kind: &Kind, history: &TestHistory) ->
         to: Coordinates::new(message.topic(), message.partition(), message.offset()),
     };
     let read = |topic: &str, is_copy| {
-        let messages = messages(kafka, topic, PARTITIONS, "read_committed");
+        let messages = messages(kafka, topic, LETTER_PARTITIONS, "read_committed");
         messages.into_iter().map(move |message| (message, is_copy))
     };
     let mut all: Vec<_> = read(&kind.dead_letters(), false).collect();

@@ -70,10 +70,11 @@ fn payment(kind: &Kind, number: usize, account: usize, work_ms: u64) -> Payment 
     let (id, account_key) = (key(number), format!("a-{account}"));
     let payload = match kind.program {
         Program::Worker => {
-            // One payment in twenty fails at first, and one in some hundreds always.
+            // One payment in some twenty fails at first, and one in some hundreds always, in all
+            // partitions.
             let failures = match number {
-                _ if number % 400 == 7 => u32::MAX,
-                _ if number % 20 == 3 => 1 + number as u32 / 20 % 2,
+                _ if number % 401 == 7 => u32::MAX,
+                _ if number % 21 == 3 => 1 + number as u32 / 21 % 2,
                 _ => 0,
             };
             serde_json::json!({ "id": id, "work_ms": work_ms, "failures": failures }).to_string()

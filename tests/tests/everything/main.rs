@@ -39,8 +39,11 @@ mod worker;
 
 use std::time::Duration;
 
-/// Partitions of each topic of payments.
-const PARTITIONS: i32 = 8;
+/// Partitions of each topic of payments and of invoices.
+const PARTITIONS: i32 = 16;
+
+/// Partitions of each topic of dead letters and copies, so few that each of them has some.
+const LETTER_PARTITIONS: i32 = 4;
 
 /// The lock's time to live in all consumers: a few seconds, so that faults outlast it, and a busy
 /// machine does not.

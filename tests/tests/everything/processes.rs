@@ -208,7 +208,7 @@ impl Processes {
             command.arg(format!("order={order}"));
             command.arg(format!("dead_letters={}", kind.dead_letters()));
         } else {
-            command.arg("slow_ms=1500");
+            command.arg("slow_ms=1000");
         }
         if kind.has_retries {
             command.arg(format!("retries={}", kind.retries()));

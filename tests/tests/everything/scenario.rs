@@ -7,7 +7,7 @@ use rdkafka::ClientConfig;
 use crate::history::TestHistory;
 use crate::processes::Processes;
 use crate::stores::{Cluster, Postgres, Redis, Sentinel, Store};
-use crate::{LOCK_TTL, PARTITIONS, TIMEOUT, entries, group, invoices, letters};
+use crate::{LETTER_PARTITIONS, LOCK_TTL, PARTITIONS, TIMEOUT, entries, group, invoices, letters};
 
 /// The program of the group's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,20 +105,21 @@ impl Scenario {
     }
 
     fn new(kind: Kind, kafka: &KafkaServer, store: Box<dyn Store>) -> Self {
-        let create = |topic: String, config: &[(&str, &str)]| {
-            kafka.create_topic(&topic, PARTITIONS, config).unwrap();
+        let create = |topic: String, partitions, config: &[(&str, &str)]| {
+            kafka.create_topic(&topic, partitions, config).unwrap();
         };
-        create(kind.topic(), &[]);
+        create(kind.topic(), PARTITIONS, &[]);
         match kind.program {
             // A letter has the timestamp of its record, and the judge needs that of the letter.
             Program::Worker => {
-                create(kind.dead_letters(), &[("message.timestamp.type", "LogAppendTime")]);
+                let config = [("message.timestamp.type", "LogAppendTime")];
+                create(kind.dead_letters(), LETTER_PARTITIONS, &config);
             }
-            Program::Biller => create(kind.invoices(), &[]),
+            Program::Biller => create(kind.invoices(), PARTITIONS, &[]),
             Program::Booker => {}
         }
         if kind.has_retries {
-            create(kind.retries(), &[]);
+            create(kind.retries(), LETTER_PARTITIONS, &[]);
         }
         let transactions = match kind.program {
             Program::Worker => None,
@@ -144,7 +145,7 @@ impl Scenario {
             // A copy may be copied once more.
             let mut copies = None;
             let is_settled = || {
-                group::wait_until_committed(&config, &kind.retries(), PARTITIONS, TIMEOUT);
+                group::wait_until_committed(&config, &kind.retries(), LETTER_PARTITIONS, TIMEOUT);
                 let now = letters::count(kafka, &kind.retries());
                 (copies.replace(now) == Some(now)).then_some(())
             };
