@@ -216,8 +216,8 @@ fn ranges_select_records(url: &str, brokers: &str) {
     let select = |range: &[&str]| {
         let arguments = [&[TOPIC, "--group", GROUP, "--json"], range].concat();
         let (code, stdout, stderr) = observe(url, brokers, &arguments);
-        let (found, summary) = findings(&stdout);
         assert!(stderr.is_empty(), "{stderr}");
+        let (found, summary) = findings(&stdout);
         let found = found.into_iter().map(|(record, finding, _)| format!("{record} {finding}"));
         let found = found.collect::<Vec<_>>().join(", ");
         (code, summary["records"].as_u64().unwrap(), found)
@@ -291,6 +291,7 @@ async fn observe_counts_all_records_and_shows_some() {
     }
     assert!(text.contains("; 1200 to 1200 offsets\n"), "{text}");
     let json = [&arguments[..], &["--json"]].concat();
-    let (_, stdout, _) = observe(&redis.url(), &KAFKA.bootstrap(), &json);
+    let (code, stdout, stderr) = observe(&redis.url(), &KAFKA.bootstrap(), &json);
+    assert_eq!(code, Some(1), "{stderr}");
     assert_eq!(findings(&stdout).0.len(), 2 * KEYS);
 }
