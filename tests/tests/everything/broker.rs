@@ -6,6 +6,7 @@ use campanile_test::KafkaServer;
 use campanile_test::history::{FaultKind, Peer};
 
 use crate::faults::Injector;
+use crate::length::env_or;
 
 /// The pauses between two faults of the broker, in milliseconds.
 const PAUSE: std::ops::Range<u64> = 10_000..35_000;
@@ -21,10 +22,11 @@ pub(crate) fn start() -> KafkaServer {
         .unwrap()
 }
 
-/// Kills and suspends the broker until the campaign is over.
+/// Kills the broker until the campaign is over, and suspends it if the environment asks for that.
 pub(crate) fn inject_faults(kafka: &mut KafkaServer, mut injector: Injector<'_>) {
+    let suspends = env_or("CAMPANILE_EVERYTHING_BROKER_SUSPENSIONS", 0) != 0;
     while injector.pause(PAUSE) {
-        if injector.rng.u8(..3) == 0 {
+        if suspends && injector.rng.u8(..3) == 0 {
             let kind = FaultKind::NetworkCut { process: None, peer: Peer::Broker };
             injector.inject("broker suspended", &kind, Duration::ZERO, |injector| {
                 kafka.pause().unwrap();
