@@ -6,9 +6,10 @@
 //! Each group prints the line of a storm, and the campaign a line with its faults.
 //! `CAMPANILE_EVERYTHING_RECORDS` and `_FAULTS` set how many records and faults there are at least,
 //! `_RATE` the records per second, and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run. With
-//! `CAMPANILE_EVERYTHING_BROKER_SUSPENSIONS=1` the broker is also suspended. That is not the default:
-//! once, after a suspension, a reader of committed messages saw an output of a transaction whose offset
-//! was not committed, and it is not known yet which of the broker, librdkafka and the driver was wrong.
+//! `CAMPANILE_EVERYTHING_BROKER_SUSPENSIONS=1` the broker is also suspended. That is not the default: a
+//! single broker that is suspended for longer than its session with the controller is fenced, and Kafka
+//! (4.3.1) may then complete a transaction without writing its markers, so that outputs are lost or
+//! visible twice.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod broker;
