@@ -14,7 +14,10 @@ const PAUSE: std::ops::Range<u64> = 10_000..35_000;
 pub(crate) fn start() -> KafkaServer {
     KafkaServer::builder()
         // The group soon notices dead members of the newer protocol, too.
-        .property("group.consumer.session.timeout.ms", "5000")
+        .property("group.consumer.session.timeout.ms", "6000")
+        // A heartbeat that is not answered within its interval times out. If its response had another
+        // assignment, librdkafka (2.12) never gets that again, and the group waits for the member.
+        .property("group.consumer.heartbeat.interval.ms", "1500")
         .property("transaction.abort.timed.out.transaction.cleanup.interval.ms", "1000")
         // The judge needs every commit.
         .property("log.cleaner.enable", "false")
