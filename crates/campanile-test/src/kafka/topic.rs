@@ -28,10 +28,21 @@ pub fn create_topic(
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
     let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
-    let results = pollster::block_on(admin.create_topics([&topic], &options))?;
-    for result in results {
-        result.map_err(|(_, code)| KafkaError::AdminOp(code))?;
-    }
+    let create = || {
+        let mut results = pollster::block_on(admin.create_topics([&topic], &options))?;
+        let result = results.pop().expect("one result for each topic");
+        result.map(drop).map_err(|(_, code)| KafkaError::AdminOp(code))
+    };
+    let mut created = Ok(());
+    eventually(REQUEST_TIMEOUT, || {
+        created = create();
+        // On a busy machine, the only broker may have missed its heartbeats, and is then fenced for a
+        // moment.
+        let is_fenced =
+            matches!(created, Err(KafkaError::AdminOp(RDKafkaErrorCode::InvalidReplicationFactor)));
+        (!is_fenced).then_some(())
+    });
+    created?;
     wait_for_leaders(admin.inner(), name, partitions)
 }
 
