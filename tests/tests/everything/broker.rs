@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use campanile_test::KafkaServer;
-use campanile_test::history::{FaultKind, Peer};
+use campanile_test::history::FaultKind;
 
 use crate::faults::Injector;
-use crate::length::env_or;
 
 /// The pauses between two faults of the broker, in milliseconds.
 const PAUSE: std::ops::Range<u64> = 10_000..35_000;
@@ -25,28 +24,18 @@ pub(crate) fn start() -> KafkaServer {
         .unwrap()
 }
 
-/// Kills the broker until the campaign is over, and suspends it if the environment asks for that.
+/// Kills the broker until the campaign is over.
+///
+/// It is not suspended. A single broker that is suspended for longer than its session with the controller
+/// is fenced, and Kafka (4.3.1) may then complete a transaction without writing its markers, so that
+/// outputs are lost or visible twice.
 pub(crate) fn inject_faults(kafka: &mut KafkaServer, mut injector: Injector<'_>) {
-    let suspends = env_or("CAMPANILE_EVERYTHING_BROKER_SUSPENSIONS", 0) != 0;
     while injector.pause(PAUSE) {
-        if suspends && injector.rng.u8(..3) == 0 {
-            let kind = FaultKind::NetworkCut { process: None, peer: Peer::Broker };
-            injector.inject("broker suspended", &kind, Duration::ZERO, |injector| {
-                kafka.pause().unwrap();
-                injector.sleep(200..6_000);
-                kafka.resume().unwrap();
-            });
-        } else {
-            injector.inject(
-                "broker killed",
-                &FaultKind::BrokerKilled,
-                Duration::ZERO,
-                |injector| {
-                    kafka.kill().unwrap();
-                    injector.sleep(0..3_000);
-                    kafka.restart().unwrap();
-                },
-            );
-        }
+        let kind = FaultKind::BrokerKilled;
+        injector.inject("broker killed", &kind, Duration::ZERO, |injector| {
+            kafka.kill().unwrap();
+            injector.sleep(0..3_000);
+            kafka.restart().unwrap();
+        });
     }
 }

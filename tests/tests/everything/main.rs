@@ -5,11 +5,7 @@
 //!
 //! Each group prints the line of a storm, and the campaign a line with its faults.
 //! `CAMPANILE_EVERYTHING_RECORDS` and `_FAULTS` set how many records and faults there are at least,
-//! `_RATE` the records per second, and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run. With
-//! `CAMPANILE_EVERYTHING_BROKER_SUSPENSIONS=1` the broker is also suspended. That is not the default: a
-//! single broker that is suspended for longer than its session with the controller is fenced, and Kafka
-//! (4.3.1) may then complete a transaction without writing its markers, so that outputs are lost or
-//! visible twice.
+//! `_RATE` the records per second, and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod broker;
