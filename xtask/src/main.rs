@@ -89,7 +89,7 @@ cargo xtask <command>
             and for the driver CAMPANILE_REBALANCE_RECORDS (200000), _MEMBERS (8), _PAUSE_MS (4000),
             _KILLS (50), _STOPS (10), _OUTAGES (10), _SHUTDOWNS (300) and _BACKLOG_MIB (2048),
             CAMPANILE_TRANSACTION_RECORDS (at least 200000) and _KILLS (100), and for all faults at once
-            CAMPANILE_EVERYTHING_RECORDS (at least 1000000), _FAULTS (at least 1000) and _RATE (700
+            CAMPANILE_EVERYTHING_RECORDS (at least 1000000), _FAULTS (at least 1000) and _RATE (250
             records per second).
 
 Environment: CAMPANILE_CACHE sets the cache folder (default: ~/.cache/campanile);
