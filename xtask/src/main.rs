@@ -78,12 +78,11 @@ cargo xtask <command>
   soak [redis|postgres|driver|everything|fuzz]
             runs the long variants of the tests, in release mode, and the fuzz targets: all, or those of
             Redis and its storms, or those of the Postgres store, or the storms of the consumer driver, or
-            all faults at once, or the fuzz targets. The last line counts the storms, their records, the keys that ran twice and
-            the violations, and the executions, hours and crashes of the fuzz targets. A test binary
-            that runs for 12 hours is killed and fails. Environment variables set the lengths, with the
-            defaults in parentheses: CAMPANILE_FUZZ_SECONDS for each target (3600),
-            CAMPANILE_DIFFERENTIAL_OPS
-            (1000000), CAMPANILE_SIMULATION_CASES (5000), PROPTEST_CASES (5000),
+            all faults at once, or the fuzz targets. The last line counts the storms, their records, the keys
+            that ran twice and the violations, and the executions, hours and crashes of the fuzz targets. A
+            test binary that runs for 12 hours is killed and fails. Environment variables set the lengths,
+            with the defaults in parentheses: CAMPANILE_FUZZ_SECONDS for each target (3600),
+            CAMPANILE_DIFFERENTIAL_OPS (1000000), CAMPANILE_SIMULATION_CASES (5000), PROPTEST_CASES (5000),
             CAMPANILE_DURABILITY_ROUNDS (20), CAMPANILE_STORM_RECORDS (20000), _ROUNDS (3) and
             _BACKLOG_MIB (1024), CAMPANILE_INBOX_RECORDS (20000), _KILLS (30) and _TERMINATIONS (10),
             and for the driver CAMPANILE_REBALANCE_RECORDS (200000), _MEMBERS (8), _PAUSE_MS (4000),

@@ -54,7 +54,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Whether an observation may wait for the end of an outage. If all did, none would be left for the
+    /// Checks whether an observation may wait for the end of an outage. If all did, none would be left for the
     /// requests after it.
     pub(super) fn has_room(&self) -> bool {
         self.permits.available_permits() >= MAX_OBSERVATIONS / 2
