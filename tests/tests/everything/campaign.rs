@@ -33,6 +33,8 @@ pub(crate) fn run() {
 
     let rate = rate / scenarios.len() as f64;
     let recorders: Vec<_> = scenarios.iter().map(Scenario::recorder).collect();
+    let clock = recorders[0].clone();
+    let start = clock.now();
     let watch = OverloadWatch::start(recorders.clone());
     let bootstrap = kafka.bootstrap();
     thread::scope(|scope| {
@@ -72,7 +74,10 @@ pub(crate) fn run() {
     });
     let overloaded = finish(&kafka, scenarios, watch, seed);
     let total = faults.total();
-    println!("everything: {total} faults: {faults}; overloaded for {overloaded:?}; seed {seed}");
+    let took = Duration::from_micros(clock.now() - start);
+    println!(
+        "everything: {total} faults in {took:.0?}: {faults}; overloaded for {overloaded:.1?}; seed {seed}"
+    );
 }
 
 /// Waits until all groups have committed everything, and judges each of them.

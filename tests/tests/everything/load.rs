@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use campanile::lock::Clock;
 use campanile_test::history::{HistoryRecorder, Order};
 use campanile_test::{Message, Producer};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use crate::PARTITIONS;
 use crate::faults::Faults;
@@ -19,10 +20,14 @@ const ACCOUNTS: usize = 1_000;
 /// The pause between two batches.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The largest batch, after an outage of the broker.
-const MAX_BATCH: usize = 1_000;
+/// How many records a group may be behind before its producer waits.
+const MAX_LAG: usize = 2_000;
 
-/// Produces payments, `rate` per second, until the campaign is over. Returns the number of keys.
+/// The pause between two lookups of what a group has committed, and the limit of one.
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Produces payments until the campaign is over: at most `rate` per second, and none while the group is
+/// far behind. Returns the number of keys.
 pub(crate) fn run(
     kind: &Kind,
     bootstrap: &str,
@@ -32,12 +37,16 @@ pub(crate) fn run(
     mut rng: fastrand::Rng,
 ) -> usize {
     let mut producer = Producer::new(bootstrap).unwrap();
-    let clock = Clock::boot();
-    let start = clock.now();
-    let (mut keys, mut records) = (0, 0);
+    let mut group = Group::new(kind, bootstrap);
+    let (mut keys, mut records, mut due) = (0, 0, 0.0);
     while !faults.is_over() {
-        let due = ((clock.now() - start).as_secs_f64() * rate) as usize;
-        let batch = (due - records).min(MAX_BATCH);
+        thread::sleep(INTERVAL);
+        if records > group.committed(recorder.now()) + MAX_LAG {
+            continue;
+        }
+        due += rate * INTERVAL.as_secs_f64();
+        let batch = due as usize;
+        due -= batch as f64;
         let payments: Vec<_> = (0..batch)
             .map(|_| {
                 // One in twenty repeats the key of another, half of these in any partition.
@@ -61,9 +70,45 @@ pub(crate) fn run(
         }
         records += batch;
         faults.records.fetch_add(batch, Ordering::Relaxed);
-        thread::sleep(INTERVAL);
     }
     keys
+}
+
+/// How far a group has got with its payments.
+struct Group {
+    consumer: BaseConsumer,
+    partitions: TopicPartitionList,
+    committed: usize,
+    /// In the time of the history, in microseconds.
+    looked_up: u64,
+}
+
+impl Group {
+    fn new(kind: &Kind, bootstrap: &str) -> Self {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", bootstrap).set("group.id", kind.topic());
+        let mut partitions = TopicPartitionList::new();
+        partitions.add_partition_range(&kind.topic(), 0, PARTITIONS - 1);
+        let consumer = config.create().unwrap();
+        Self { consumer, partitions, committed: 0, looked_up: 0 }
+    }
+
+    /// The number of records that the group had committed about a second ago, or when the broker
+    /// answered last.
+    fn committed(&mut self, now: u64) -> usize {
+        if now >= self.looked_up + LAG_INTERVAL.as_micros() as u64 {
+            let found = self.consumer.committed_offsets(self.partitions.clone(), LAG_INTERVAL);
+            if let Ok(found) = found {
+                let offsets = found.elements().into_iter().map(|it| match it.offset() {
+                    Offset::Offset(offset) => usize::try_from(offset).unwrap_or_default(),
+                    _ => 0,
+                });
+                self.committed = offsets.sum();
+            }
+            self.looked_up = now;
+        }
+        self.committed
+    }
 }
 
 fn payment(kind: &Kind, number: usize, account: usize, work_ms: u64) -> Payment {

@@ -5,7 +5,7 @@
 //!
 //! Each group prints the line of a storm, and the campaign a line with its faults.
 //! `CAMPANILE_EVERYTHING_RECORDS` and `_FAULTS` set how many records and faults there are at least,
-//! `_RATE` the records per second, and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
+//! `_RATE` the records per second at most, and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod broker;
