@@ -2,9 +2,11 @@ use crate::Result;
 use crate::fuzz;
 use crate::install::install;
 use crate::progress::{Progress, cargo_with_deadline};
+use crate::prove::Size;
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
+use std::process::Command;
 use std::time::Duration;
 
 /// A set of tests that have a long variant.
@@ -105,7 +107,7 @@ const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_CHARGE_KILLS", "500"),
     ("CAMPANILE_EVERYTHING_RECORDS", "1000000"),
     ("CAMPANILE_EVERYTHING_FAULTS", "1000"),
-    ("CAMPANILE_EVERYTHING_RATE", "250"),
+    ("CAMPANILE_EVERYTHING_RATE", "700"),
     ("CAMPANILE_REDRIVE_LETTERS", "20000"),
     ("CAMPANILE_REDRIVE_KILLS", "200"),
 ];
@@ -114,6 +116,20 @@ impl Soak {
     /// Runs all tests, even if some fail, and summarizes them in one line.
     pub(crate) fn run(&self, progress: &Progress) -> Result<String> {
         install(progress)?;
+        let mut command = self.command(Size::Full)?;
+        let (lines, result) = progress.run_and_collect(&mut command, ALL_BINARIES_TIMEOUT)?;
+        let summary = Summary::from_output(&lines);
+        match result {
+            Ok(()) if summary.violations == 0 && (summary.storms > 0) == self.has_storms => {
+                Ok(summary.to_string())
+            }
+            Ok(()) => Err(summary.to_string().into()),
+            Err(error) => Err(format!("{summary}; {error}").into()),
+        }
+    }
+
+    /// The command that runs all tests: with their long variants, or as short as `cargo test` does.
+    pub(crate) fn command(&self, size: Size) -> Result<Command> {
         let mut command = cargo_with_deadline(BINARY_TIMEOUT)?;
         command.args(["test", "--release", "--no-fail-fast"]);
         for package in self.packages {
@@ -126,30 +142,24 @@ impl Soak {
         for test in self.tests {
             command.args(["--test", test]);
         }
-        for (variable, length) in LENGTHS {
-            let length = env::var_os(variable).unwrap_or_else(|| length.into());
-            command.env(variable, length);
+        if size == Size::Full {
+            for (variable, length) in LENGTHS {
+                let length = env::var_os(variable).unwrap_or_else(|| length.into());
+                command.env(variable, length);
+            }
         }
         // Show seeds and counts even if all tests pass.
         command.args(["--", "--show-output"]);
         if self.serial {
             command.args(["--test-threads", "1"]);
         }
-        let (lines, result) = progress.run_and_collect(&mut command, ALL_BINARIES_TIMEOUT)?;
-        let summary = Summary::from_output(&lines);
-        match result {
-            Ok(()) if summary.violations == 0 && (summary.storms > 0) == self.has_storms => {
-                Ok(summary.to_string())
-            }
-            Ok(()) => Err(summary.to_string().into()),
-            Err(error) => Err(format!("{summary}; {error}").into()),
-        }
+        Ok(command)
     }
 }
 
 /// The totals over all tests.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Summary {
+pub(crate) struct Summary {
     failed_tests: u64,
     storms: u64,
     records: u64,
@@ -159,7 +169,7 @@ struct Summary {
 }
 
 impl Summary {
-    fn from_output(lines: &[String]) -> Self {
+    pub(crate) fn from_output(lines: &[String]) -> Self {
         let mut summary = Self::default();
         for line in lines {
             let is_test = line.starts_with("test ");
