@@ -1,6 +1,8 @@
 //! Tests of Campanile across its crates, on real servers; see `tests/`. The library itself compiles
 //! the code blocks of the documents, and connects the stores of former processes.
 
+use std::time::Duration;
+
 use campanile::{BoxError, PgStore, RedisStore};
 use campanile_admin::AnyStore;
 
@@ -8,6 +10,9 @@ use campanile_admin::AnyStore;
 mod postgres_before;
 #[path = "../../crates/campanile-redis/tests/redis/differential/before/mod.rs"]
 mod redis_before;
+
+/// How long servers may take to come up for a program: a test may have stopped them.
+pub const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Connects to a store as a process of before details existed: it sends the scripts, or calls the
 /// functions, of that time.

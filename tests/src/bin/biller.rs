@@ -17,11 +17,9 @@ use campanile::{
     Transactions, consumer::Summary,
 };
 use campanile_test::history::HistoryRecorder;
+use campanile_tests::START_TIMEOUT;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
-
-/// How long servers may take to come up: a test may have stopped them.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {

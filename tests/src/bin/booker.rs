@@ -15,6 +15,7 @@ use campanile::postgres::{Inbox, Transaction};
 use campanile::prelude::*;
 use campanile::{Consumer, PgConfig, PgStore, Request, consumer::Summary};
 use campanile_test::history::HistoryRecorder;
+use campanile_tests::START_TIMEOUT;
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -24,9 +25,6 @@ struct Booking {
     account: i32,
     cents: i64,
 }
-
-/// How long servers may take to come up: a test may have stopped them.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {

@@ -17,12 +17,9 @@ use campanile::{
 };
 use campanile_admin::StoreConfig;
 use campanile_test::history::HistoryRecorder;
-use campanile_tests::connect_before;
+use campanile_tests::{START_TIMEOUT, connect_before};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::{Service, ServiceBuilder, ServiceExt};
-
-/// How long servers may take to come up: a test may have stopped them.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The longest backoff, and the delay of the retry topic.
 const MAX_BACKOFF: Duration = Duration::from_millis(500);

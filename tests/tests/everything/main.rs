@@ -10,6 +10,7 @@
 
 mod broker;
 mod campaign;
+#[path = "../support/entries.rs"]
 mod entries;
 #[path = "../../../crates/campanile-redis/tests/redis/faketime.rs"]
 mod faketime;
@@ -32,6 +33,8 @@ mod processes;
 #[path = "../support/progress.rs"]
 mod progress;
 mod scenario;
+#[path = "../../../crates/campanile-redis/tests/redis/server_clock.rs"]
+mod server_clock;
 mod stores;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/worker.rs"]

@@ -182,6 +182,9 @@ impl Scenario {
             recorder.entry(at, &key, entries.get(&key));
         }
         let mut report = history.judge(CAUSES);
+        report.expect(entries.unreadable == 0, || {
+            format!("{} unreadable entries", entries.unreadable)
+        });
         if kind.program == Program::Booker {
             let sum = store.query("SELECT sum(cents) FROM ledger");
             let expected = (0..*keys).map(cents).sum::<usize>().to_string();

@@ -6,17 +6,15 @@ use std::thread;
 use std::time::Duration;
 
 use campanile::key::Namespace;
-use campanile::store::{
-    Command, Entry, Found, InspectStore, Operation, Owner, Reply, Retention, ScanCursor,
-    ScanFilter, State, Store, StoreKey,
-};
+use campanile::store::{Command, Operation, Owner, Reply, Retention, State, Store, StoreKey};
 use campanile::{FencingToken, IdempotencyKey};
-use campanile_admin::{AnyStore, StoreConfig};
+use campanile_admin::AnyStore;
 use campanile_test::history::{Cause, Order};
 use campanile_test::{Message, eventually};
 use campanile_tests::connect_before;
 use tokio::runtime::Runtime;
 
+use crate::entries::{self, Entries};
 use crate::history::{Payment, Report, TestHistory, produce};
 use crate::length::env_or;
 use crate::progress::Run;
@@ -56,13 +54,6 @@ pub(crate) struct Fleet {
     payments: Vec<Payment>,
     records: usize,
     keys: usize,
-}
-
-/// What is stored, read by the present reader.
-#[derive(Default)]
-struct Entries {
-    by_digest: HashMap<[u8; 16], Entry>,
-    unreadable: usize,
 }
 
 impl Fleet {
@@ -259,31 +250,9 @@ impl Fleet {
         unreadable
     }
 
+    /// Reads what is stored, as a present process does.
     fn entries(&self) -> Entries {
-        self.block_on(async {
-            let store = self.store.parse::<StoreConfig>().unwrap().connect().await.unwrap();
-            let filter = ScanFilter::new(Namespace::try_from(NAMESPACE).unwrap());
-            let (mut entries, mut cursor) = (Entries::default(), Some(ScanCursor::default()));
-            while let Some(from) = cursor {
-                let page = store.scan(&filter, &from).await.unwrap();
-                for (key, found) in page.entries {
-                    match found {
-                        Found::Entry { entry, .. } => {
-                            entries.by_digest.insert(*key.digest(), entry);
-                        }
-                        _ => entries.unreadable += 1,
-                    }
-                }
-                cursor = page.next;
-            }
-            entries
-        })
-    }
-}
-
-impl Entries {
-    fn get(&self, key: &str) -> Option<&Entry> {
-        self.by_digest.get(store_key(key).digest())
+        entries::read(&self.store, NAMESPACE)
     }
 }
 

@@ -6,6 +6,8 @@
 //! repeats the choices of an earlier run.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
+#[path = "../support/entries.rs"]
+mod entries;
 mod fleet;
 #[path = "../support/group.rs"]
 mod group;

@@ -1,48 +1,36 @@
-//! A server with a clock that is set ahead or back. The server is Valkey, because libfaketime does
-//! not work with the allocator of Debian's Redis.
+//! A server with a clock that is set ahead or back.
 
-use std::fs;
 use std::time::Duration;
 
 use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL};
 use campanile_core::{Grant, Operation, Reply, Retention};
 use campanile_redis::RedisStore;
 use campanile_test::{RedisServer, eventually};
-use tempfile::TempDir;
 
-use crate::faketime;
+use crate::server_clock::ServerClock;
 use crate::support::{acquire, acquire_lock, apply, complete, key, long_timeout};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
 
-/// A server, and the file from which it reads how far its clock is ahead of the machine's.
 struct Server {
     redis: RedisServer,
-    folder: TempDir,
+    clock: ServerClock,
 }
 
 impl Server {
     async fn start() -> (Self, RedisStore) {
-        let library = faketime::library().expect("`cargo xtask install` installs libfaketime");
-        let folder = tempfile::tempdir().unwrap();
-        let builder = RedisServer::builder()
-            .valkey()
-            .env("LD_PRELOAD", library)
-            .env("FAKETIME_TIMESTAMP_FILE", folder.path().join("clock"))
-            .env("FAKETIME_NO_CACHE", "1")
-            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-        write_clock(&folder, 0);
-        let redis = builder.start().unwrap();
+        let clock = ServerClock::new();
+        let redis = clock.give_to(RedisServer::builder()).start().unwrap();
         let store = RedisStore::connect(long_timeout(redis.url())).await.unwrap();
-        (Self { redis, folder }, store)
+        (Self { redis, clock }, store)
     }
 
     /// Moves the clock from `before` seconds ahead of the machine's to `after`. The server may have
     /// read its clock a moment before, so this waits until it has read the new one.
     fn step_clock(&self, before: i64, after: i64) {
         let middle = self.seconds() + (after - before) / 2;
-        write_clock(&self.folder, after);
+        self.clock.set(after);
         let has_moved = || ((self.seconds() > middle) == (after > before)).then_some(());
         eventually(Duration::from_secs(30), has_moved).expect("the clock should move");
     }
@@ -50,13 +38,6 @@ impl Server {
     fn seconds(&self) -> i64 {
         self.redis.cli(&["TIME"]).unwrap().lines().next().unwrap().parse().unwrap()
     }
-}
-
-/// Replaces the file at once: the server reads it whenever it needs the time.
-fn write_clock(folder: &TempDir, seconds: i64) {
-    let new = folder.path().join("new");
-    fs::write(&new, format!("{seconds:+}\n")).unwrap();
-    fs::rename(new, folder.path().join("clock")).unwrap();
 }
 
 fn fail(grant: Grant, delay: Duration) -> Operation {

@@ -28,6 +28,7 @@ mod refusals;
 mod scan;
 mod script_cache;
 mod sentinel;
+mod server_clock;
 mod support;
 mod tls;
 mod wait_connections;

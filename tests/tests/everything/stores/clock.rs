@@ -1,39 +1,29 @@
-//! The clock of a server, which libfaketime sets ahead. The server is Valkey, because libfaketime does
-//! not work with the allocator of Debian's Redis.
+//! The clock of a server, which the campaign sets ahead.
 
-use std::fs;
 use std::time::Duration;
 
 use campanile_test::history::FaultKind;
 use campanile_test::{RedisServer, RedisServerBuilder, eventually};
-use tempfile::TempDir;
 
 use super::RECONNECT;
+use crate::TIMEOUT;
 use crate::faults::Injector;
-use crate::{TIMEOUT, faketime};
+use crate::server_clock::ServerClock;
 
-/// How far the clock of a server is ahead of the machine's.
-pub(super) struct ServerClock {
-    folder: TempDir,
+/// A clock, and how far it is ahead of the machine's, in seconds.
+pub(super) struct SteppedClock {
+    clock: ServerClock,
     ahead: i64,
 }
 
-impl ServerClock {
+impl SteppedClock {
     pub(super) fn new() -> Self {
-        let clock = Self { folder: TempDir::new().unwrap(), ahead: 0 };
-        clock.write();
-        clock
+        Self { clock: ServerClock::new(), ahead: 0 }
     }
 
     /// Gives a server this clock.
-    pub(super) fn set(&self, builder: RedisServerBuilder) -> RedisServerBuilder {
-        let library = faketime::library().expect("`cargo xtask install` installs libfaketime");
-        builder
-            .valkey()
-            .env("LD_PRELOAD", library)
-            .env("FAKETIME_TIMESTAMP_FILE", self.folder.path().join("clock"))
-            .env("FAKETIME_NO_CACHE", "1")
-            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+    pub(super) fn give_to(&self, builder: RedisServerBuilder) -> RedisServerBuilder {
+        self.clock.give_to(builder)
     }
 
     /// Steps the clock forward, by less than a lock's time to live or by more.
@@ -46,17 +36,10 @@ impl ServerClock {
             let seconds_of = |time: String| time.lines().next().unwrap().parse::<i64>().unwrap();
             let before = seconds_of(time());
             self.ahead += seconds;
-            self.write();
+            self.clock.set(self.ahead);
             // The server may have read its clock a moment before.
             let has_moved = || (seconds_of(time()) >= before + seconds).then_some(());
             eventually(TIMEOUT, has_moved).expect("the clock moves");
         });
-    }
-
-    /// Replaces the file at once: the server reads it whenever it needs the time.
-    fn write(&self) {
-        let new = self.folder.path().join("new");
-        fs::write(&new, format!("{:+}\n", self.ahead)).unwrap();
-        fs::rename(new, self.folder.path().join("clock")).unwrap();
     }
 }

@@ -3,14 +3,14 @@
 use campanile_test::history::FaultKind;
 use campanile_test::{Proxy, RedisServer};
 
-use super::clock::ServerClock;
+use super::clock::SteppedClock;
 use super::{RECONNECT, Store, network};
 use crate::faults::Injector;
 
 pub(crate) struct Redis {
     redis: RedisServer,
     proxy: Proxy,
-    clock: Option<ServerClock>,
+    clock: Option<SteppedClock>,
 }
 
 impl Redis {
@@ -20,14 +20,14 @@ impl Redis {
 
     /// Starts a Valkey with a clock that the campaign can set.
     pub(crate) fn start_with_clock() -> Self {
-        Self::start_with(Some(ServerClock::new()))
+        Self::start_with(Some(SteppedClock::new()))
     }
 
-    fn start_with(clock: Option<ServerClock>) -> Self {
+    fn start_with(clock: Option<SteppedClock>) -> Self {
         // Only `always` keeps all that was acknowledged.
         let builder = RedisServer::builder().append_only(true).config("appendfsync", "always");
         let builder = match &clock {
-            Some(clock) => clock.set(builder),
+            Some(clock) => clock.give_to(builder),
             None => builder,
         };
         let redis = builder.start().unwrap();

@@ -12,29 +12,32 @@ use tokio::runtime::Runtime;
 pub(crate) struct Entries {
     namespace: Namespace,
     by_digest: HashMap<[u8; 16], Entry>,
+    /// How many entries cannot be read.
+    pub(crate) unreadable: usize,
 }
 
 /// Reads the entries of the store with this URL.
 pub(crate) fn read(url: &str, namespace: &str) -> Entries {
     let namespace = Namespace::try_from(namespace).unwrap();
-    let scan = async {
+    let filter = ScanFilter::new(namespace.clone());
+    let mut entries = Entries { namespace, by_digest: HashMap::new(), unreadable: 0 };
+    Runtime::new().unwrap().block_on(async {
         let store = url.parse::<StoreConfig>().unwrap().connect().await.unwrap();
-        let filter = ScanFilter::new(namespace.clone());
-        let (mut by_digest, mut cursor) = (HashMap::new(), Some(ScanCursor::default()));
+        let mut cursor = Some(ScanCursor::default());
         while let Some(from) = cursor {
             let page = store.scan(&filter, &from).await.unwrap();
             for (key, found) in page.entries {
                 match found {
-                    Found::Entry { entry, .. } => drop(by_digest.insert(*key.digest(), entry)),
-                    other => panic!("unreadable entry: {other:?}"),
+                    Found::Entry { entry, .. } => {
+                        entries.by_digest.insert(*key.digest(), entry);
+                    }
+                    _ => entries.unreadable += 1,
                 }
             }
             cursor = page.next;
         }
-        by_digest
-    };
-    let by_digest = Runtime::new().unwrap().block_on(scan);
-    Entries { namespace, by_digest }
+    });
+    entries
 }
 
 impl Entries {
