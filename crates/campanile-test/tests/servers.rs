@@ -148,6 +148,18 @@ fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
 }
 
 #[test]
+fn kafka_broker_restarts_beside_its_separate_controller() {
+    let mut kafka = KafkaServer::builder().separate_controller().start().unwrap();
+    kafka.create_topic("orders", 1, &[]).unwrap();
+    for offset in 0..2 {
+        let delivered = kafka.producer().produce(Message::to("orders").payload("an order"));
+        assert_eq!(delivered.unwrap().offset, offset);
+        kafka.kill().unwrap();
+        kafka.restart().unwrap();
+    }
+}
+
+#[test]
 fn kafka_assigns_partitions_quickly_with_either_protocol() {
     let kafka =
         KafkaServer::builder().property("auto.create.topics.enable", "true").start().unwrap();

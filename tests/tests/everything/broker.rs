@@ -12,6 +12,7 @@ const PAUSE: std::ops::Range<u64> = 10_000..35_000;
 
 pub(crate) fn start() -> KafkaServer {
     KafkaServer::builder()
+        .separate_controller()
         // The group soon notices dead members of the newer protocol, too.
         .property("group.consumer.session.timeout.ms", "6000")
         // A heartbeat that is not answered within its interval times out. If its response had another

@@ -41,12 +41,21 @@ const DEFAULT_PROPERTIES: &[(&str, &str)] = &[
 /// The node that is the controller of its cluster.
 const CONTROLLER_ID: u16 = 1;
 
+/// What a process of Kafka is in its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    BrokerAndController,
+    Broker,
+    Controller,
+}
+
 /// Builder for a [`KafkaServer`]; see [`KafkaServer::builder`].
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct KafkaServerBuilder {
     port: Option<u16>,
     cluster: Option<Cluster>,
+    separate_controller: bool,
     secured: Option<Secured>,
     properties: BTreeMap<String, String>,
 }
@@ -63,6 +72,17 @@ impl KafkaServerBuilder {
     /// Default: a cluster of its own.
     pub fn join(mut self, server: &KafkaServer) -> Self {
         self.cluster = Some(server.cluster().clone());
+        self
+    }
+
+    /// Starts the controller in a process of its own, which [`KafkaServer::kill`] does not kill and
+    /// [`KafkaServer::pause`] does not suspend, as in production. Default: one process is both, which starts
+    /// sooner.
+    ///
+    /// Without it, a restarted broker is a leader at first, as when it was killed, and then registers and is
+    /// elected again. Kafka (4.3.1) may lose groups if it still reads them when that happens.
+    pub fn separate_controller(mut self) -> Self {
+        self.separate_controller = true;
         self
     }
 
@@ -114,9 +134,17 @@ impl KafkaServerBuilder {
         }
     }
 
-    /// Checks whether the server belongs to the cluster of another one.
-    pub(super) fn joins(&self) -> bool {
-        self.cluster.is_some()
+    /// The role of the server's process.
+    pub(super) fn role(&self) -> Role {
+        match self.cluster.is_some() || self.separate_controller {
+            true => Role::Broker,
+            false => Role::BrokerAndController,
+        }
+    }
+
+    /// Checks whether the server has a controller of its own, in another process.
+    pub(super) fn has_separate_controller(&self) -> bool {
+        self.cluster.is_none() && self.separate_controller
     }
 
     /// The cluster that the server at this port belongs to.
@@ -132,24 +160,27 @@ impl KafkaServerBuilder {
         self.secured.as_ref()
     }
 
-    /// Formats `server.properties`.
+    /// Formats `server.properties` of a process with this role.
     pub(super) fn render_properties(
         &self,
+        role: Role,
         ports: &Ports,
         cluster: &Cluster,
         data: &Path,
     ) -> String {
-        let controller = &cluster.controller;
+        let controller = cluster.controller();
         let mut broker = format!("PLAINTEXT://127.0.0.1:{}", ports.plain);
         if let Some(port) = ports.secured {
             write!(broker, ",SASL_SSL://127.0.0.1:{port}").expect("a string takes every line");
         }
-        let (node_id, roles, listeners) = match self.cluster {
+        let controller_listener = format!("CONTROLLER://{controller}");
+        let (node_id, roles, listeners) = match role {
             // A port is as unique as a node's id has to be.
-            Some(_) => (ports.plain.to_string(), "broker", broker.clone()),
-            None => {
-                let listeners = format!("{broker},CONTROLLER://{controller}");
-                (CONTROLLER_ID.to_string(), "broker,controller", listeners)
+            Role::Broker => (ports.plain, "broker", broker.clone()),
+            Role::Controller => (CONTROLLER_ID, "controller", controller_listener),
+            Role::BrokerAndController => {
+                let listeners = format!("{broker},{controller_listener}");
+                (CONTROLLER_ID, "broker,controller", listeners)
             }
         };
         let mut properties: BTreeMap<String, String> = DEFAULT_PROPERTIES
@@ -158,13 +189,15 @@ impl KafkaServerBuilder {
             .collect();
         for (name, value) in [
             ("process.roles", roles.to_owned()),
-            ("node.id", node_id),
+            ("node.id", node_id.to_string()),
             ("controller.quorum.voters", format!("{CONTROLLER_ID}@{controller}")),
             ("listeners", listeners),
-            ("advertised.listeners", broker),
             ("log.dirs", data.display().to_string()),
         ] {
             properties.insert(name.to_owned(), value);
+        }
+        if role != Role::Controller {
+            properties.insert("advertised.listeners".to_owned(), broker);
         }
         properties.extend(self.secured.iter().flat_map(Secured::properties));
         properties.extend(self.properties.clone());

@@ -1,5 +1,5 @@
 use super::acl::Acl;
-use super::builder::KafkaServerBuilder;
+use super::builder::{KafkaServerBuilder, Role};
 use super::consumer_config;
 use super::producer::Producer;
 use super::secured::Secured;
@@ -7,6 +7,7 @@ use super::topic::{create_topic, wait_for_leaders};
 use crate::{Process, ServerError, free_port};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -19,8 +20,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time limit of one metadata request to a server that is starting.
 const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// An Apache Kafka server: one node that is both broker and controller, killed on drop. Other
-/// servers can [join](KafkaServerBuilder::join) its cluster.
+/// An Apache Kafka server: one node that is both broker and controller, killed on drop. The controller
+/// can be a [separate](KafkaServerBuilder::separate_controller) process, and other servers can
+/// [join](KafkaServerBuilder::join) the cluster.
 ///
 /// ```no_run
 /// use campanile_test::{KafkaServer, Message};
@@ -41,9 +43,18 @@ pub struct KafkaServer {
     // Declared before the folder, so that the process is gone when the folder is removed.
     process: Process,
     folder: TempDir,
+    _controller: Option<Controller>,
     jvm: Jvm,
     ports: Ports,
     cluster: Cluster,
+}
+
+/// A controller in a process of its own.
+#[derive(Debug)]
+struct Controller {
+    // Declared before the folder, so that the process is gone when the folder is removed.
+    _process: Process,
+    _folder: TempDir,
 }
 
 /// The ports of a server on 127.0.0.1.
@@ -59,14 +70,19 @@ pub(super) struct Ports {
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
     id: String,
-    /// The address of the controller.
-    pub(super) controller: String,
+    /// The port of the controller.
+    controller: u16,
 }
 
 impl Cluster {
     /// Creates the cluster of a server with these ports.
     pub(super) fn new(port: u16, controller: u16) -> Self {
-        Self { id: cluster_id(port), controller: format!("127.0.0.1:{controller}") }
+        Self { id: cluster_id(port), controller }
+    }
+
+    /// The address of the controller.
+    pub(super) fn controller(&self) -> String {
+        address(self.controller)
     }
 }
 
@@ -87,7 +103,7 @@ impl KafkaServer {
 
     /// The broker's address, for `bootstrap.servers`.
     pub fn bootstrap(&self) -> String {
-        bootstrap(self.ports.plain)
+        address(self.ports.plain)
     }
 
     /// The clients' port on 127.0.0.1.
@@ -116,7 +132,7 @@ impl KafkaServer {
     ///
     /// Panics if the server was started without [`KafkaServerBuilder::secured`].
     pub fn secured_bootstrap(&self) -> String {
-        bootstrap(self.ports.secured.expect("the server was started with `secured`"))
+        address(self.ports.secured.expect("the server was started with `secured`"))
     }
 
     /// Gives a user this right, and waits until the broker knows it. Blocks the thread.
@@ -219,27 +235,40 @@ impl KafkaServer {
         jvm: Jvm,
         port: u16,
     ) -> Result<Self, ServerError> {
-        let folder = tempfile::Builder::new().prefix("campanile-kafka-").tempdir()?;
+        let folder = server_folder()?;
         let cluster = builder.cluster(port)?;
-        let data = folder.path().join(DATA_FOLDER);
         let secured = builder.secured_listener();
         let ports = Ports { plain: port, secured: secured.map(|_| free_port()).transpose()? };
-        if let Some(secured) = secured {
-            secured.write_certificate(folder.path())?;
-        }
-        let properties = builder.render_properties(&ports, &cluster, &data);
-        fs::write(folder.path().join(PROPERTIES_FILE), properties)?;
-        if builder.joins() {
+        let users = secured.map(Secured::format_arguments).unwrap_or_default();
+        // The folder of the server, or of its controller, with what it is to read.
+        let prepare = |folder: &Path, role| {
+            let data = folder.join(DATA_FOLDER);
+            if let Some(secured) = secured {
+                secured.write_certificate(folder)?;
+            }
+            let properties = builder.render_properties(role, &ports, &cluster, &data);
+            fs::write(folder.join(PROPERTIES_FILE), properties)?;
+            if role != Role::Broker {
+                return jvm.format(folder, &cluster, &users);
+            }
             // All that formatting writes for a node without a controller, without starting a JVM.
             fs::create_dir(&data)?;
             let meta = format!("version=1\ncluster.id={}\nnode.id={port}\n", cluster.id);
-            fs::write(data.join("meta.properties"), meta)?;
+            Ok(fs::write(data.join("meta.properties"), meta)?)
+        };
+        let controller = if builder.has_separate_controller() {
+            let folder = server_folder()?;
+            prepare(folder.path(), Role::Controller)?;
+            let mut process = jvm.spawn_node(folder.path())?;
+            let is_ready = || TcpStream::connect(cluster.controller()).is_ok();
+            process.wait_until_ready(cluster.controller, START_TIMEOUT, is_ready)?;
+            Some(Controller { _process: process, _folder: folder })
         } else {
-            let users = secured.map(Secured::format_arguments).unwrap_or_default();
-            jvm.format(folder.path(), &cluster, &users)?;
-        }
+            None
+        };
+        prepare(folder.path(), builder.role())?;
         let (process, producer) = run(&jvm, folder.path(), port, &cluster)?;
-        Ok(Self { producer, process, folder, jvm, ports, cluster })
+        Ok(Self { producer, process, folder, _controller: controller, jvm, ports, cluster })
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -265,6 +294,13 @@ impl Jvm {
         let mut command = self.command("kafka.tools.StorageTool", folder);
         command.args(["format", "-t", &cluster.id, "-c", PROPERTIES_FILE]).args(users);
         Process::spawn(&command, folder.join("log"))?.wait_for_success(START_TIMEOUT)
+    }
+
+    /// Starts the node of this folder.
+    fn spawn_node(&self, folder: &Path) -> io::Result<Process> {
+        let mut command = self.command("kafka.Kafka", folder);
+        command.arg(PROPERTIES_FILE);
+        Process::spawn(&command, folder.join("log"))
     }
 
     /// Creates a command that runs one of Kafka's classes in the server's folder. The heap is small
@@ -294,10 +330,8 @@ fn run(
     port: u16,
     cluster: &Cluster,
 ) -> Result<(Process, Producer), ServerError> {
-    let mut command = jvm.command("kafka.Kafka", folder);
-    command.arg(PROPERTIES_FILE);
-    let mut process = Process::spawn(&command, folder.join("log"))?;
-    let mut producer = Producer::new(&bootstrap(port))?;
+    let mut process = jvm.spawn_node(folder)?;
+    let mut producer = Producer::new(&address(port))?;
     process.wait_until_ready(port, START_TIMEOUT, || {
         let client = producer.client();
         // A foreign server may own the port while ours is about to fail because of it.
@@ -308,7 +342,7 @@ fn run(
                 .is_ok_and(|metadata| !metadata.brokers().is_empty());
         // A client that a fenced broker has answered may never connect again:
         // https://github.com/confluentinc/librdkafka/issues/5301
-        if !is_ready && let Ok(next) = Producer::new(&bootstrap(port)) {
+        if !is_ready && let Ok(next) = Producer::new(&address(port)) {
             producer = next;
         }
         is_ready
@@ -316,7 +350,12 @@ fn run(
     Ok((process, producer))
 }
 
-fn bootstrap(port: u16) -> String {
+fn server_folder() -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix("campanile-kafka-").tempdir()
+}
+
+/// The address of a port.
+fn address(port: u16) -> String {
     format!("127.0.0.1:{port}")
 }
 
