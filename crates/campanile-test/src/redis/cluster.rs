@@ -9,6 +9,11 @@ use std::time::Duration;
 /// Time limit for the nodes to find each other, and for a requested failover.
 const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How often a replica is told to take over, and how long to wait for it each time. A takeover that takes
+/// longer than five seconds, as on a busy machine, is abandoned.
+const PROMOTION_ATTEMPTS: u32 = 5;
+const PROMOTION_TIMEOUT: Duration = Duration::from_secs(6);
+
 /// How long a node may be unresponsive before the others consider it failed, in milliseconds.
 const NODE_TIMEOUT: &str = "1000";
 
@@ -239,11 +244,17 @@ impl RedisCluster {
     ///
     /// Fails if the node is not a replica or does not become a master within 30 s.
     pub fn promote(&mut self, replica: usize) -> io::Result<()> {
-        self.node(replica).cli(&["CLUSTER", "FAILOVER"])?;
-        self.wait_until("waiting for the replica to take over", || {
+        let is_master = || {
             let role = self.nodes[replica].query(&["ROLE"])?;
             role.starts_with("master").then_some(())
-        })
+        };
+        for _ in 0..PROMOTION_ATTEMPTS {
+            self.node(replica).cli(&["CLUSTER", "FAILOVER"])?;
+            if eventually(PROMOTION_TIMEOUT, is_master).is_some() {
+                return Ok(());
+            }
+        }
+        Err(timed_out("waiting for the replica to take over"))
     }
 
     /// Moves a slot and its keys to another master, as an operator does when resharding a live
@@ -344,9 +355,7 @@ impl RedisCluster {
     }
 
     fn wait_until(&self, what: &str, check: impl FnMut() -> Option<()>) -> io::Result<()> {
-        let timed_out =
-            || io::Error::other(format!("timed out after {CONVERGENCE_TIMEOUT:?} {what}"));
-        eventually(CONVERGENCE_TIMEOUT, check).ok_or_else(timed_out)
+        eventually(CONVERGENCE_TIMEOUT, check).ok_or_else(|| timed_out(what))
     }
 
     fn running(&self) -> impl Iterator<Item = usize> {
@@ -367,4 +376,8 @@ impl RedisCluster {
         let nodes = self.nodes[node].query(&["CLUSTER", "NODES"])?;
         Some(ClusterView::parse(&info, &nodes))
     }
+}
+
+fn timed_out(what: &str) -> io::Error {
+    io::Error::other(format!("timed out after {CONVERGENCE_TIMEOUT:?} {what}"))
 }

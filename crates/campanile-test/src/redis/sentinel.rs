@@ -13,6 +13,11 @@ const PRIMARY_NAME: &str = "tower";
 /// 30 s (TILT mode) after their process has not run for two seconds, as on a busy machine.
 const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// How often the sentinels are asked to promote a replica, and how long to wait for it each time. On a busy
+/// machine, they give up when the replica is not promoted within two seconds.
+const FAILOVER_ATTEMPTS: u32 = 6;
+const FAILOVER_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// A primary with replicas, monitored by sentinels: child processes, killed on drop.
 ///
 /// Servers and sentinels are numbered from 0, and server 0 starts as the primary. A primary that
@@ -239,16 +244,16 @@ impl RedisSentinel {
     ///
     /// Fails if this takes longer than 90 s.
     pub fn until_other_primary(&self, old: usize) -> io::Result<usize> {
-        let other = || {
-            let primary = self.primary().filter(|&primary| primary != old)?;
-            let role = self.servers[primary].query(&["ROLE"])?;
-            role.starts_with("master").then_some(primary)
-        };
-        eventually(CONVERGENCE_TIMEOUT, other).ok_or_else(|| {
-            io::Error::other(format!(
-                "timed out after {CONVERGENCE_TIMEOUT:?} waiting for another primary"
-            ))
-        })
+        let other = || self.other_primary(old);
+        eventually(CONVERGENCE_TIMEOUT, other).ok_or_else(no_other_primary)
+    }
+
+    /// Finds the server that the sentinels consider the primary and that answers as a primary, unless it
+    /// is `old`.
+    fn other_primary(&self, old: usize) -> Option<usize> {
+        let primary = self.primary().filter(|&primary| primary != old)?;
+        let role = self.servers[primary].query(&["ROLE"])?;
+        role.starts_with("master").then_some(primary)
     }
 
     /// Makes the sentinels promote a replica while the primary runs, and waits for the promotion.
@@ -262,9 +267,14 @@ impl RedisSentinel {
             self.primary().ok_or_else(|| io::Error::other("the sentinels report no primary"))?;
         let asked = ["SENTINEL", "FAILOVER", PRIMARY_NAME];
         let accepted = || self.sentinels.iter().find_map(|sentinel| sentinel.query(&asked));
-        eventually(CONVERGENCE_TIMEOUT, accepted)
-            .ok_or_else(|| io::Error::other("no sentinel accepted the failover"))?;
-        self.until_other_primary(old)
+        for _ in 0..FAILOVER_ATTEMPTS {
+            eventually(CONVERGENCE_TIMEOUT, accepted)
+                .ok_or_else(|| io::Error::other("no sentinel accepted the failover"))?;
+            if let Some(primary) = eventually(FAILOVER_TIMEOUT, || self.other_primary(old)) {
+                return Ok(primary);
+            }
+        }
+        Err(no_other_primary())
     }
 
     /// Kills a server with SIGKILL, as in a crash.
@@ -348,6 +358,10 @@ impl RedisSentinel {
 fn check_link_up(replica: &Node) -> Option<()> {
     let info = replica.query(&["INFO", "replication"])?;
     info.contains("master_link_status:up").then_some(())
+}
+
+fn no_other_primary() -> io::Error {
+    io::Error::other(format!("timed out after {CONVERGENCE_TIMEOUT:?} waiting for another primary"))
 }
 
 fn or_timeout(ready: Option<()>) -> Result<(), ServerError> {
