@@ -1,7 +1,7 @@
 //! The parts of documents that commands write.
 
 use crate::Result;
-use crate::progress::{Progress, root};
+use crate::progress::{Progress, now, root};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -32,11 +32,13 @@ impl Block<'_> {
         self.read()?;
         // Read before the run, during which files may change.
         let commit = commit(self.documents)?;
+        let start = now();
         let (lines, result) = progress.run_and_collect(program, deadline)?;
         result?;
         let block = format!(
-            "Written by `cargo xtask {}` at {commit}.\n\n{}",
+            "Written by `cargo xtask {}` at {commit}, in {} s with builds.\n\n{}",
             self.written_by,
+            start.elapsed().as_secs(),
             lines.join("\n")
         );
         for document in self.documents {
