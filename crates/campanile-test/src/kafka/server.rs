@@ -309,7 +309,10 @@ impl Jvm {
         let mut command = Command::new(&self.java);
         command
             .args(["-Xms256m", "-Xmx512m", "-XX:+UseSerialGC"])
-            .args(["-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN", "-cp"])
+            .args(["-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN"])
+            // Java unpacks native libraries there, which a server that is killed does not delete.
+            .arg(format!("-Djava.io.tmpdir={}", folder.display()))
+            .arg("-cp")
             .arg(self.libs.join("*"))
             .arg(class)
             .current_dir(folder);
