@@ -27,6 +27,7 @@ pub(super) const RESPONSE_TIME: Duration = Duration::from_millis(1);
 pub(super) struct Counters {
     records: u64,
     limit: Duration,
+    handler_time: Duration,
     clock: Clock,
     idle: u64,
     done: AtomicU64,
@@ -54,6 +55,7 @@ impl Counters {
         Ok(Self {
             records: task.records,
             limit: task.limit,
+            handler_time: task.handler_time,
             clock: Clock::boot(),
             done: AtomicU64::new(0),
             handled: AtomicU64::new(0),
@@ -79,7 +81,8 @@ impl Counters {
     /// The handler. A key ends with the record's number.
     ///
     /// With a ledger, sends a request to another service: the effect takes place when the request
-    /// arrives, and the handler ends when it has the response. Otherwise, only counts.
+    /// arrives, and the handler ends when it has the response. Otherwise, waits for the handler time
+    /// of its topic, and counts.
     ///
     /// # Errors
     /// Fails if the key does not end with a number, or if the ledger cannot be written.
@@ -97,7 +100,12 @@ impl Counters {
                 ledger.append(Effect { number, partition, offset })?;
                 tokio::time::sleep(RESPONSE_TIME).await;
             }
-            None => self.count(number, partition, offset)?,
+            None => {
+                if !self.handler_time.is_zero() {
+                    tokio::time::sleep(self.handler_time).await;
+                }
+                self.count(number, partition, offset)?;
+            }
         }
         match &self.latencies {
             Some(latencies) => latencies.add(payload),

@@ -23,6 +23,7 @@ pub(super) const TOPIC: Topic = Topic {
     batch: None,
     keyed: true,
     timed: true,
+    handler_time: Duration::ZERO,
 };
 /// Number of warm-up records at the start of a run, which do not count.
 const WARM_UP_RECORDS: usize = 200;

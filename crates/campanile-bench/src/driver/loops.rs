@@ -47,6 +47,7 @@ const PAYMENTS: Topic = Topic {
     batch: None,
     keyed: true,
     timed: false,
+    handler_time: Duration::ZERO,
 };
 
 /// Slow enough for one record at a time.

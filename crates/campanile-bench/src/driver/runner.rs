@@ -92,6 +92,7 @@ impl Runner {
             records: topic.records,
             limit,
             timed: topic.timed,
+            handler_time: topic.handler_time,
             ledger: self.ledger.clone(),
         }
     }

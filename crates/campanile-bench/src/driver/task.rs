@@ -27,6 +27,8 @@ pub(super) struct Task {
     pub(super) limit: Duration,
     /// As in [`Topic::timed`](super::topic::Topic::timed).
     pub(super) timed: bool,
+    /// As in [`Topic::handler_time`](super::topic::Topic::handler_time).
+    pub(super) handler_time: Duration,
     /// The file of the handlers' effects, if they have any.
     pub(super) ledger: Option<PathBuf>,
 }

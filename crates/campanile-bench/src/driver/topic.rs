@@ -32,6 +32,8 @@ pub(super) struct Topic {
     /// Whether a payload is the time at which its record was produced, in nanoseconds since boot. A
     /// run then starts at the end of the topic, and measures latencies.
     pub(super) timed: bool,
+    /// How long a handler waits for each record.
+    pub(super) handler_time: Duration,
 }
 
 impl Topic {
