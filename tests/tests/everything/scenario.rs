@@ -196,7 +196,7 @@ impl Scenario {
         report.finish(
             &format!("everything, {}", kind.name),
             format_args!(
-                "{} processes, {letters} dead letters and copies, the longest stall {stall:?}; seed {seed}",
+                "{} processes, {letters} dead letters and copies, the longest stall {stall:.1?}; seed {seed}",
                 self.processes.started(),
             ),
         );

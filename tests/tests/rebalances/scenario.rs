@@ -253,7 +253,7 @@ impl Scenario {
         report.finish(
             &self.name,
             format_args!(
-                "{} processes, the longest stall {longest_stall:?}; seed {}",
+                "{} processes, the longest stall {longest_stall:.1?}; seed {}",
                 self.processes, self.seed
             ),
         )
