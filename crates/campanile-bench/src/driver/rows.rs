@@ -254,13 +254,14 @@ fn observed(runner: &mut Runner, by: Telemetry) -> Result<[Vec<Measurement>; 2],
     runner.rounds(&PAYMENTS, [by, Telemetry::None].map(contestant))
 }
 
-/// The cost of an observer in a loop that is written by hand: with handlers that only count, which
-/// use all of the machine, and with handlers as short as a query of a database.
+/// The cost of an observer in a loop that is written by hand: with handlers that do nothing, so that
+/// the machine is the limit, and with handlers that wait as long as for a database or a service.
 fn observing(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let goal = Goals { rate: Some(Goal::AtLeast(0.95)), ..Goals::default() };
     for (row, handler_time, goals) in [
         ("observing, no work", Duration::ZERO, Goals::default()),
         ("observing, handlers of 1 ms", Duration::from_millis(1), goal),
+        ("observing, handlers of 3 ms", Duration::from_millis(3), goal),
     ] {
         let topic = Topic { handler_time, ..PAYMENTS };
         let [with, without] = runner
