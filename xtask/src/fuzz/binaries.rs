@@ -22,26 +22,24 @@ const FORMAT: &str = "json-render-diagnostics";
 /// The time limit of the build.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// The test binaries with targets, by package and name.
-pub(super) struct Binaries(BTreeMap<(String, String), PathBuf>);
+/// A package, and the name of a test binary.
+type Name = (String, String);
+
+/// The test binaries with targets.
+pub(super) struct Binaries(BTreeMap<Name, PathBuf>);
 
 impl Binaries {
     pub(super) fn build(progress: &Progress) -> Result<Self> {
         progress.step("building the fuzz targets");
-        let mut command = cargo();
-        command.args(["test", "--no-run", "--profile", "fuzz", "--message-format", FORMAT]);
-        // With a target, the flags do not apply to what runs during the build.
-        command.args(["--target", &host()?, "--target-dir", "target/fuzz", "--lib", "--bins"]);
-        command.args(["--test", "fuzz", "--test", "judge"]);
-        for package in TARGETS.iter().map(|target| target.package).collect::<BTreeSet<_>>() {
-            command.args(["--package", package]);
+        let (in_tests, in_sources): (Vec<_>, Vec<_>) =
+            TARGETS.iter().partition(|target| target.is_in_tests());
+        let tests: BTreeSet<_> = in_tests.iter().map(|target| target.binary).collect();
+        let tests = tests.into_iter().flat_map(|name| ["--test", name]).collect();
+        let mut binaries = BTreeMap::new();
+        for (kinds, targets) in [(vec!["--lib", "--bins"], in_sources), (tests, in_tests)] {
+            binaries.extend(build(&kinds, &targets)?);
         }
-        command.env("RUSTFLAGS", FLAGS);
-        let finished = supervise(&mut command, BUILD_TIMEOUT, &mut io::sink())?;
-        if !finished.status.is_some_and(|status| status.success()) {
-            return Err("the fuzz targets cannot be built".into());
-        }
-        Ok(Self(finished.lines.iter().filter_map(|line| executable(line)).collect()))
+        Ok(Self(binaries))
     }
 
     pub(super) fn find(&self, target: &Target) -> Result<&PathBuf> {
@@ -51,8 +49,26 @@ impl Binaries {
     }
 }
 
+/// Builds the test binaries of these kinds. Those without a target cannot be linked, because what
+/// counts for the fuzzer is in `bolero`, so only packages with targets of these kinds are built.
+fn build(kinds: &[&str], targets: &[&Target]) -> Result<Vec<(Name, PathBuf)>> {
+    let mut command = cargo();
+    command.args(["test", "--no-run", "--profile", "fuzz", "--message-format", FORMAT]);
+    // With a target, the flags do not apply to what runs during the build.
+    command.args(["--target", &host()?, "--target-dir", "target/fuzz"]).args(kinds);
+    for package in targets.iter().map(|target| target.package).collect::<BTreeSet<_>>() {
+        command.args(["--package", package]);
+    }
+    command.env("RUSTFLAGS", FLAGS);
+    let finished = supervise(&mut command, BUILD_TIMEOUT, &mut io::sink())?;
+    if !finished.status.is_some_and(|status| status.success()) {
+        return Err("the fuzz targets cannot be built".into());
+    }
+    Ok(finished.lines.iter().filter_map(|line| executable(line)).collect())
+}
+
 /// Reads the package, the name and the path of a test binary from a line of cargo's messages.
-fn executable(line: &str) -> Option<((String, String), PathBuf)> {
+fn executable(line: &str) -> Option<(Name, PathBuf)> {
     let message: Value = serde_json::from_str(line).ok()?;
     let path = message["executable"].as_str()?.into();
     let is_test = message["profile"]["test"].as_bool()?;

@@ -153,6 +153,11 @@ impl Target {
         self.test.rsplit("::").next().unwrap_or(self.test)
     }
 
+    /// Whether the binary is a test, and not that of the package's library or program.
+    pub(crate) fn is_in_tests(&self) -> bool {
+        self.folder.starts_with("tests/")
+    }
+
     /// The folder of the package, relative to the root.
     pub(crate) fn package_folder(&self) -> String {
         format!("crates/{}", self.package)
