@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::delivery::{Answer, Await, Delivery, Finished, Progress};
 use super::fault::{Kind, Place};
 use super::process::Process;
-use super::trial::{MINUTE, Next, SECOND, Trial, describe};
+use super::trial::{Attempt, MINUTE, Next, SECOND, Trial, describe};
 use crate::faults::Fault as StoreFault;
 
 /// A delivery that runs.
@@ -184,7 +184,10 @@ impl<R: Clone> Trial<'_, R> {
         if delivery.is_granted() {
             state.grants = state.grants.max(running.attempt);
         }
-        state.first_delivery.get_or_insert_with(|| (delivery.awaits.clone(), calls.len()));
+        state
+            .attempts
+            .entry(running.attempt)
+            .or_insert_with(|| Attempt { awaits: delivery.awaits.clone(), calls: calls.len() });
     }
 
     /// Decides what follows an error, as the consumer does.

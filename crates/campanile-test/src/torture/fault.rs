@@ -1,7 +1,5 @@
 //! The faults of a situation.
 
-use fastrand::Rng;
-
 use super::delivery::Phase;
 use super::trial::Observed;
 
@@ -67,31 +65,25 @@ impl Kind {
     }
 }
 
-/// Lists the situations with one fault, the simplest first.
-pub(super) fn singles(observed: &[Observed]) -> Vec<Fault> {
+/// Lists the faults that are possible in what was observed, the simplest first: in the first attempt at
+/// each record, or in the second one after this fault.
+pub(super) fn possible(observed: &[Observed], after: Option<Fault>) -> Vec<Fault> {
     let mut faults = Vec::new();
     for kind in [Repeat, Drop, Kill, Refuse, LoseReply, Outage, Suspend, TakeOver] {
         for (record, observed) in observed.iter().enumerate() {
+            let number = if after.is_some_and(|fault| fault.record == record) { 2 } else { 1 };
+            let Some(attempt) = observed.attempts.get(&number) else { continue };
             let at: Vec<usize> = match kind.place() {
                 Place::Await => {
-                    let awaits = observed.awaits.iter().enumerate();
+                    let awaits = attempt.awaits.iter().enumerate();
                     let awaits = awaits.filter(|(_, it)| kind.is_possible_in(it.phase));
                     awaits.map(|(index, _)| index + 1).collect()
                 }
-                Place::Call => (1..=observed.calls).collect(),
+                Place::Call => (1..=attempt.calls).collect(),
                 Place::Completion => vec![0],
             };
-            faults.extend(at.into_iter().map(|at| Fault { kind, record, attempt: 1, at }));
+            faults.extend(at.into_iter().map(|at| Fault { kind, record, attempt: number, at }));
         }
     }
     faults
-}
-
-/// Draws two faults. The second one of a record is in its second attempt.
-pub(super) fn random_pair(singles: &[Fault], rng: &mut Rng) -> Option<[Fault; 2]> {
-    let (first, mut second) = (*rng.choice(singles)?, *rng.choice(singles)?);
-    if first.record == second.record {
-        second.attempt = 2;
-    }
-    Some([first, second])
 }

@@ -35,21 +35,28 @@ impl<'a> Search<'a> {
 
     fn find_failure(&mut self) -> Result<(), String> {
         self.observed = self.try_faults(&[])?;
-        if self.observed.iter().all(|record| record.calls == 0) {
+        let attempts = self.observed.iter().filter_map(|record| record.attempts.get(&1));
+        if attempts.clone().all(|attempt| attempt.calls == 0) {
             return Err("without a fault: no lock was acquired; create the layer over the keeper \
                         that the second function gets"
                 .to_owned());
         }
-        let awaits = self.observed.iter().flat_map(|record| &record.awaits);
+        let awaits = attempts.flat_map(|attempt| &attempt.awaits);
         self.report.awaits = awaits.filter(|it| it.phase == Phase::Running).count();
-        let singles = fault::singles(&self.observed);
-        for &single in &singles {
-            self.try_faults(&[single])?;
+        let firsts = fault::possible(&self.observed, None);
+        let mut pairs = Vec::new();
+        for &first in &firsts {
+            let observed = self.try_faults(&[first])?;
+            let seconds = fault::possible(&observed, Some(first));
+            if !seconds.is_empty() {
+                pairs.push((first, seconds));
+            }
         }
         let mut rng = Rng::with_seed(self.report.seed);
         for _ in 0..self.pairs {
-            let Some(pair) = fault::random_pair(&singles, &mut rng) else { break };
-            self.try_faults(&pair).map_err(|story| self.shrink(&singles, pair, story))?;
+            let Some((first, seconds)) = rng.choice(&pairs) else { break };
+            let pair = [*first, seconds[rng.usize(..seconds.len())]];
+            self.try_faults(&pair).map_err(|story| self.shrink([&firsts, seconds], pair, story))?;
         }
         Ok(())
     }
@@ -59,12 +66,16 @@ impl<'a> Search<'a> {
         (self.trial)(faults, &self.observed)
     }
 
-    /// Replaces each of both faults by the simplest one with which the situation fails. Both are needed,
-    /// because no single fault has failed.
-    fn shrink(&mut self, singles: &[Fault], mut pair: [Fault; 2], mut story: String) -> String {
-        for index in 0..pair.len() {
-            for &single in singles {
-                let simpler = Fault { attempt: pair[index].attempt, ..single };
+    /// Replaces each of both faults by the simplest of its candidates with which the situation fails. Both
+    /// are needed, because no single fault has failed.
+    fn shrink(
+        &mut self,
+        candidates: [&[Fault]; 2],
+        mut pair: [Fault; 2],
+        mut story: String,
+    ) -> String {
+        for (index, candidates) in candidates.into_iter().enumerate() {
+            for &simpler in candidates {
                 if simpler == pair[index] {
                     break;
                 }

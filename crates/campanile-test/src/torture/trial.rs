@@ -1,6 +1,8 @@
 //! The trial of one situation: a world with its faults.
 
+use std::collections::BTreeMap;
 use std::error::Error;
+use std::mem;
 use std::time::Duration;
 
 use campanile_core::error;
@@ -35,17 +37,23 @@ pub(super) struct RecordState {
     pub(super) grants: usize,
     pub(super) story: Story,
     pub(super) last_error: String,
-    /// The awaits and the number of calls of the store.
-    pub(super) first_delivery: Option<(Vec<Await>, usize)>,
+    /// As in [`Observed::attempts`].
+    pub(super) attempts: BTreeMap<usize, Attempt>,
+}
+
+/// What happened in the first delivery with this number of an attempt.
+#[derive(Debug, Default)]
+pub(super) struct Attempt {
+    pub(super) awaits: Vec<Await>,
+    /// The number of calls of the store.
+    pub(super) calls: usize,
 }
 
 /// What happened to a record.
 #[derive(Debug)]
 pub(super) struct Observed {
-    /// The awaits of the first delivery.
-    pub(super) awaits: Vec<Await>,
-    /// The number of calls of the store during the first delivery.
-    pub(super) calls: usize,
+    /// The attempts by their numbers, starting at 1.
+    pub(super) attempts: BTreeMap<usize, Attempt>,
     pub(super) finished: Finished,
 }
 
@@ -112,8 +120,7 @@ impl<'a, R: Clone> Trial<'a, R> {
                 }
                 state.story.add(format!("given up ({reason})"));
             }
-            let (awaits, calls) = state.first_delivery.take().unwrap_or_default();
-            observed.push(Observed { awaits, calls, finished });
+            observed.push(Observed { attempts: mem::take(&mut state.attempts), finished });
         }
         // Tasks that the handlers have left behind end now.
         for process in &self.processes {

@@ -102,6 +102,36 @@ fn two_faults_are_shrunk_to_the_simplest() {
 }
 
 #[test]
+fn bug_behind_the_length_of_the_first_attempt_is_found() {
+    async fn recover(shop: Shop, request: Request<String>) -> Result<(), BoxError> {
+        let id = request.body().clone();
+        let attempt = request.lock_handle().unwrap().attempt();
+        point("started").await;
+        if shop.effects().rows.contains_key(&id) {
+            return Ok(());
+        }
+        if attempt > 1 {
+            for _ in 0..4 {
+                point("looked up").await;
+            }
+            shop.effects().entries.push(id.clone());
+            point("recovered").await;
+        } else {
+            shop.effects().entries.push(id.clone());
+        }
+        shop.effects().rows.insert(id, 5);
+        Ok(())
+    }
+    let failure = torture_handler(recover, |effects| effects.check_entries()).unwrap_err();
+    assert_eq!(
+        failure.story,
+        "dropped at await 1 of attempt 1 (started), then delivered again, \
+         then dropped at await 6 of attempt 2 (recovered), then delivered again: \
+         2 entries of p-1, expected 1"
+    );
+}
+
+#[test]
 fn seed_determines_the_report() {
     let failures: Vec<_> = (0..8).map(|seed| torture_with_two_faults(seed).unwrap_err()).collect();
     let again: Vec<_> = (0..8).map(|seed| torture_with_two_faults(seed).unwrap_err()).collect();

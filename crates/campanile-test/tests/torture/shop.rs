@@ -19,7 +19,7 @@ pub(crate) struct Effects {
     charges: BTreeMap<String, String>,
     mails: Vec<String>,
     /// The rows of the table of payments, by their primary key.
-    rows: BTreeMap<String, u64>,
+    pub(crate) rows: BTreeMap<String, u64>,
     /// The rows of a table without a primary key.
     pub(crate) entries: Vec<String>,
     balance: u64,
