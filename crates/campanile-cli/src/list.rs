@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use crate::exit::Exit;
 use crate::inspect;
 use crate::options::{NamespaceOption, ScanOptions, StoreOptions};
-use crate::print::{print, print_json};
+use crate::print::{print_json_while_read, print_while_read};
 
 /// List the entries of a namespace, in no particular order
 ///
@@ -94,8 +94,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     {
         for report in page.iter().take(left) {
             match arguments.json {
-                true => print_json(report)?,
-                false => print(&report.to_line())?,
+                true => print_json_while_read(report)?,
+                false => print_while_read(&report.to_line())?,
             }
             if inspect::exit(report) != Exit::Done {
                 exit = Exit::Attention;

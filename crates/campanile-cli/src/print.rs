@@ -6,12 +6,10 @@ use std::io::{self, ErrorKind, Write};
 use campanile_admin::AdminError;
 use serde::Serialize;
 
-/// Prints a line. Ends the process if the reader is gone, as `head` is after its last line.
+/// Prints a line. If the reader is gone, as `head` is after its last line, the verb goes on, so that its
+/// exit code is that of what it found or changed.
 pub(crate) fn print(text: &impl Display) -> Result<(), AdminError> {
-    if !try_print(text)? {
-        std::process::exit(0);
-    }
-    Ok(())
+    try_print(text).map(drop)
 }
 
 /// Prints a line of JSON, as [`print`] does.
@@ -19,15 +17,17 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), AdminError> {
     print(&json(value)?)
 }
 
-/// Prints a line of a verb that changes something. Such a verb goes on if the reader is gone, and its
-/// exit code is that of the change.
-pub(crate) fn print_change(text: &impl Display) -> Result<(), AdminError> {
-    try_print(text).map(drop)
+/// Prints a line of many. Ends the process if the reader is gone.
+pub(crate) fn print_while_read(text: &impl Display) -> Result<(), AdminError> {
+    if !try_print(text)? {
+        std::process::exit(0);
+    }
+    Ok(())
 }
 
-/// Prints a line of JSON, as [`print_change`] does.
-pub(crate) fn print_change_json(value: &impl Serialize) -> Result<(), AdminError> {
-    print_change(&json(value)?)
+/// Prints a line of JSON, as [`print_while_read`] does.
+pub(crate) fn print_json_while_read(value: &impl Serialize) -> Result<(), AdminError> {
+    print_while_read(&json(value)?)
 }
 
 /// Returns whether somebody reads.

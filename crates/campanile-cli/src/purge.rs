@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::options::{NamespaceOption, ScanOptions, StoreOptions};
-use crate::print::{print_change, print_change_json};
+use crate::print::{print, print_json};
 use crate::signals::stop_requested;
 
 /// Delete entries of a namespace before their retention ends
@@ -86,7 +86,7 @@ impl Arguments {
     }
 
     fn print(&self, report: &PurgeReport) -> Result<(), AdminError> {
-        print_change(&format!("namespace {}\n{report}", self.namespace.namespace))
+        print(&format!("namespace {}\n{report}", self.namespace.namespace))
     }
 
     /// Prints what was deleted, or would be.
@@ -99,7 +99,7 @@ impl Arguments {
             report: &'a PurgeReport,
         }
         let namespace = self.namespace.namespace.as_str();
-        print_change_json(&Line { namespace, done, report })
+        print_json(&Line { namespace, done, report })
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
             true => arguments.print_json(&preview, false)?,
             false => {
                 arguments.print(&preview)?;
-                print_change(&if has_any { PLAN } else { "nothing to delete" })?;
+                print(&if has_any { PLAN } else { "nothing to delete" })?;
             }
         }
         return Ok(if has_any || is_left(&preview) { Exit::Attention } else { Exit::Done });
@@ -134,7 +134,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
         true => arguments.print_json(&report, true)?,
         false => {
             arguments.print(&report)?;
-            print_change(&if report.interrupted { "stopped" } else { "done" })?;
+            print(&if report.interrupted { "stopped" } else { "done" })?;
         }
     }
     Ok(match report.interrupted {

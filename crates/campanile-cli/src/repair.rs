@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::options::{KeyOptions, StoreOptions};
-use crate::print::{print_change, print_change_json};
+use crate::print::{print, print_json};
 
 /// Give a key that was given up all its attempts again
 ///
@@ -113,7 +113,7 @@ impl Repair {
             plan = plan.with_key(key);
         }
         if !self.json {
-            print_change(&plan)?;
+            print(&plan)?;
         }
         let outcome = match self.yes {
             true => Some(plan.apply(&store).await?),
@@ -135,10 +135,10 @@ impl Repair {
             outcome: Option<RepairOutcome>,
         }
         match outcome {
-            _ if self.json => print_change_json(&Line { plan, outcome }),
-            Some(outcome) => print_change(&outcome),
-            None if plan.is_possible() => print_change(&"nothing changed; to do it, add --yes"),
-            None => print_change(&RepairOutcome::Impossible),
+            _ if self.json => print_json(&Line { plan, outcome }),
+            Some(outcome) => print(&outcome),
+            None if plan.is_possible() => print(&"nothing changed; to do it, add --yes"),
+            None => print(&RepairOutcome::Impossible),
         }
     }
 }

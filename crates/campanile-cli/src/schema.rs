@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::options::StoreOptions;
-use crate::print::{print, print_change, print_change_json, print_json};
+use crate::print::{print, print_json};
 
 /// Migrate the schema in Postgres to the version of this command
 ///
@@ -56,7 +56,7 @@ pub(crate) async fn migrate(arguments: Migrate) -> Result<Exit, AdminError> {
     }
     let plan = MigrationPlan::new(arguments.store.config()?).await?;
     if !arguments.json {
-        print_change(&plan)?;
+        print(&plan)?;
     }
     let is_pending = plan.pending().next().is_some();
     let done = is_pending && arguments.yes;
@@ -64,11 +64,11 @@ pub(crate) async fn migrate(arguments: Migrate) -> Result<Exit, AdminError> {
         plan.apply().await?;
     }
     if arguments.json {
-        print_change_json(&Line { plan: &plan, done })?;
+        print_json(&Line { plan: &plan, done })?;
     } else if done {
-        print_change(&"done")?;
+        print(&"done")?;
     } else if is_pending {
-        print_change(&"nothing changed; to do it, add --yes")?;
+        print(&"nothing changed; to do it, add --yes")?;
     }
     let needs_attention = plan.is_newer() || is_pending && !done;
     Ok(if needs_attention { Exit::Attention } else { Exit::Done })

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::exit::Exit;
 use crate::options::{KafkaOptions, StoreOptions, parse_namespace};
-use crate::print::{print, print_json};
+use crate::print::{print_json_while_read, print_while_read};
 
 /// Watch a consumer group: members, partitions, lag, and records per second
 ///
@@ -130,9 +130,11 @@ impl Output {
 
     fn show(&mut self, snapshot: &Snapshot) -> Result<(), AdminError> {
         match self {
-            Self::Json => print_json(snapshot),
-            Self::Lines => print(&snapshot.to_line()),
-            Self::Screen { is_once: true, .. } => print(&snapshot.to_lines(usize::MAX).join("\n")),
+            Self::Json => print_json_while_read(snapshot),
+            Self::Lines => print_while_read(&snapshot.to_line()),
+            Self::Screen { is_once: true, .. } => {
+                print_while_read(&snapshot.to_lines(usize::MAX).join("\n"))
+            }
             Self::Screen { term, painted, .. } => {
                 let (height, _) = term.size();
                 // All lines that are not partitions.
@@ -151,8 +153,8 @@ impl Output {
         let texts: Vec<_> = error::sources(failed).map(ToString::to_string).collect();
         let error = texts.join(": ");
         match self {
-            Self::Json => print_json(&Line { error }),
-            Self::Lines => print(&format!("error: {error}")),
+            Self::Json => print_json_while_read(&Line { error }),
+            Self::Lines => print_while_read(&format!("error: {error}")),
             Self::Screen { term, painted, .. } => {
                 paint(term, painted, &[format!("error: {error}")])
             }
@@ -173,5 +175,5 @@ fn paint(term: &Term, painted: &mut usize, lines: &[String]) -> Result<(), Admin
         action: "cannot write to the terminal".into(),
         source: error.into(),
     })?;
-    print(&lines.join("\n"))
+    print_while_read(&lines.join("\n"))
 }

@@ -1,8 +1,10 @@
 //! The verb `verify`: its output and its exit codes.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
-use std::fs;
 use std::process::Command;
+use std::{fs, io};
+
+use tempfile::TempDir;
 
 const HEADER: &str = r#"{"event":"history","version":1,"process":"w-1","clock":"boot","unit":"us","settings":{"order":"none","lock_ttl":3000000}}"#;
 const SENT: &str = r#"{"event":"sent","at":1000000,"record":"payments/0@0","key":"p-1"}"#;
@@ -10,12 +12,22 @@ const ANSWERS: &str = r#"{"event":"begin","at":2000000,"run":1,"record":"payment
 {"event":"end","at":2000001,"run":1,"how":"ok"}
 {"event":"answer","at":2000002,"record":"payments/0@0","outcome":"processed"}"#;
 
-/// Verifies a folder with this file. Returns the exit code, and the output and errors.
-fn verify(text: &str, options: &[&str]) -> (Option<i32>, String, String) {
+fn history(text: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("w-1.jsonl"), text).unwrap();
+    folder
+}
+
+fn command(history: &TempDir) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_campanile"));
-    let output = command.arg("verify").arg(folder.path()).args(options).output().unwrap();
+    command.arg("verify").arg(history.path());
+    command
+}
+
+/// Verifies a folder with this file. Returns the exit code, and the output and errors.
+fn verify(text: &str, options: &[&str]) -> (Option<i32>, String, String) {
+    let folder = history(text);
+    let output = command(&folder).args(options).output().unwrap();
     let (stdout, stderr) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
     (output.status.code(), stdout.unwrap(), stderr.unwrap())
 }
@@ -49,6 +61,19 @@ fn violations_exit_with_1_and_show_their_events() {
         (&violation["events"][0]["file"], &violation["events"][0]["line"]),
         (&"w-1.jsonl".into(), &2.into())
     );
+}
+
+#[test]
+fn exit_code_is_that_of_the_verdict_if_nobody_reads_it() {
+    let sent = (0..5_000).map(|number| SENT.replace("/0@0", &format!("/0@{number}")));
+    for (text, code) in [
+        (format!("{HEADER}\n{SENT}\n{ANSWERS}\n"), 0),
+        (format!("{HEADER}\n{}\n", sent.collect::<Vec<_>>().join("\n")), 1),
+    ] {
+        let (_, unread) = io::pipe().unwrap();
+        let status = command(&history(&text)).stdout(unread).status().unwrap();
+        assert_eq!(status.code(), Some(code));
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use campanile_admin::redrive::{ReasonCount, RedrivePreview, RedriveSummary};
 use serde::Serialize;
 
 use super::Arguments;
-use crate::print::{print, print_change, print_change_json, print_json};
+use crate::print::{print, print_json};
 
 /// The number of reasons that are printed as text.
 const SHOWN_REASONS: usize = 20;
@@ -56,7 +56,7 @@ pub(super) fn print_summary(
         struct Line<'a> {
             summary: &'a RedriveSummary,
         }
-        return print_change_json(&Line { summary });
+        return print_json(&Line { summary });
     }
     let RedriveSummary { reopened, produced, skipped, deferred, parked, filtered, .. } = summary;
     let mut text = format!(
@@ -72,5 +72,5 @@ pub(super) fn print_summary(
             arguments.topic
         ));
     }
-    print_change(&text)
+    print(&text)
 }
