@@ -7,6 +7,7 @@ use bytes::Bytes;
 use campanile_core::{Grant, Operation};
 use tokio::sync::oneshot;
 
+use super::calls::call_timeout;
 use crate::store::StoreError;
 
 /// A step that has run and is not recorded yet.
@@ -20,6 +21,11 @@ pub(crate) struct PendingStep {
     pub(super) send_at: Duration,
     /// When the step had run.
     ran_at: Duration,
+}
+
+/// The longest delay between two tries to record a step.
+pub(super) fn longest_delay(ttl: Duration) -> Duration {
+    ttl / 24
 }
 
 /// Whether a step is recorded. If the sender is dropped, the attempt has ended.
@@ -44,9 +50,10 @@ impl PendingStep {
         Self { name, result, reply, tries: 0, send_at: now, ran_at: now }
     }
 
-    /// When to stop trying. The lock is then still held, so that the handler has time to react.
-    pub(super) fn give_up_at(&self, ttl: Duration) -> Duration {
-        self.ran_at + ttl / 2
+    /// Whether there is time for another try. If it fails, the lock is still held, so that the handler has
+    /// time to react.
+    pub(super) fn has_time(&self, now: Duration, ttl: Duration, deadline: Duration) -> bool {
+        now < self.ran_at + ttl / 2 && now + longest_delay(ttl) + call_timeout(ttl) < deadline
     }
 
     pub(super) fn operation(&self, grant: Grant) -> Operation {
@@ -73,6 +80,13 @@ impl PendingSteps {
 
     pub(super) fn pop(&mut self) -> Option<PendingStep> {
         self.0.pop_front()
+    }
+
+    pub(super) fn pop_if(
+        &mut self,
+        condition: impl FnOnce(&PendingStep) -> bool,
+    ) -> Option<PendingStep> {
+        if self.front().is_some_and(condition) { self.pop() } else { None }
     }
 
     /// Takes the steps, if there are any.

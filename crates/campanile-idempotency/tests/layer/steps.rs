@@ -258,6 +258,66 @@ async fn handler_learns_that_a_step_is_not_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn handler_learns_that_concurrent_steps_are_not_recorded() {
+    let harness = Harness::new();
+    let store = harness.store.clone();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = seen.clone();
+    let handle = move |lock: LockHandle| {
+        let (store, noted) = (store.clone(), noted.clone());
+        async move {
+            // Also the renewals, so that there is no time to try one step after the other.
+            store.inject_always(Fault::Hang);
+            let lines: Vec<_> = (0..6).map(|line| format!("line-{line}")).collect();
+            let steps = lines.iter().map(|line| lock.step(line, async || Ok::<_, StepError>(())));
+            let results = join_all(steps).await;
+            store.heal();
+            noted.lock().unwrap().extend(results.into_iter().map(|it| (it, lock.check().is_ok())));
+            Err::<(), _>(BoxError::from("not recorded"))
+        }
+    };
+    assert!(service(&harness.layer(), handle).run("p-1").await.is_err());
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 6);
+    for (result, is_held) in &*seen {
+        assert!(matches!(result, Err(StepError::NotRecorded { .. })), "{result:?}");
+        assert!(is_held);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn handler_learns_that_a_step_is_not_recorded_before_the_lock_is_lost() {
+    let harness = Harness::new();
+    let store = harness.store.clone();
+    let seen = Arc::new(Mutex::new(None));
+    let noted = seen.clone();
+    let handle = move |lock: LockHandle| {
+        let (store, noted) = (store.clone(), noted.clone());
+        async move {
+            // Just before the first renewal, which fails as well.
+            sleep(TTL / 4).await;
+            store.inject_always(Fault::Refuse);
+            let step = lock.step("charge", async || Ok::<_, StepError>(())).await;
+            *noted.lock().unwrap() = Some(lock.check().is_ok());
+            Ok(step?)
+        }
+    };
+    let hang = async {
+        // A call that begins now ends after the lock.
+        sleep(TTL * 73 / 100).await;
+        harness.store.heal();
+        harness.store.inject_always(Fault::Hang);
+        sleep(TTL).await;
+        harness.store.heal();
+    };
+    let service = service(&harness.layer(), handle);
+    let (result, ()) = tokio::join!(service.run("p-1"), hang);
+    let error = step_error(&result);
+    assert!(matches!(error, StepError::NotRecorded { .. }), "{error:?}");
+    assert_eq!(*seen.lock().unwrap(), Some(true));
+}
+
+#[tokio::test(start_paused = true)]
 async fn large_result_is_permanent() {
     let harness = Harness::new();
     let handle = async |lock: LockHandle| {

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::{KeeperState, corrupt_error, is_final, retry_delay};
 use crate::keeper::deferred::Deferred;
 use crate::keeper::slot::Phase;
-use crate::keeper::steps::{PendingStep, RecordError, StepResult};
+use crate::keeper::steps::{PendingStep, RecordError, StepResult, longest_delay};
 use crate::store::StoreError;
 
 impl KeeperState {
@@ -42,6 +42,7 @@ impl KeeperState {
                 _ => self.queue_command(index),
             };
         };
+        let deadline = held.control.deadline();
         let step = held.steps.front_mut().expect("removed only after its answer");
         let result = match answer.map(|answer| answer.reply) {
             Ok(Reply::StepRecorded) => Ok(()),
@@ -58,13 +59,19 @@ impl KeeperState {
                 let error = StoreError::unreadable("unexpected reply to a recorded step");
                 Err(RecordError::Store(error))
             }
-            Err(error) if is_final(&error) || now >= step.give_up_at(ttl) => {
-                Err(RecordError::Store(error))
+            Err(error) if is_final(&error) => Err(RecordError::Store(error)),
+            Err(error) if !step.has_time(now, ttl, deadline) => {
+                // The steps behind it wait for the same store.
+                while let Some(step) = held.steps.pop_if(|it| !it.has_time(now, ttl, deadline)) {
+                    let result = Err(RecordError::Store(error.clone()));
+                    self.deferred.push(Deferred::SendStepResult(step.reply, result));
+                }
+                return self.check_lock(index);
             }
             Err(_) => {
                 // The first result of a name is kept, so the command can be repeated.
                 step.tries += 1;
-                step.send_at = now + retry_delay(step.tries).min(ttl / 24);
+                step.send_at = now + retry_delay(step.tries).min(longest_delay(ttl));
                 return self.check_lock(index);
             }
         };
