@@ -8,9 +8,8 @@ use campanile_core::{Coordinates, Details, Fingerprint};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::sleep;
 
-use super::observer::Parts;
-use super::report::{Finding, Unreported};
-use crate::keeper::{Acquisition, HeldLock, LockKey, RunSite, Settlement, wait_at_most};
+use super::report::{Finding, Report};
+use crate::keeper::{Acquisition, HeldLock, Settlement, wait_at_most};
 
 /// How long to wait after an acquire that the store has not answered.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -120,11 +119,9 @@ fn settle(mut held: HeldLock, end: End) {
 
 /// Acquires the lock while the handler runs, and reports the answer.
 pub(super) struct Observation {
-    pub(super) parts: Arc<Parts>,
+    pub(super) report: Report,
     pub(super) shared: Arc<Shared>,
-    pub(super) key: LockKey,
     pub(super) fingerprint: Option<Fingerprint>,
-    pub(super) site: RunSite,
     /// The position of the original record, if the record is a copy.
     pub(super) origin: Option<Coordinates>,
     /// Whether another handler ran for the key in this process when this one started.
@@ -133,24 +130,19 @@ pub(super) struct Observation {
 
 impl Observation {
     pub(super) async fn run(self) {
-        let Self { parts, shared, key, fingerprint, site, origin, overlaps } = &self;
-        let mut unreported = Some(Unreported::new(parts, key, site));
-        let mut report = |finding| {
-            if let Some(unreported) = unreported.take() {
-                unreported.report(finding);
-            }
-        };
+        let Self { mut report, shared, fingerprint, origin, overlaps } = self;
+        let parts = report.parts.clone();
         // Kept until the next acquire is answered, which then needs no command.
         let mut waited = None;
         loop {
-            let (keeper, key) = (&parts.keeper, key.clone());
-            let answer = keeper.acquire(key, &parts.settings, *fingerprint, site, None).await;
+            let (keeper, settings, key) = (&parts.keeper, &parts.settings, report.key.clone());
+            let answer = keeper.acquire(key, settings, fingerprint, &report.site, None).await;
             drop(waited.take());
             // How long the key will be blocked.
             let (finding, retry_after, settled) = match answer {
                 Ok(Acquisition::Held(held)) => {
                     let attempt = held.lock_handle().attempt();
-                    report(parts.reporter.granted(attempt, *overlaps));
+                    report.finish(parts.reporter.granted(attempt, overlaps));
                     return shared.hold(held);
                 }
                 // The previous run has ended, and its outcome is being recorded.
@@ -167,16 +159,18 @@ impl Observation {
                 }
                 Ok(Acquisition::Duplicate { details, age, .. }) => {
                     let completed_at = details.as_ref().and_then(Details::coordinates);
-                    let positions = [site.coordinates.as_ref(), origin.as_ref()];
-                    return report(Finding::duplicate(completed_at, positions, age));
+                    let positions = [report.site.coordinates.as_ref(), origin.as_ref()];
+                    return report.finish(Finding::duplicate(completed_at, positions, age));
                 }
                 Ok(Acquisition::AlreadyGivenUp { .. } | Acquisition::Exhausted { .. }) => {
-                    return report(Finding::of(ObservedVerdict::GivenUp));
+                    return report.finish(Finding::of(ObservedVerdict::GivenUp));
                 }
-                Ok(Acquisition::Mismatch) => return report(Finding::of(ObservedVerdict::Mismatch)),
+                Ok(Acquisition::Mismatch) => {
+                    return report.finish(Finding::of(ObservedVerdict::Mismatch));
+                }
                 Ok(Acquisition::Unavailable(error)) => {
                     let is_outage = error.kind().is_outage();
-                    report(Finding::store_error(error));
+                    report.finish(Finding::store_error(error));
                     // The acquire may have been granted, and only its reply lost. Success is therefore
                     // recorded later, as long as others can still be observed meanwhile.
                     if !is_outage || !shared.has_succeeded().await || !parts.has_room() {
@@ -188,7 +182,7 @@ impl Observation {
                 // The keeper shuts down or has stopped.
                 Ok(Acquisition::ShuttingDown) | Err(_) => return,
             };
-            report(finding);
+            report.finish(finding);
             // The entry must not look as if its last run had never ended: if this one succeeds, it is
             // recorded as soon as the key is free, unless another run was recorded meanwhile.
             if !shared.has_succeeded().await {

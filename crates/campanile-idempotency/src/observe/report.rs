@@ -1,5 +1,6 @@
 //! The metrics and the events of observed requests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::telemetry::instruments::{self, NAMESPACE};
@@ -121,21 +122,24 @@ fn text<V: AttributeValue>(value: V) -> &'static str {
     V::ATTRIBUTE.values[value.index()]
 }
 
-/// An observation without a verdict. Dropped without one, it counts as not observed.
-pub(super) struct Unreported<'a> {
-    parts: &'a Parts,
-    key: &'a LockKey,
-    site: &'a RunSite,
-    is_reported: bool,
+/// The report of an observation. Dropped without a verdict, it counts as not observed.
+pub(super) struct Report {
+    pub(super) parts: Arc<Parts>,
+    pub(super) key: LockKey,
+    pub(super) site: RunSite,
+    is_done: bool,
 }
 
-impl<'a> Unreported<'a> {
-    pub(super) fn new(parts: &'a Parts, key: &'a LockKey, site: &'a RunSite) -> Self {
-        Self { parts, key, site, is_reported: false }
+impl Report {
+    pub(super) fn new(parts: Arc<Parts>, key: LockKey, site: RunSite) -> Self {
+        Self { parts, key, site, is_done: false }
     }
 
-    pub(super) fn report(mut self, finding: Finding) {
-        self.is_reported = true;
+    /// Reports the verdict. Only the first one counts.
+    pub(super) fn finish(&mut self, finding: Finding) {
+        if std::mem::replace(&mut self.is_done, true) {
+            return;
+        }
         let Finding { verdict, duplicate, error } = finding;
         let reporter = &self.parts.reporter;
         reporter.requests.of(verdict).increment(1);
@@ -177,9 +181,9 @@ impl<'a> Unreported<'a> {
     }
 }
 
-impl Drop for Unreported<'_> {
+impl Drop for Report {
     fn drop(&mut self) {
-        if !self.is_reported {
+        if !self.is_done {
             let site = self.site.coordinates.as_ref();
             self.parts.reporter.report_refused(ObservedVerdict::NotObserved, site, None);
         }

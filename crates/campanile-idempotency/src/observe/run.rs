@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::observation::{End, Observation, Shared};
 use super::observer::Observer;
+use super::report::Report;
 use super::running::RunningKey;
 use crate::future::display_text;
 use crate::keeper::RunSite;
@@ -68,10 +69,10 @@ impl Run {
         };
         let (running, overlaps) = parts.running.start(&key.store_key);
         let shared = Arc::new(Shared::new(permit));
-        let parts = parts.clone();
+        let report = Report::new(parts.clone(), key, site);
         let origin = record.as_ref().map(|record| record.origin().clone());
         let observation =
-            Observation { parts, shared: shared.clone(), key, fingerprint, site, origin, overlaps };
+            Observation { report, shared: shared.clone(), fingerprint, origin, overlaps };
         drop(runtime.spawn(observation.run()));
         Self(Some(ObservedRun { shared, record, _running: running }))
     }

@@ -230,3 +230,16 @@ fn request_without_a_runtime_is_let_through() {
     let ran = observer.run("p-1", None, async || Ok::<_, String>("done"));
     assert_eq!(ran.now_or_never(), Some(Ok("done")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn observation_that_never_begins_is_reported() {
+    let observing = Observing::new();
+    let observer = observing.observer.clone();
+    let ran = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        // The handler does not wait, so the runtime ends before the observation's task is polled.
+        runtime.block_on(observer.run("p-1", None, async || Ok::<_, String>("done")))
+    });
+    assert_eq!(ran.join().unwrap(), Ok("done"));
+    assert_eq!(observing.verdicts().await, counted([("not_observed", 1)]));
+}
