@@ -4,6 +4,7 @@ mod assignment;
 mod members;
 mod topic;
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::metadata::Metadata;
+use rdkafka::statistics::Statistics;
 
 pub(crate) use self::members::{Members, Partition};
 pub(crate) use self::topic::{check_partition, partitions};
@@ -142,11 +144,19 @@ pub(crate) struct Context {
     /// The operation on topics that the user needs. That on groups is `Describe`.
     right: &'static str,
     errors: Mutex<Vec<(Code, String)>>,
+    /// As of [`fetched`](Self::fetched).
+    fetched: AtomicI64,
 }
 
 impl Context {
     pub(crate) fn new(right: &'static str) -> Self {
-        Self { right, errors: Mutex::default() }
+        Self { right, errors: Mutex::default(), fetched: AtomicI64::new(0) }
+    }
+
+    /// The sum of the offsets up to which records were fetched, including those that are not delivered,
+    /// because their transaction was aborted. Needs `statistics.interval.ms`.
+    pub(crate) fn fetched(&self) -> i64 {
+        self.fetched.load(Ordering::Relaxed)
     }
 
     /// Forgets the errors so far, which have been dealt with.
@@ -194,6 +204,11 @@ impl ClientContext for Context {
         if let Some(code) = error.rdkafka_error_code() {
             self.errors().push((code, reason.to_owned()));
         }
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        let partitions = statistics.topics.values().flat_map(|topic| topic.partitions.values());
+        self.fetched.store(partitions.map(|it| it.next_offset).sum(), Ordering::Relaxed);
     }
 }
 

@@ -25,6 +25,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("queued.max.messages.kbytes", "8192"),
     // By default, the fetch waits for a second once that is reached.
     ("fetch.queue.backoff.ms", "10"),
+    // Shows the progress behind records that are not delivered.
+    ("statistics.interval.ms", "250"),
 ];
 
 /// The operation on the topic that the user needs.
@@ -189,12 +191,16 @@ impl Source {
                 .map_err(|error| self.error(READ, error))?;
             self.is_assigned = true;
         }
-        let (start, mut bytes) = (self.clock.now(), 0);
+        let (mut received_at, mut fetched, mut bytes) = (self.clock.now(), 0, 0);
         while records.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
             let wait = if records.is_empty() { ATTEMPT_TIMEOUT } else { Duration::ZERO };
             match self.consumer.poll(wait) {
                 None if !records.is_empty() => break,
-                None if self.clock.now() - start >= self.timeout => {
+                None if self.consumer.context().fetched() != fetched => {
+                    fetched = self.consumer.context().fetched();
+                    received_at = self.clock.now();
+                }
+                None if self.clock.now() - received_at >= self.timeout => {
                     let waited = format!("nothing received for {:?}", self.timeout);
                     return Err(self.error(READ, waited));
                 }

@@ -8,9 +8,10 @@ use campanile_core::{
 };
 use campanile_idempotency::{InspectStore, Store};
 use campanile_redis::RedisStore;
-use campanile_test::{Message, RedisServer, eventually, free_port};
+use campanile_test::{KafkaServer, Message, Proxy, RedisServer, eventually, free_port};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::{Value, json};
 
 use crate::support::KAFKA;
@@ -85,7 +86,10 @@ async fn plant(store: &RedisStore, offset: i64, name: &str) {
 
 /// Commits an offset of partition 0 for the group.
 fn commit(topic: &str, offset: i64) {
-    let committer: BaseConsumer = KAFKA.consumer_config(GROUP).create().unwrap();
+    commit_with(&KAFKA.consumer_config(GROUP).create().unwrap(), topic, offset);
+}
+
+fn commit_with(committer: &BaseConsumer, topic: &str, offset: i64) {
     let mut committed = TopicPartitionList::new();
     committed.add_partition_offset(topic, 0, Offset::Offset(offset)).unwrap();
     let commit = || committer.commit(&committed, CommitMode::Sync).ok();
@@ -294,4 +298,47 @@ async fn observe_counts_all_records_and_shows_some() {
     let (code, stdout, stderr) = observe(&redis.url(), &KAFKA.bootstrap(), &json);
     assert_eq!(code, Some(1), "{stderr}");
     assert_eq!(findings(&stdout).0.len(), 2 * KEYS);
+}
+
+/// Records of an aborted transaction are fetched and not delivered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn observe_waits_while_aborted_records_are_fetched() {
+    const ABORTED: &str = "observed-aborted";
+    let port = free_port().unwrap();
+    let proxy = Proxy::to(("127.0.0.1", port)).unwrap();
+    let listener = format!("PLAINTEXT://{}", proxy.addr());
+    let kafka = KafkaServer::builder().port(port).property("advertised.listeners", &listener);
+    let kafka = kafka.start().unwrap();
+    kafka.create_topic(ABORTED, 1, &[]).unwrap();
+    let redis = RedisServer::start().unwrap();
+    let producer: BaseProducer = ClientConfig::new()
+        .set("bootstrap.servers", kafka.bootstrap())
+        .set("transactional.id", "t")
+        .set("batch.size", "20000")
+        .create()
+        .unwrap();
+    producer.init_transactions(TIMEOUT).unwrap();
+    for (records, is_aborted) in [(1, false), (600, true), (1, false)] {
+        producer.begin_transaction().unwrap();
+        for _ in 0..records {
+            let record = BaseRecord::<(), [u8]>::to(ABORTED).partition(0).payload(&[b'x'; 10_000]);
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+        }
+        match is_aborted {
+            true => producer.flush(TIMEOUT).and_then(|()| producer.abort_transaction(TIMEOUT)),
+            false => producer.commit_transaction(TIMEOUT),
+        }
+        .unwrap();
+    }
+    let committer: BaseConsumer = kafka.consumer_config(GROUP).create().unwrap();
+    commit_with(&committer, ABORTED, 1);
+
+    // A few records in each round trip of 50 ms, so that all of them take longer than the timeout.
+    proxy.delay(Duration::from_millis(25));
+    let brokers = proxy.addr().to_string();
+    let arguments = [ABORTED, "--group", GROUP, "--from", "start", "--timeout", "5s", "--json"];
+    let arguments = [&arguments[..], &["--kafka", "fetch.message.max.bytes=10000"]].concat();
+    let (code, stdout, stderr) = observe(&redis.url(), &brokers, &arguments);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert_eq!(findings(&stdout).1["records"], 2);
 }
