@@ -70,8 +70,8 @@ fn advice(code: &str) -> Option<&'static str> {
              records at a time"
         }
         "ValidationException" => {
-            "refused the request; it needs the partition key `id` of type S and no sort key, and an item, with \
-             its reply and steps, has at most 400 KB"
+            "refused the request; check the table's name; it needs the partition key `id` of type S and no sort \
+             key, and an item, with its reply and steps, has at most 400 KB"
         }
         _ => return None,
     })
