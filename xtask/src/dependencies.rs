@@ -90,13 +90,16 @@ mod tests {
     const JSON: &str = r#"{
         "packages": [
             {"id": "lib", "name": "lib", "version": "0.1.0", "source": null, "license": "MIT",
-             "publish": null, "rust_version": "1.88", "features": {"default": [], "tls": []}},
+             "publish": null, "rust_version": "1.88", "features": {"default": [], "tls": []},
+             "manifest_path": "lib/Cargo.toml"},
             {"id": "used", "name": "used", "version": "1.0.0", "license": "MIT/Apache-2.0",
              "source": "registry+https://github.com/rust-lang/crates.io-index",
-             "publish": null, "rust_version": "1.88.0", "features": {}},
+             "publish": null, "rust_version": "1.88.0", "features": {},
+             "manifest_path": "Cargo.toml"},
             {"id": "tester", "name": "tester", "version": "2.0.0", "license": "MIT",
              "source": "registry+https://github.com/rust-lang/crates.io-index",
-             "publish": null, "rust_version": "1.90", "features": {}}
+             "publish": null, "rust_version": "1.90", "features": {},
+             "manifest_path": "Cargo.toml"}
         ],
         "resolve": {"nodes": [
             {"id": "lib", "deps": [

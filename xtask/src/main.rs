@@ -45,7 +45,7 @@ cargo xtask <command>
 
   test      runs all checks: installs missing programs, then checks the format, the dependencies
             (license, source, rust-version), clippy, the documentation, every test, every example, each
-            published crate with each of its features alone, and its package; that each guarantee has
+            published crate with each feature of its code alone, and its package; that each guarantee has
             a row of evidence; and that each test named in the documents ran and passed. A test binary
             that runs for 10 minutes, or an example for 5, is killed with its servers and fails, and
             the tests that were running are printed. At the end it prints how long each of these took.

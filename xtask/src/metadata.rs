@@ -2,6 +2,7 @@ use crate::Result;
 use crate::progress::cargo;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 /// The output of `cargo metadata` for the workspace and all its dependencies.
@@ -15,6 +16,8 @@ pub(crate) struct Metadata {
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) version: String,
+    /// The path of its `Cargo.toml`.
+    pub(crate) manifest: PathBuf,
     /// `None` for a package in this workspace.
     pub(crate) source: Option<String>,
     pub(crate) license: Option<String>,
@@ -103,6 +106,7 @@ impl Package {
         Ok(Self {
             name: required("name")?,
             version: required("version")?,
+            manifest: required("manifest_path")?.into(),
             source: text("source"),
             license: text("license"),
             rust_version: text("rust_version"),

@@ -1,15 +1,27 @@
-use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::fs;
+use std::process::Command;
 
 use crate::Result;
-use crate::metadata::Metadata;
-use crate::progress::{Progress, cargo};
+use crate::metadata::{Metadata, Package};
+use crate::progress::{Progress, cargo, root};
 
-/// The folder in which packages are built.
+/// The folder of the archives and of what is unpacked from them.
 const PACKAGES_DIR: &str = "target/packages";
+
+/// The profile of this workspace, with which dependencies have been built.
+const PROFILE: &str = r#"
+[profile.dev]
+debug = "line-tables-only"
+
+[profile.dev.package."*"]
+debug = false
+"#;
 
 /// Checks that each published package sets the fields that a registry shows, and that its archive
 /// contains everything that its build needs.
+///
+/// `cargo package` alone would build each archive with all its dependencies. Instead, a workspace of
+/// the unpacked archives is checked.
 pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     let problems: Vec<String> = metadata
         .published()
@@ -19,52 +31,43 @@ pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     if !problems.is_empty() {
         return Err(problems.join("; ").into());
     }
-    remove_stale(metadata)?;
-    let mut command = cargo();
+    let folder = root().join(PACKAGES_DIR);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
     // The steps before have downloaded all dependencies.
-    command.args([
-        "package",
-        "--quiet",
-        "--offline",
-        "--allow-dirty",
-        "--target-dir",
-        PACKAGES_DIR,
-    ]);
+    let mut command = cargo();
+    command.args(["package", "--quiet", "--offline", "--allow-dirty", "--no-verify"]);
+    command.args(["--target-dir", PACKAGES_DIR]);
     for package in metadata.published() {
         command.args(["-p", &package.name]);
     }
-    progress.run(&mut command)
-}
-
-/// Removes everything that cargo has unpacked and built of earlier archives of these packages.
-/// Cargo does not distinguish packages of the same version, and would build each package with the
-/// first archives of the others.
-fn remove_stale(metadata: &Metadata) -> Result {
-    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(env::home_dir()?.join(".cargo")));
-    let unpacked = home.map(|home| home.join("registry/src"));
-    for registry in unpacked.as_deref().map(folders).into_iter().flatten() {
-        // A registry without a host is a directory: the one that cargo creates from the archives.
-        if registry.file_name().is_some_and(|name| name.to_string_lossy().starts_with('-')) {
-            remove_published(folders(&registry), metadata)?;
-        }
+    progress.run(&mut command)?;
+    for package in metadata.published() {
+        let archive = folder.join("package").join(format!("{}.crate", unpacked_name(package)));
+        progress.run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder))?;
     }
-    remove_published(folders(&Path::new(PACKAGES_DIR).join("debug/.fingerprint")), metadata)
+    fs::write(folder.join("Cargo.toml"), manifest(metadata))?;
+    fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    progress.run(
+        cargo()
+            .args(["check", "--quiet", "--offline", "--workspace", "--target-dir", "target"])
+            .arg("--manifest-path")
+            .arg(folder.join("Cargo.toml")),
+    )
 }
 
-/// Removes the folders that are named after the published packages.
-fn remove_published(folders: Vec<PathBuf>, metadata: &Metadata) -> Result {
-    for folder in folders {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        if metadata.published().any(|package| name.starts_with(&*package.name)) {
-            fs::remove_dir_all(&folder)?;
-        }
+/// The manifest of a workspace in which the unpacked packages depend on each other.
+fn manifest(metadata: &Metadata) -> String {
+    let mut manifest =
+        "[workspace]\nresolver = \"3\"\nmembers = [\"*-*\"]\n\n[patch.crates-io]\n".to_owned();
+    for package in metadata.published() {
+        manifest += &format!("{} = {{ path = {:?} }}\n", package.name, unpacked_name(package));
     }
-    Ok(())
+    manifest + PROFILE
 }
 
-/// Lists the entries of a folder; none if the folder does not exist.
-fn folders(of: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(of).into_iter().flatten();
-    entries.flatten().map(|entry| entry.path()).collect()
+/// The name of the folder in a package's archive, and of the archive without its extension.
+fn unpacked_name(package: &Package) -> String {
+    format!("{}-{}", package.name, package.version)
 }
