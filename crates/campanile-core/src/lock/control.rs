@@ -111,6 +111,12 @@ impl LockControl {
         self.inner().steps.has_run()
     }
 
+    /// Checks whether a step has run in this attempt whose result is too large or cannot be encoded: the
+    /// next attempt would run it again.
+    pub fn has_step_without_record(&self) -> bool {
+        self.inner().steps.is_not_recordable()
+    }
+
     /// Records that this grant completed the entry together with the handler's effect, so that the
     /// keeper does not complete it again.
     pub fn complete(&self, completion: Completion) {

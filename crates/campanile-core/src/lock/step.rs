@@ -74,14 +74,20 @@ impl LockHandle {
             Begun::New => {
                 self.0.steps.state().has_run = true;
                 self.0.is_effect_possible.store(true, Ordering::Release);
-                let encoded = encode(name, &run().await?)?;
+                let output = run().await?;
+                let encoded = encode(name, &output).map_err(|error| self.not_recordable(error))?;
                 // What later attempts will get.
-                let result = decode(&encoded).map_err(|error| not_encoded(name, error))?;
+                let result = decode(&encoded)
+                    .map_err(|error| self.not_recordable(not_encoded(name, error)))?;
                 self.0.steps.state().push(name, encoded.clone());
                 (result, encoded)
             }
         };
-        self.start_recording(name, encoded)?.await?;
+        let recorded = self.start_recording(name, encoded)?.await;
+        recorded.map_err(|error| match error {
+            StepError::TooLarge { .. } => self.not_recordable(error),
+            error => error,
+        })?;
         self.0.steps.state().set_recorded(name);
         Ok(result)
     }
@@ -113,11 +119,19 @@ impl LockHandle {
         Ok(self.0.steps.recorder()?.record(self, name, encoded))
     }
 
+    /// Notes that no attempt can record a step that has run.
+    fn not_recordable(&self, error: StepError) -> StepError {
+        self.0.steps.state().is_not_recordable = true;
+        error
+    }
+
     /// Permits the handler, which is called again in the same attempt, to use its names again. It gets the
     /// results of the previous call.
     #[doc(hidden)]
     pub fn restart_steps(&self) {
-        self.0.steps.state().begun.clear();
+        let mut state = self.0.steps.state();
+        state.begun.clear();
+        state.is_not_recordable = false;
     }
 }
 
@@ -158,6 +172,8 @@ struct StepState {
     own: Vec<OwnResult>,
     /// Whether a step has started. Its effect stays, whatever happens to the attempt.
     has_run: bool,
+    /// Whether a step has run whose result no attempt can record.
+    is_not_recordable: bool,
     /// Whether the handler has ended, although its lock is held on.
     has_ended: bool,
 }
@@ -181,6 +197,10 @@ impl LockSteps {
 
     pub(super) fn has_run(&self) -> bool {
         self.state().has_run
+    }
+
+    pub(super) fn is_not_recordable(&self) -> bool {
+        self.state().is_not_recordable
     }
 
     pub(super) fn end(&self) {

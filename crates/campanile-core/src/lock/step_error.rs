@@ -8,8 +8,9 @@ use crate::{BoxError, LockLost};
 
 /// The error of [`LockHandle::step`](crate::LockHandle::step), besides that of the step itself.
 ///
-/// By default, the attempt has failed and is retried, except that [`NotEncoded`](Self::NotEncoded) and
-/// [`TooLarge`](Self::TooLarge) are permanent: the step would run in each attempt.
+/// By default, the attempt has failed and is retried, except that a failure after
+/// [`NotEncoded`](Self::NotEncoded) or [`TooLarge`](Self::TooLarge) is permanent, whatever error the
+/// handler returns: the step would run in each attempt.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StepError {
@@ -67,36 +68,45 @@ impl fmt::Display for StepError {
             Self::NoHandler => f.write_str(
                 "a step needs the lock of a running handler; take it from the handler's request",
             ),
-            Self::InvalidName { name } => write!(
-                f,
-                "the name of a step has 1 to {MAX_STEP_NAME_BYTES} bytes, got {}",
-                name.len()
-            ),
+            Self::InvalidName { name } => {
+                let start: String = name.chars().take(MAX_STEP_NAME_BYTES).collect();
+                write!(
+                    f,
+                    "the name of a step has 1 to {MAX_STEP_NAME_BYTES} bytes, but `{}` has {}",
+                    start.escape_debug(),
+                    name.len()
+                )
+            }
             Self::Repeated { name } => write!(
                 f,
-                "step {name:?} was used before in this attempt; give each step a name of its own, \
-                 and retry a call inside its step"
+                "step `{}` was used before in this attempt; give each step a name of its own, \
+                 and retry a call inside its step",
+                name.escape_debug()
             ),
             Self::LockLost(_) => f.write_str("the lock of a step is lost"),
             Self::NotRecorded { name, .. } => {
-                write!(f, "step {name:?} has run, but its result may not be recorded")
+                let name = name.escape_debug();
+                write!(f, "step `{name}` has run, but its result may not be recorded")
             }
             Self::NotEncoded { name, .. } => {
                 write!(
                     f,
-                    "step {name:?} has run, but its result cannot be kept as JSON; return a type from \
-                     it that serde_json encodes and decodes, such as an id"
+                    "step `{}` has run, but its result cannot be kept as JSON; return a type from \
+                     it that serde_json encodes and decodes, such as an id",
+                    name.escape_debug()
                 )
             }
             Self::TooLarge { name } => write!(
                 f,
-                "step {name:?} has run, but with its result the steps of the key would exceed \
-                 {MAX_STEPS_BYTES} bytes; return less from it, such as an id"
+                "step `{}` has run, but with its result the steps of the key would exceed \
+                 {MAX_STEPS_BYTES} bytes; return less from it, such as an id",
+                name.escape_debug()
             ),
             Self::Unreadable { name, .. } => write!(
                 f,
-                "the recorded result of step {name:?} cannot be read; give a step another name if \
-                 the type of its result changes"
+                "the recorded result of step `{}` cannot be read; give a step another name if \
+                 the type of its result changes",
+                name.escape_debug()
             ),
         }
     }

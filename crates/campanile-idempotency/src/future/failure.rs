@@ -26,9 +26,11 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
     error: impl Into<BoxError>,
 ) -> ResponseState<S, R> {
     let policies = &layer.policies;
+    let would_repeat_step = running.has_step_without_record();
     let (source, error, disposition) = running.run_user_code(|| {
         let source: BoxError = error.into();
-        let (error, disposition) = (error_text(&*source), classify(policies, &*source));
+        let disposition = classify(policies, &*source, would_repeat_step);
+        let error = error_text(&*source);
         (source, error, disposition)
     });
     // Dropping `running` settles the lock as if the handler had been dropped because of the loss.
@@ -139,11 +141,22 @@ fn failed_error(
 }
 
 /// Takes the disposition of the first classifier that has one. A panic counts as "retry".
-fn classify(policies: &Policies, error: &(dyn Error + 'static)) -> Disposition {
+///
+/// The error of a step is not searched for: an error type, such as that of `anyhow`, may hide it.
+fn classify(
+    policies: &Policies,
+    error: &(dyn Error + 'static),
+    would_repeat_step: bool,
+) -> Disposition {
     let disposition = catch_unwind(AssertUnwindSafe(|| {
         let disposition =
             policies.classifiers.iter().find_map(|classifier| classifier.classify(error));
-        disposition.or_else(|| Defaults.classify(error))
+        disposition.or_else(|| match Defaults.classify(error) {
+            Some(Disposition::Retry { after: None }) if would_repeat_step => {
+                Some(Disposition::DeadLetter)
+            }
+            disposition => disposition,
+        })
     }));
     disposition.ok().flatten().unwrap_or(Disposition::Retry { after: None })
 }

@@ -38,8 +38,12 @@ impl Running {
         Self { held: Some(held), interrupt, policies, in_user_code: false }
     }
 
+    fn held(&self) -> &HeldLock {
+        self.held.as_ref().expect("present until the attempt ends")
+    }
+
     pub(super) fn key(&self) -> &IdempotencyKey {
-        self.held.as_ref().expect("present until the attempt ends").lock_handle().key()
+        self.held().lock_handle().key()
     }
 
     pub(super) fn record(&self) -> Option<&Record> {
@@ -54,7 +58,7 @@ impl Running {
     }
 
     pub(super) fn loss(&self) -> Option<LockLost> {
-        self.held.as_ref().expect("present until the attempt ends").control().loss()
+        self.held().control().loss()
     }
 
     /// Checks whether the lock was lost as `lost` reports, and for a cause that says nothing about
@@ -63,9 +67,14 @@ impl Running {
         self.loss().is_some_and(|loss| loss.token == lost.token && loss.cause != LostCause::MaxHold)
     }
 
+    /// Checks whether the next attempt would run a step again, because its result cannot be recorded.
+    pub(super) fn has_step_without_record(&self) -> bool {
+        self.held().control().has_step_without_record()
+    }
+
     /// The inner service may have completed the entry itself.
     pub(super) fn completion(&self) -> Option<Completion> {
-        self.held.as_ref().expect("present until the attempt ends").control().completion().cloned()
+        self.held().control().completion().cloned()
     }
 
     /// Runs user code.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use campanile_core::limits::MAX_STEPS_BYTES;
 use campanile_core::{BoxError, Disposition, LostCause, Outcome, Request, State, error};
 use campanile_idempotency::{BatchError, BatchLayer, IdempotencyError};
 use tokio::sync::Notify;
@@ -88,6 +89,26 @@ async fn batch_records_have_own_lock_attempt_and_outcome() {
     drop(bad);
     harness.assert_settled().await;
     assert_eq!(harness.state("bad"), Some(State::Retrying));
+}
+
+#[tokio::test(start_paused = true)]
+async fn batch_that_fails_with_a_large_step_gives_up_only_its_record() {
+    let harness = Harness::new();
+    let handler = service_fn(async |batch: Requests| {
+        for request in &batch {
+            let lock = request.lock_handle().unwrap();
+            let size = if lock.key().as_bytes() == b"big" { MAX_STEPS_BYTES } else { 1 };
+            lock.step("charge", async || Ok::<_, BoxError>("x".repeat(size))).await?;
+        }
+        Results::Ok(batch.iter().map(|_| Ok(())).collect())
+    });
+    let service = harness.layer().layer(batches().layer(handler));
+    let [first, second, big] = ["p-1", "p-2", "big"].map(|id| service.start(request(id)));
+    for call in [first, second] {
+        let result = call.await.unwrap();
+        assert_eq!(failed(&result).disposition, Disposition::Retry { after: None });
+    }
+    assert_eq!(failed(&big.await.unwrap()).disposition, Disposition::DeadLetter);
 }
 
 #[tokio::test(start_paused = true)]
