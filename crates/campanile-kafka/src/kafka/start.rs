@@ -123,9 +123,15 @@ pub(super) fn subscribe(
         return Ok(());
     }
     let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
+    let names = topics.join(", ");
     consumer.subscribe(&topics).map_err(|error| {
-        ConsumerError::kafka(format!("failed to subscribe to {}", topics.join(", ")), Some(error))
-    })
+        ConsumerError::kafka(format!("failed to subscribe to {names}"), Some(error))
+    })?;
+    tracing::info!(
+        topics = names,
+        "joining the group; the partitions of a killed member are assigned after its `session.timeout.ms`"
+    );
+    Ok(())
 }
 
 /// Checks whether the consumer is joining its group or has joined it.
