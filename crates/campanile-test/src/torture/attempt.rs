@@ -69,7 +69,7 @@ impl<R: Clone> Trial<'_, R> {
         };
         let kind = self.take_fault(running.record, Place::Await, delivery.awaits.len());
         // Longer than the lock lives.
-        let expired = delivery.ttl().unwrap_or(MINUTE) + SECOND;
+        let expired = delivery.acquire().map_or(MINUTE, |acquire| acquire.ttl) + SECOND;
         match kind.expect("the delivery halts only at a fault") {
             Kind::Drop => {
                 self.add_event(running, "dropped", woken);
@@ -184,6 +184,8 @@ impl<R: Clone> Trial<'_, R> {
         if delivery.is_granted() {
             state.grants = state.grants.max(running.attempt);
         }
+        state.is_exhausted |= delivery.is_exhausted();
+        state.acquire = delivery.acquire().or(state.acquire.take());
         state
             .attempts
             .entry(running.attempt)

@@ -48,6 +48,15 @@ pub(super) enum Progress {
     Halted(Await),
 }
 
+/// The command with which a stack acquires the lock of a record.
+pub(super) struct Acquire {
+    /// How long the lock lives without a renewal.
+    pub(super) ttl: Duration,
+    pub(super) max_attempts: u16,
+    /// The key of the record, unless the layer does not store keys.
+    pub(super) key: Option<String>,
+}
+
 /// A future of a stack. It can be polled again after it has halted.
 pub(super) struct Delivery {
     future: LocalBoxFuture<'static, Answer>,
@@ -72,14 +81,27 @@ impl Delivery {
 
     /// Whether the lock was granted, so that the handler may have run.
     pub(super) fn is_granted(&self) -> bool {
-        let answers = self.store.calls().into_iter().flat_map(|call| call.answers);
-        answers.into_iter().any(|answer| matches!(answer.reply, Reply::Acquired { .. }))
+        self.is_answered(|reply| matches!(reply, Reply::Acquired { .. }))
     }
 
-    /// How long the lock lives without a renewal.
-    pub(super) fn ttl(&self) -> Option<Duration> {
+    /// Whether no attempt was left, so that the handler did not run.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.is_answered(|reply| matches!(reply, Reply::Exhausted { .. }))
+    }
+
+    fn is_answered(&self, is_wanted: impl Fn(&Reply) -> bool) -> bool {
+        let calls = self.store.calls();
+        calls.iter().flat_map(|call| &call.answers).any(|answer| is_wanted(&answer.reply))
+    }
+
+    /// What the stack has asked for with its lock. `None` if it has not asked for a lock.
+    pub(super) fn acquire(&self) -> Option<Acquire> {
         self.store.commands().into_iter().find_map(|command| match command.operation {
-            Operation::Acquire { ttl, .. } => Some(ttl),
+            Operation::Acquire { ttl, max_attempts, details, .. } => {
+                let key = details.as_ref().and_then(|details| details.key());
+                let key = key.map(|key| String::from_utf8_lossy(key).into_owned());
+                Some(Acquire { ttl, max_attempts, key })
+            }
             _ => None,
         })
     }

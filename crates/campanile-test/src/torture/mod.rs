@@ -87,8 +87,10 @@
 //! delivered late. [Checking](campanile_core::LockHandle::check) the lock does not help here; a
 //! receiver that deduplicates or compares tokens does.
 //!
-//! In addition to the check, no record may be given up that is completed without faults. The stack must
-//! allow at least three attempts for each key.
+//! In addition to the check, each record must be completed in the first situation, unless
+//! [`with_given_up`](Torture::with_given_up) is set. A record that is completed there must not be given up
+//! in another situation. The stack must allow at least three attempts for each key, because the faults of a
+//! situation use up to two of them.
 //!
 //! # Awaits
 //!
@@ -120,6 +122,7 @@ use std::fmt;
 
 use campanile_core::{BoxError, Outcome};
 use campanile_idempotency::LockKeeper;
+use tokio::runtime::Handle;
 use tower_service::Service;
 
 pub use self::point::point;
@@ -151,7 +154,7 @@ where
     Start: AsyncFn(W, LockKeeper) -> Result<S, BoxError>,
     Check: AsyncFn(W) -> Result<(), E>,
 {
-    Torture { setup, start, check, seed: 0, has_real_time: false }
+    Torture { setup, start, check, given_up: 0, seed: 0, has_real_time: false }
 }
 
 /// A test of a stack. Created by [`torture`](torture()).
@@ -160,11 +163,22 @@ pub struct Torture<Setup, Start, Check> {
     setup: Setup,
     start: Start,
     check: Check,
+    given_up: usize,
     seed: u64,
     has_real_time: bool,
 }
 
 impl<Setup, Start, Check> Torture<Setup, Start, Check> {
+    /// Sets how many of the records are given up although nothing is stopped, for example dead-lettered
+    /// because their payload is invalid. Default: 0, so that a handler that never completes a record fails
+    /// the test.
+    ///
+    /// A duplicate of a record that is given up counts as well.
+    pub fn with_given_up(mut self, records: usize) -> Self {
+        self.given_up = records;
+        self
+    }
+
     /// Sets the seed of the situations with two faults, and of the backoffs. Default: 0, so that a test does
     /// the same in each run. Take a random one for a search that continues from day to day: the seed is
     /// part of the failure.
@@ -193,11 +207,13 @@ impl<Setup, Start, Check> Torture<Setup, Start, Check> {
     ///
     /// # Errors
     /// Fails with the smallest situation in which the check fails, a record is neither completed nor given
-    /// up, a record is given up that is completed without faults, or the stack is not created.
+    /// up, a record is given up that must be completed, or the stack is not created. Also fails if there
+    /// are no records.
     ///
     /// # Panics
     /// Panics if it is called on a tokio runtime: use `#[test]`, and not `#[tokio::test]`. A panic of one of
     /// the three functions is propagated.
+    #[track_caller]
     pub fn run<W, S, R, T, E>(
         self,
         requests: impl IntoIterator<Item = R>,
@@ -211,6 +227,10 @@ impl<Setup, Start, Check> Torture<Setup, Start, Check> {
         Start: AsyncFn(W, LockKeeper) -> Result<S, BoxError>,
         Check: AsyncFn(W) -> Result<(), E>,
     {
+        assert!(
+            Handle::try_current().is_err(),
+            "`torture` starts runtimes of its own; use `#[test]` instead of `#[tokio::test]`"
+        );
         let requests: Vec<R> = requests.into_iter().collect();
         let trial = |faults: &[_], observed: &[_]| {
             fastrand::seed(self.seed); // the backoffs' jitter
@@ -218,7 +238,7 @@ impl<Setup, Start, Check> Torture<Setup, Start, Check> {
             let process = Process::new(&environment);
             let world = process.run(async || (self.setup)().await);
             let world = TypedWorld { world, start: &self.start, check: &self.check };
-            let trial = Trial::new(environment, &world, &requests, faults);
+            let trial = Trial::new(environment, &world, &requests, faults, self.given_up);
             trial.run(process, observed)
         };
         // With another seed, these are others.
@@ -230,6 +250,7 @@ impl<Setup, Start, Check> Torture<Setup, Start, Check> {
 impl<Setup, Start, Check> fmt::Debug for Torture<Setup, Start, Check> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Torture")
+            .field("given_up", &self.given_up)
             .field("seed", &self.seed)
             .field("has_real_time", &self.has_real_time)
             .finish_non_exhaustive()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use campanile_core::error;
 
-use super::delivery::{Await, Delivery, Finished};
+use super::delivery::{Acquire, Await, Delivery, Finished};
 use super::fault::{Fault, Kind, Place};
 use super::process::{Environment, Process};
 use super::story::Story;
@@ -26,6 +26,8 @@ pub(super) struct Trial<'a, R> {
     /// Those that have not occurred yet.
     pub(super) faults: Vec<Fault>,
     has_faults: bool,
+    /// The number of records that must be given up without faults.
+    given_up: usize,
     /// The last one gets the deliveries; each of the others has lost a lock to the one after it.
     pub(super) processes: Vec<Process<R>>,
     pub(super) records: Vec<RecordState>,
@@ -35,6 +37,9 @@ pub(super) struct Trial<'a, R> {
 pub(super) struct RecordState {
     /// How often the lock of the record was granted.
     pub(super) grants: usize,
+    /// Whether no attempt was left.
+    pub(super) is_exhausted: bool,
+    pub(super) acquire: Option<Acquire>,
     pub(super) story: Story,
     pub(super) last_error: String,
     /// As in [`Observed::attempts`].
@@ -72,6 +77,7 @@ impl<'a, R: Clone> Trial<'a, R> {
         world: &'a dyn World<R>,
         requests: &'a [R],
         faults: &[Fault],
+        given_up: usize,
     ) -> Self {
         let records = requests.iter().map(|_| RecordState::default()).collect();
         Self {
@@ -80,6 +86,7 @@ impl<'a, R: Clone> Trial<'a, R> {
             requests,
             faults: faults.to_vec(),
             has_faults: !faults.is_empty(),
+            given_up,
             processes: Vec::new(),
             records,
         }
@@ -104,23 +111,27 @@ impl<'a, R: Clone> Trial<'a, R> {
         first: Process<R>,
         faultless: &[Observed],
     ) -> Result<Vec<Observed>, String> {
+        if self.requests.is_empty() {
+            return Err("there are no records".to_owned());
+        }
         self.start(first)?;
         let limit = self.environment.of_time(60 * MINUTE, MINUTE);
         let mut observed = Vec::new();
+        let mut given_up = 0;
         for record in 0..self.requests.len() {
             let Some(finished) = self.deliver(record, limit)? else {
                 return Err(format!("the stack has not answered within {limit:?}"));
             };
-            let state = &mut self.records[record];
             if let Finished::GivenUp(reason) = &finished {
-                let before = faultless.get(record).map(|it| &it.finished);
-                if before == Some(&Finished::Completed) {
-                    state.story.add("given up");
-                    return Err(reason.clone());
-                }
-                state.story.add(format!("given up ({reason})"));
+                given_up += 1;
+                self.add_given_up(record, reason, faultless.get(record))?;
             }
-            observed.push(Observed { attempts: mem::take(&mut state.attempts), finished });
+            let attempts = mem::take(&mut self.records[record].attempts);
+            observed.push(Observed { attempts, finished });
+        }
+        if !self.has_faults && given_up != self.given_up {
+            let (records, expected) = (self.records.len(), self.given_up);
+            return Err(format!("{given_up} of {records} records given up, expected {expected}"));
         }
         // Tasks that the handlers have left behind end now.
         for process in &self.processes {
@@ -129,6 +140,45 @@ impl<'a, R: Clone> Trial<'a, R> {
         let checked = self.process().run(async || self.world.check().await);
         checked.map_err(|error| describe(&*error))?;
         Ok(observed)
+    }
+
+    /// Notes that a record was given up. Fails if it must be completed.
+    fn add_given_up(
+        &mut self,
+        record: usize,
+        reason: &str,
+        before: Option<&Observed>,
+    ) -> Result<(), String> {
+        let state = &mut self.records[record];
+        match before.map(|observed| &observed.finished) {
+            None if self.given_up == 0 => {
+                Err(format!("{} was given up: {reason}", self.name(record)))
+            }
+            Some(Finished::Completed) => {
+                state.story.add("given up");
+                Err(match state.acquire {
+                    Some(Acquire { max_attempts: max @ 1..3, .. }) if state.is_exhausted => {
+                        format!(
+                            "the record ran out of attempts; the stack allows {max} for each key, but \
+                             this test needs at least three (`with_max_attempts`)"
+                        )
+                    }
+                    _ => reason.to_owned(),
+                })
+            }
+            _ => {
+                state.story.add(format!("given up ({reason})"));
+                Ok(())
+            }
+        }
+    }
+
+    /// Names a record by its key, or by its number if the key is unknown.
+    fn name(&self, record: usize) -> String {
+        let acquire = self.records[record].acquire.as_ref();
+        acquire
+            .and_then(|acquire| acquire.key.clone())
+            .unwrap_or_else(|| format!("record {} of {}", record + 1, self.records.len()))
     }
 
     /// The process that gets the deliveries.

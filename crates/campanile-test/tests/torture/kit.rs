@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Outcome, Record, Request, WithLock, error};
+use campanile_core::{BoxError, Outcome, Record, Request, WithLock};
 use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_test::torture::{Failure, Report, point, torture};
 use futures_util::future::join;
@@ -14,6 +14,8 @@ use tokio::task::spawn_blocking;
 use tower::{ServiceBuilder, service_fn};
 
 use crate::shop::{Shop, layer, record, stack, torture_handler};
+
+type Answer = Result<Outcome<()>, BoxError>;
 
 /// Notes at which await a handler was dropped.
 struct Dropped {
@@ -162,12 +164,24 @@ fn several_records_are_told_apart() {
 }
 
 #[test]
-fn poison_record_is_given_up_in_each_situation() {
-    async fn refuse(_: Shop, _: Request<String>) -> Result<(), BoxError> {
-        point("looked up").await;
-        Err(error::permanent("no such account").into())
-    }
-    assert_eq!(torture_handler(refuse, |_| Ok(())).unwrap().awaits, 1);
+fn run_without_records_fails() {
+    let torture = torture(
+        async || (),
+        async |(), _| Ok(service_fn(async |_: Record| pending::<Answer>().await)),
+        async |()| Ok::<_, BoxError>(()),
+    );
+    assert_eq!(torture.run([]).unwrap_err().story, "without a fault: there are no records");
+}
+
+#[tokio::test]
+#[should_panic(expected = "use `#[test]` instead of `#[tokio::test]`")]
+async fn run_on_a_runtime_panics() {
+    let torture = torture(
+        async || (),
+        async |(), _| Ok(service_fn(async |_: Record| pending::<Answer>().await)),
+        async |()| Ok::<_, BoxError>(()),
+    );
+    let _ = torture.run([record("p-1")]);
 }
 
 #[test]
@@ -178,19 +192,6 @@ fn failing_check_needs_no_fault() {
     let failure = torture_handler(nothing, |effects| effects.check_rows()).unwrap_err();
     assert_eq!(failure.story, "without a fault: 0 rows of p-1, expected 1");
     assert_eq!(failure.report.situations, 1);
-}
-
-#[test]
-fn story_says_why_a_record_was_given_up() {
-    async fn panic(_: Shop, _: Request<String>) -> Result<(), BoxError> {
-        std::panic::resume_unwind(Box::new("no database"))
-    }
-    let failure = torture_handler(panic, |effects| effects.check_rows()).unwrap_err();
-    assert_eq!(
-        failure.story,
-        "without a fault; delivered again 7 times, then given up (attempt 8 failed: \
-         the handler panicked: no database): 0 rows of p-1, expected 1"
-    );
 }
 
 #[test]
@@ -210,9 +211,7 @@ fn record_that_is_never_completed_fails() {
 fn stack_that_hangs_fails() {
     let result = torture(
         async || (),
-        async |(), _| {
-            Ok(service_fn(async |_: Record| pending::<Result<Outcome<()>, BoxError>>().await))
-        },
+        async |(), _| Ok(service_fn(async |_: Record| pending::<Answer>().await)),
         async |()| Ok::<_, BoxError>(()),
     )
     .run([record("p-1")]);

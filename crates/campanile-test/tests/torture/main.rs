@@ -4,5 +4,6 @@
 
 mod bugs;
 mod corrected;
+mod given_up;
 mod kit;
 mod shop;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, handler};
-use campanile_idempotency::{IdempotencyLayer, LockKeeper};
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, LockKeeper};
 use campanile_test::torture::{Failure, Report, point, torture};
 use tower::ServiceBuilder;
 use tower::util::BoxCloneService;
@@ -148,8 +148,16 @@ pub(crate) type ShopLayer = IdempotencyLayer<fn(&Request<String>) -> String>;
 
 /// One lock for each payment.
 pub(crate) fn layer(keeper: LockKeeper) -> Result<ShopLayer, BoxError> {
+    layer_with(keeper, IdempotencyConfig::new("shop"))
+}
+
+/// One lock for each payment, with these settings.
+pub(crate) fn layer_with(
+    keeper: LockKeeper,
+    config: IdempotencyConfig,
+) -> Result<ShopLayer, BoxError> {
     let id: fn(&Request<String>) -> String = |request| request.body().clone();
-    Ok(IdempotencyLayer::new(keeper, "shop", id)?)
+    Ok(IdempotencyLayer::new(keeper, config, id)?)
 }
 
 /// The stack of a handler.
