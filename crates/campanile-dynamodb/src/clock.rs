@@ -1,10 +1,12 @@
 //! Compares the clock of this process with DynamoDB's.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use aws_sdk_dynamodb::config::interceptors::BeforeDeserializationInterceptorContextRef;
+use aws_sdk_dynamodb::config::interceptors::{
+    BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
+};
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_dynamodb::error::BoxError;
 use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
@@ -12,20 +14,43 @@ use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
 /// The resolution of the `Date` header, which is rounded down.
 const DATE_RESOLUTION: Duration = Duration::from_secs(1);
 
-/// Keeps the `Date` header of the last response to one call.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DateHeader(Arc<Mutex<Option<SystemTime>>>);
+/// The last request of one call, which may be sent several times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exchange {
+    /// The clock of this process before the request was sent.
+    pub(crate) sent: SystemTime,
+    /// The `Date` header of the response; `None` if there is none that can be read.
+    pub(crate) date: Option<SystemTime>,
+}
 
-impl DateHeader {
-    /// The time in the header; `None` if no response had one that can be read.
-    pub(crate) fn get(&self) -> Option<SystemTime> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// Keeps the last exchange of one call.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastExchange(Arc<Mutex<Option<Exchange>>>);
+
+impl LastExchange {
+    pub(crate) fn get(&self) -> Option<Exchange> {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Exchange>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Intercept for DateHeader {
+impl Intercept for LastExchange {
     fn name(&self) -> &'static str {
-        "DateHeader"
+        "LastExchange"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _: &BeforeTransmitInterceptorContextRef<'_>,
+        components: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let sent = components.time_source().unwrap_or_default().now();
+        *self.lock() = Some(Exchange { sent, date: None });
+        Ok(())
     }
 
     fn read_before_deserialization(
@@ -36,8 +61,9 @@ impl Intercept for DateHeader {
     ) -> Result<(), BoxError> {
         let header = context.response().headers().get("date");
         let date = header.and_then(|text| DateTime::from_str(text, DateTimeFormat::HttpDate).ok());
-        let date = date.and_then(|date| SystemTime::try_from(date).ok());
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = date;
+        if let Some(exchange) = &mut *self.lock() {
+            exchange.date = date.and_then(|date| SystemTime::try_from(date).ok());
+        }
         Ok(())
     }
 }
@@ -85,7 +111,10 @@ pub(crate) fn check(
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_dynamodb::config::{BehaviorVersion, Config};
+
     use super::*;
+    use crate::DynamoDbConfig;
 
     fn checked(sent: u64, date: u64, received: u64) -> Option<String> {
         let time = |tenths| SystemTime::UNIX_EPOCH + Duration::from_millis(tenths * 100);
@@ -106,5 +135,22 @@ mod tests {
         assert!(text.contains("1.1s ahead of DynamoDB's, and 1s is allowed"), "{text}");
         let text = checked(980, 1_000, 988).unwrap();
         assert!(text.contains("1.2s behind DynamoDB's"), "{text}");
+    }
+
+    #[test]
+    fn clocks_that_pass_differ_by_less_than_the_margin_of_a_lock() {
+        let sdk = Config::builder().behavior_version(BehaviorVersion::latest()).build();
+        let config = DynamoDbConfig::new(sdk, "campanile");
+        let (request, max) = (config.request_timeout(), config.max_clock_difference);
+        let date = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
+        // The response arrives at once: the time that it takes is in the deadline of the lock.
+        let passes = |clock| check(clock - request, date, clock, max).is_ok();
+        let differences = || (0..10_000).map(Duration::from_millis);
+        // The service answers at the beginning of a second, and at its end.
+        let ahead = differences().filter(|by| passes(date + *by)).max().unwrap();
+        let end = date + Duration::from_millis(999);
+        let behind = differences().filter(|by| passes(end - *by)).max().unwrap();
+        // A tenth of the default TTL of 30 s.
+        assert!(ahead + behind < Duration::from_secs(3), "{ahead:?} {behind:?}");
     }
 }

@@ -30,7 +30,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 pub struct DynamoDbConfig {
     pub(crate) sdk: Config,
     pub(crate) table: Box<str>,
-    pub(crate) call_timeout: Duration,
+    pub(crate) command_timeout: Duration,
     pub(crate) max_clock_difference: Duration,
 }
 
@@ -50,23 +50,25 @@ impl DynamoDbConfig {
         Self {
             sdk,
             table: table.into().into(),
-            call_timeout: Duration::from_secs(2),
-            max_clock_difference: Duration::from_secs(1),
+            command_timeout: Duration::from_secs(2),
+            max_clock_difference: Duration::from_millis(250),
         }
     }
 
     /// Sets the time limit of a command, including retries and new connections. A single request has a
     /// quarter of it. Default: 2 s, because DynamoDB answers in milliseconds, and rarely in some
     /// hundred, and a renewal must leave time for another.
-    pub fn with_call_timeout(mut self, timeout: Duration) -> Self {
-        self.call_timeout = timeout;
+    pub fn with_command_timeout(mut self, timeout: Duration) -> Self {
+        self.command_timeout = timeout;
         self
     }
 
-    /// Sets how far the clock of this process may be ahead of DynamoDB's or behind it; see
-    /// [clocks](crate#clocks). Default: 1 s, because the deadlines of locks with the default TTL of 30 s
-    /// have a margin of 3 s, and two clocks then differ by 2 s at most. The TTL of a lock should be at
-    /// least 20 times this.
+    /// Sets by how much the clock of this process may certainly be ahead of DynamoDB's or behind it; see
+    /// [clocks](crate#clocks). Default: 250 ms, because the clocks of two processes then differ by less
+    /// than 3 s, which is the margin of a lock with the default TTL of 30 s.
+    ///
+    /// A tenth of the TTL must be at least twice this, and 2 s, and a quarter of the
+    /// [command timeout](Self::with_command_timeout).
     pub fn with_max_clock_difference(mut self, difference: Duration) -> Self {
         self.max_clock_difference = difference;
         self
@@ -74,10 +76,15 @@ impl DynamoDbConfig {
 
     /// Checks the settings that have bounds.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        if self.call_timeout.is_zero() {
-            return Err(ConfigError::new("`call_timeout` must be greater than zero"));
+        if self.command_timeout.is_zero() {
+            return Err(ConfigError::new("`command_timeout` must be greater than zero"));
         }
         Ok(())
+    }
+
+    /// Returns the time limit of a single request.
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.command_timeout / 4
     }
 
     /// Reads the clock that the SDK uses as well: that of the system, unless another is set.
@@ -91,8 +98,8 @@ impl DynamoDbConfig {
             .tls_provider(Provider::Rustls(CryptoMode::Ring))
             .build_https();
         let timeouts = TimeoutConfig::builder()
-            .connect_timeout(self.call_timeout / 4)
-            .operation_attempt_timeout(self.call_timeout / 4)
+            .connect_timeout(self.request_timeout())
+            .operation_attempt_timeout(self.request_timeout())
             .build();
         let retries = RetryConfig::standard()
             .with_max_attempts(MAX_TRIES)
@@ -106,7 +113,7 @@ impl fmt::Debug for DynamoDbConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DynamoDbConfig")
             .field("table", &self.table)
-            .field("call_timeout", &self.call_timeout)
+            .field("command_timeout", &self.command_timeout)
             .field("max_clock_difference", &self.max_clock_difference)
             .finish_non_exhaustive()
     }

@@ -26,7 +26,8 @@ const ACTIVE_TIMEOUT: Duration = Duration::from_secs(120);
 /// in the attribute `expires_at`. Tools such as CloudFormation or Terraform can create the same table.
 ///
 /// # Errors
-/// Fails if DynamoDB cannot be reached or denies access, or if the table is not active within 2 min.
+/// Fails if DynamoDB cannot be reached or denies access, if the table is not active within 2 min, or if it
+/// cannot have a time to live, as a [global table with strong consistency](crate#replication).
 pub async fn create_table(config: DynamoDbConfig) -> Result<(), StoreError> {
     let (client, table) = (config.client(), &*config.table);
     create(&client, table).await?;

@@ -54,6 +54,7 @@
 //! | a new record: acquire, complete | 4 | 2 | 2 |
 //! | a duplicate | 1 | 1 | 0 |
 //! | a renewal of a lock, after each third of its TTL | 2 | 1 | 1 |
+//! | a step | 2 | 1 | 1 |
 //! | a record with one failed attempt | 8 | 4 | 4 |
 //!
 //! The units are for items of up to 1 KB, which an entry without a reply and steps is (some 150 bytes).
@@ -75,10 +76,14 @@
 //! the [fencing token](campanile_core::FencingToken) still rises, and the first holder's completion is
 //! refused.
 //!
-//! Every read compares the clock with the `Date` header of DynamoDB's response. If they differ by more
-//! than [a limit](DynamoDbConfig::with_max_clock_difference) of 1 s, the command fails before it has
-//! written anything. The header has whole seconds, so a difference of up to a second more may pass
-//! unnoticed in a single response; under load, some response detects it.
+//! Every read compares the clock with the `Date` header of DynamoDB's response, which has whole seconds.
+//! If they certainly differ by more than [a limit](DynamoDbConfig::with_max_clock_difference) of 250 ms,
+//! the command fails before it has written anything. A clock that passes differs by at most 1.25 s, and, if
+//! it is ahead, by the time that the request took: at most half a second with the default
+//! [timeout](DynamoDbConfig::with_command_timeout). (If it is behind, the time that the response took comes
+//! on top, but is also in the margin, because the deadline counts from before the request.) So two clocks
+//! that pass differ by less than the 3 s of the default TTL. With a shorter TTL or a higher limit, keep the
+//! clocks synchronized to less than a twentieth of the TTL, as the Amazon Time Sync Service does.
 //!
 //! The service deletes items hours or days after they have expired. An expired entry counts as absent,
 //! whether it is deleted or not.
@@ -91,9 +96,10 @@
 //! after a failover to another region, the locks and completions of the last seconds may be missing: their
 //! records run again, as after a failover of Redis. A global table with *strong* consistency
 //! ([MRSC](https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/V2globaltables_HowItWorks.html))
-//! loses nothing, and its conditional writes are consistent between regions; it does not delete expired
-//! items, because it has no time to live. Restoring a table from a backup repeats what was processed
-//! since.
+//! loses nothing, and its conditional writes are consistent between regions. It has no time to live, so
+//! [`create_table`] fails for it; create it with another tool. Nothing deletes its expired items, so delete
+//! them regularly: scan for items whose `expires_at` passed an hour ago, and delete each on the same
+//! condition. This is not tested. Restoring a table from a backup repeats what was processed since.
 //!
 //! # Layout
 //!

@@ -27,19 +27,19 @@ impl DynamoDbStore {
     /// # Errors
     /// * [`Misconfigured`](campanile_idempotency::StoreErrorKind::Misconfigured) for a setting out of its
     ///   bounds.
-    /// * `Timeout` if DynamoDB does not answer within the time limit of a call, and `Unavailable` for
+    /// * `Timeout` if DynamoDB does not answer within the time limit of a command, and `Unavailable` for
     ///   every other failure. The sources say what to do.
     pub async fn connect(config: DynamoDbConfig) -> Result<Self, StoreError> {
         config.check().map_err(StoreError::misconfigured)?;
         let table = Table::new(config.clone());
-        within(config.call_timeout, table.check()).await?;
+        within(config.command_timeout, table.check()).await?;
         Ok(Self { entries: Stepped::new(table), config })
     }
 }
 
 impl Store for DynamoDbStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
-        within(self.config.call_timeout, self.entries.apply(command)).await
+        within(self.config.command_timeout, self.entries.apply(command)).await
     }
 
     /// Limits a batch to 16 commands. Each command uses a connection of its own, and a lock keeper has
@@ -50,7 +50,7 @@ impl Store for DynamoDbStore {
     }
 
     fn max_call_duration(&self) -> Option<Duration> {
-        Some(self.config.call_timeout)
+        Some(self.config.command_timeout)
     }
 
     fn for_renewals(&self) -> Self {

@@ -13,7 +13,7 @@ use campanile_core::{Entry, StoreKey};
 use campanile_idempotency::{EntryStore, StoreError};
 
 use crate::DynamoDbConfig;
-use crate::clock::{self, DateHeader};
+use crate::clock::{self, Exchange, LastExchange};
 use crate::error::store_error;
 
 /// The partition key: the namespace, a slash, and the digest in hexadecimal digits.
@@ -56,14 +56,13 @@ impl Table {
     /// The futures of the SDK take several KB, and are therefore boxed.
     async fn get(&self, id: String) -> Result<(Option<Item>, SystemTime), StoreError> {
         let Inner { client, config } = &*self.0;
-        let date = DateHeader::default();
-        let sent = config.now();
+        let last = LastExchange::default();
         let request = client.get_item().table_name(&*config.table).consistent_read(true);
-        let request = request.key(ID, AttributeValue::S(id)).customize().interceptor(date.clone());
+        let request = request.key(ID, AttributeValue::S(id)).customize().interceptor(last.clone());
         let output =
             Box::pin(request.send()).await.map_err(|error| store_error(error, &config.table))?;
         let now = config.now();
-        if let Some(date) = date.get() {
+        if let Some(Exchange { sent, date: Some(date) }) = last.get() {
             let checked = clock::check(sent, date, now, config.max_clock_difference);
             checked.map_err(StoreError::unavailable)?;
         }

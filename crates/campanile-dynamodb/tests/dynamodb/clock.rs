@@ -1,13 +1,18 @@
 //! Clocks that differ.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use aws_sdk_dynamodb::config::interceptors::BeforeDeserializationInterceptorContextMut;
+use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
+use aws_sdk_dynamodb::error::BoxError;
 use aws_smithy_async::time::{SystemTimeSource, TimeSource};
 use campanile_core::Reply;
-use campanile_dynamodb::DynamoDbStore;
+use campanile_dynamodb::{DynamoDbStore, aws_sdk_dynamodb};
 use campanile_idempotency::StoreErrorKind;
 
-use crate::support::{Table, acquire, acquire_grant, apply, chain, complete, key, sdk};
+use crate::support::{Table, acquire, acquire_grant, apply, chain, complete, key, sdk, throttled};
 
 /// A clock that is ahead of the system's.
 #[derive(Debug)]
@@ -26,6 +31,43 @@ struct Behind(Duration);
 impl TimeSource for Behind {
     fn now(&self) -> SystemTime {
         SystemTimeSource::new().now() - self.0
+    }
+}
+
+/// A clock that is ahead of the system's by a number of seconds that changes.
+#[derive(Clone, Debug, Default)]
+struct Jumping(Arc<AtomicU64>);
+
+impl TimeSource for Jumping {
+    fn now(&self) -> SystemTime {
+        SystemTimeSource::new().now() + Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Answers a request as a table does that is throttled, so that it is sent again. Meanwhile the clock
+/// jumps.
+#[derive(Clone, Debug, Default)]
+struct JumpBeforeRetry {
+    clock: Jumping,
+    is_armed: Arc<AtomicBool>,
+}
+
+impl Intercept for JumpBeforeRetry {
+    fn name(&self) -> &'static str {
+        "JumpBeforeRetry"
+    }
+
+    fn modify_before_deserialization(
+        &self,
+        context: &mut BeforeDeserializationInterceptorContextMut<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        if self.is_armed.swap(false, Ordering::Relaxed) {
+            *context.response_mut() = throttled()?;
+            self.clock.0.store(HOUR.as_secs(), Ordering::Relaxed);
+        }
+        Ok(())
     }
 }
 
@@ -50,18 +92,6 @@ async fn wrong_clock_is_refused_before_anything_is_written() {
 
 #[tokio::test]
 async fn clock_that_jumps_fails_commands_and_writes_nothing() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    #[derive(Clone, Debug, Default)]
-    struct Jumping(Arc<AtomicU64>);
-
-    impl TimeSource for Jumping {
-        fn now(&self) -> SystemTime {
-            SystemTimeSource::new().now() + Duration::from_secs(self.0.load(Ordering::Relaxed))
-        }
-    }
-
     let table = Table::new().await;
     let clock = Jumping::default();
     let sdk = sdk(&table.server.url()).time_source(clock.clone());
@@ -75,6 +105,21 @@ async fn clock_that_jumps_fails_commands_and_writes_nothing() {
     assert_eq!(table.items().await, before);
     clock.0.store(0, Ordering::Relaxed);
     assert_eq!(apply(&store, &key, complete(grant)).await.unwrap(), Reply::Completed);
+}
+
+#[tokio::test]
+async fn clock_that_jumps_before_a_retry_takes_no_lock() {
+    let table = Table::new().await;
+    let jump = JumpBeforeRetry::default();
+    let sdk = sdk(&table.server.url()).time_source(jump.clock.clone()).interceptor(jump.clone());
+    let store = DynamoDbStore::connect(table.config_with(sdk)).await.unwrap();
+    let key = key("key");
+    acquire_grant(&table.store().await, &key, 1).await;
+    let before = table.items().await;
+    jump.is_armed.store(true, Ordering::Relaxed);
+    let error = apply(&store, &key, acquire(2)).await.unwrap_err();
+    assert!(chain(&error).contains("ahead of DynamoDB's"), "{}", chain(&error));
+    assert_eq!(table.items().await, before);
 }
 
 #[tokio::test]

@@ -22,6 +22,9 @@ async fn record_costs_the_documented_requests() {
     let renew = Operation::Renew { grant, ttl: Duration::from_secs(60) };
     assert_eq!(apply(&store, &key, renew).await.unwrap(), Reply::Renewed);
     assert_eq!(requests.take(), CHANGE);
+    let step = Operation::RecordStep { grant, name: "charge".into(), result: "1".into() };
+    assert_eq!(apply(&store, &key, step).await.unwrap(), Reply::StepRecorded);
+    assert_eq!(requests.take(), CHANGE);
     let fail =
         Operation::Fail { grant, delay: Duration::ZERO, last: false, error: "declined".into() };
     assert_eq!(apply(&store, &key, fail).await.unwrap(), Reply::Retrying);

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::config::interceptors::{
     BeforeDeserializationInterceptorContextMut, BeforeTransmitInterceptorContextRef,
 };
@@ -16,7 +15,8 @@ use campanile_idempotency::{Store, StoreErrorKind};
 use campanile_test::{DynamoDbServer, Proxy};
 
 use crate::support::{
-    LONG, Requests, Table, acquire, acquire_grant, apply, chain, complete, grant, key, patient, sdk,
+    LONG, Requests, Table, acquire, acquire_grant, apply, chain, complete, grant, key, patient,
+    sdk, throttled,
 };
 
 /// Loses the reply to the first request for this operation.
@@ -97,8 +97,7 @@ impl Intercept for Throttle {
     ) -> Result<(), BoxError> {
         let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         if left.is_ok() {
-            let body = r#"{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"slow down"}"#;
-            *context.response_mut() = HttpResponse::new(400.try_into()?, body.into());
+            *context.response_mut() = throttled()?;
         }
         Ok(())
     }
@@ -129,7 +128,7 @@ async fn command_without_an_answer_times_out_and_can_be_repeated() {
     let table = Table::new().await;
     let proxy = Proxy::to(table.server.addr()).unwrap();
     let url = table.server.url_through(proxy.addr());
-    let config = table.config_with(sdk(&url)).with_call_timeout(Duration::from_millis(400));
+    let config = table.config_with(sdk(&url)).with_command_timeout(Duration::from_millis(400));
     let patient_store = DynamoDbStore::connect(table.config_with(sdk(&url))).await.unwrap();
     let key = key("key");
     let store = loop {
@@ -171,7 +170,7 @@ async fn hung_server_times_out_the_call() {
     let config = DynamoDbConfig::new(sdk(&server.url()).build(), "hung");
     create_table(patient(config.clone())).await.unwrap();
     server.pause().unwrap();
-    let config = config.with_call_timeout(Duration::from_millis(400));
+    let config = config.with_command_timeout(Duration::from_millis(400));
     let connecting = tokio::time::timeout(LONG, DynamoDbStore::connect(config.clone()));
     let error = connecting.await.expect("in time").unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::config::interceptors::BeforeTransmitInterceptorContextRef;
 use aws_sdk_dynamodb::config::{
     BehaviorVersion, Builder, Config, ConfigBag, Credentials, Intercept, Region, RuntimeComponents,
@@ -82,7 +83,7 @@ impl Table {
 }
 
 pub(crate) fn patient(config: DynamoDbConfig) -> DynamoDbConfig {
-    config.with_call_timeout(LONG).with_max_clock_difference(LONG)
+    config.with_command_timeout(LONG).with_max_clock_difference(LONG)
 }
 
 /// The SDK's configuration for a local server.
@@ -121,6 +122,12 @@ impl Intercept for Requests {
         self.0.lock().unwrap().push(operation.to_owned());
         Ok(())
     }
+}
+
+/// The response of a table that is throttled.
+pub(crate) fn throttled() -> Result<HttpResponse, BoxError> {
+    let body = r#"{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"slow down"}"#;
+    Ok(HttpResponse::new(400.try_into()?, body.into()))
 }
 
 pub(crate) fn key(name: &str) -> StoreKey {

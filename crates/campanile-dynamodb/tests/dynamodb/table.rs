@@ -67,8 +67,8 @@ async fn missing_credentials_or_region_is_reported_with_advice() {
 
 #[tokio::test]
 async fn setting_out_of_bounds_is_refused() {
-    let config = Table::absent().config().with_call_timeout(Duration::ZERO);
+    let config = Table::absent().config().with_command_timeout(Duration::ZERO);
     let error = DynamoDbStore::connect(config).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Misconfigured);
-    assert!(chain(&error).contains("`call_timeout`"), "{}", chain(&error));
+    assert!(chain(&error).contains("`command_timeout`"), "{}", chain(&error));
 }
