@@ -281,6 +281,12 @@ impl fmt::Display for ObserveReport {
                 )?,
             }
         }
+        if *records > 0 && *keys == 0 {
+            writeln!(
+                f,
+                "no record has a valid key: check where the key is (`--key-header`, `--key-pointer`)"
+            )?;
+        }
         f.write_str(
             "a record that was delivered again is not visible here; metrics count its runs",
         )?;

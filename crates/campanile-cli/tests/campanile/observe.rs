@@ -258,7 +258,8 @@ async fn observe_says_what_is_missing() {
         (&url, &brokers, &[&group[..], &["--partition", "7"]].concat(), 2, "no partition 7"),
         (&url, &brokers, &[&group[..], &["--from", "soon"]].concat(), 2, "a time ago such as 24h"),
         (&url, &brokers, &["observed-never"], 2, "--group"),
-        (&store_away, &brokers, &group, 3, "cannot connect to the store"),
+        // The text of the operating system's error is printed once.
+        (&store_away, &brokers, &group, 3, "connect_timeout): Connection refused (os error 111)\n"),
         (&url, &away, &[&group[..], &["--timeout", "1s"]].concat(), 3, "cannot reach the brokers"),
     ] {
         let (exit, stdout, stderr) = observe(url, brokers, arguments);
@@ -294,6 +295,13 @@ async fn observe_counts_all_records_and_shows_some() {
         assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
     }
     assert!(text.contains("; 1200 to 1200 offsets\n"), "{text}");
+    let hint =
+        "no record has a valid key: check where the key is (`--key-header`, `--key-pointer`)\n";
+    assert!(!text.contains(hint), "{text}");
+    let wrong = [&arguments[..], &["--key-header", "payment-id"]].concat();
+    let (code, text, stderr) = observe(&redis.url(), &KAFKA.bootstrap(), &wrong);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(text.contains("2400  without a valid key\n") && text.contains(hint), "{text}");
     let json = [&arguments[..], &["--json"]].concat();
     let (code, stdout, stderr) = observe(&redis.url(), &KAFKA.bootstrap(), &json);
     assert_eq!(code, Some(1), "{stderr}");

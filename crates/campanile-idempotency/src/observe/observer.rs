@@ -5,7 +5,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use campanile_core::{
-    BoxError, ConfigError, Coordinates, IdempotencyKey, IntoKey, KeyExtractor, Namespace,
+    BoxError, ConfigError, Coordinates, Fingerprint, IdempotencyKey, IntoKey, KeyExtractor,
+    Namespace,
 };
 use tokio::sync::Semaphore;
 
@@ -107,7 +108,52 @@ impl Observer {
         Fut: Future<Output = Result<T, Err>>,
         Err: fmt::Display,
     {
+        self.observe(key, None, at, f).await
+    }
+
+    /// Does what [`run`](Self::run) does, and compares payloads: another fingerprint under the same key
+    /// is reported as a mismatch. The fingerprint is kept in the entry.
+    ///
+    /// Use it if the later `IdempotencyLayer` has a fingerprint
+    /// ([`fingerprint_by`](campanile_core::key::Key::fingerprint_by)), and compute the same one:
+    /// [`Fingerprint::of`] for a single part, and a
+    /// [`FingerprintHasher`](campanile_core::FingerprintHasher) for several. The layer does not compare
+    /// payloads with an entry that has no fingerprint.
+    ///
+    /// # Errors
+    /// That of `f`, unchanged.
+    ///
+    /// # Cancellation
+    /// See [`ObserveFuture`].
+    pub async fn run_with_fingerprint<F, Fut, T, Err>(
+        &self,
+        key: impl IntoKey,
+        fingerprint: Fingerprint,
+        at: impl Into<Option<Coordinates>>,
+        f: F,
+    ) -> Result<T, Err>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, Err>>,
+        Err: fmt::Display,
+    {
+        self.observe(key, Some(fingerprint), at, f).await
+    }
+
+    async fn observe<F, Fut, T, Err>(
+        &self,
+        key: impl IntoKey,
+        fingerprint: Option<Fingerprint>,
+        at: impl Into<Option<Coordinates>>,
+        f: F,
+    ) -> Result<T, Err>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, Err>>,
+        Err: fmt::Display,
+    {
         let key = self.extract_key(&given_key, &key.into_key());
+        let key = key.map(|key| key.map(|(key, _)| (key, fingerprint)));
         let mut run = Run::start(self, key, RunOf::function(at.into()));
         let inner = run.catch_panic(f);
         ObserveFuture::new(inner, run).await

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use campanile_core::{BoxError, Request, State};
-use campanile_idempotency::ObserveLayer;
+use campanile_core::{BoxError, Fingerprint, Request, State};
 use campanile_idempotency::policy::OnExhausted;
+use campanile_idempotency::{IdempotencyError, ObserveLayer};
 use campanile_test::faults::Fault;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::{Observing, at, counted};
 use crate::harness::{
-    HOUR, Harness, TTL, TestService, failing_service, request_with_payload, run_until_idle,
+    HOUR, Harness, TTL, TestService, failing_service, fingerprint_layer, layer_error,
+    request_with_payload, run_until_idle,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -143,6 +144,27 @@ async fn other_payload_is_a_mismatch() {
     }
     let observing = Observing { metrics, ..observing };
     assert_eq!(observing.verdicts().await, counted([("first", 1), ("mismatch", 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn guard_refuses_other_payload_than_observed_function() {
+    let observing = Observing::new();
+    for cents in ["100", "200"] {
+        let fingerprint = Fingerprint::of(cents.as_bytes());
+        let run = observing
+            .observer
+            .run_with_fingerprint("p-1", fingerprint, None, async || Ok::<_, String>(cents));
+        assert_eq!(run.await, Ok(cents));
+        run_until_idle().await;
+    }
+    assert_eq!(observing.verdicts().await, counted([("first", 1), ("mismatch", 1)]));
+
+    let guard = fingerprint_layer(&observing.harness);
+    let guard = guard.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+    let run = |cents| guard.clone().oneshot(request_with_payload("p-1", cents));
+    assert!(run("100").await.unwrap().is_duplicate());
+    let other = run("200").await;
+    assert!(matches!(layer_error(&other), IdempotencyError::Mismatch { .. }), "{other:?}");
 }
 
 #[tokio::test(start_paused = true)]
