@@ -34,7 +34,9 @@ impl Exit {
 
     /// Prints an error with its sources.
     pub(crate) fn report(error: &(dyn Error + 'static), exit: Self) -> ExitCode {
-        let texts: Vec<String> = error::sources(error).map(ToString::to_string).collect();
+        let mut texts: Vec<String> = error::sources(error).map(ToString::to_string).collect();
+        // The errors of some libraries end with the text of their source.
+        texts.dedup_by(|source, text| text.ends_with(source.as_str()));
         eprintln!("error: {}", texts.join(": "));
         exit.into()
     }

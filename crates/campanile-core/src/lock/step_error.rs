@@ -126,3 +126,24 @@ impl Error for StepError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Logs quote an error's text and escape the quotation marks in it.
+    #[test]
+    fn text_has_nothing_to_escape_in_quotation_marks() {
+        for error in [
+            StepError::Repeated { name: "big".into() },
+            StepError::NotRecorded { name: "big".into(), source: "no answer".into() },
+            StepError::NotEncoded { name: "big".into(), source: "NaN".into() },
+            StepError::TooLarge { name: "big".into() },
+            StepError::Unreadable { name: "big".into(), source: "no number".into() },
+        ] {
+            let text = error.to_string();
+            assert_eq!(format!("{text:?}"), format!("\"{text}\""));
+            assert!(text.contains("step `big` "), "{text}");
+        }
+    }
+}

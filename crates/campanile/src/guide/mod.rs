@@ -6,7 +6,7 @@
 //! | [`producers`] | what a key must be, and how a producer sets it |
 //! | [`locks`] | fencing tokens, lost locks, and where a side effect belongs |
 //! | [`derived_keys`] | keys for the calls of a handler |
-//! | [`steps`] | parts of a handler that run once, although the handler runs again |
+//! | [`steps`] | parts of a handler whose results are recorded, so that later attempts do not run them again |
 //! | [`outcomes`] | outcomes, replies for duplicates, and retention |
 //! | [`layers`] | the order of the layers, handler state, decoding, and other services |
 //! | [`concurrency_and_ordering`] | concurrency, ordering by key, blocking handlers, and several topics |
