@@ -43,3 +43,28 @@ impl Drop for RunningKey {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::IdempotencyKey;
+
+    use super::*;
+
+    #[test]
+    fn key_is_forgotten_once_its_last_handler_has_ended() {
+        let keys = Arc::<RunningKeys>::default();
+        let key = IdempotencyKey::new("p-1".to_owned()).unwrap();
+        let key = StoreKey::new("payments".try_into().unwrap(), &key);
+        let (first, overlaps) = keys.start(&key);
+        assert!(!overlaps);
+        let (second, overlaps) = keys.start(&key);
+        assert!(overlaps);
+        drop(first);
+        let (third, overlaps) = keys.start(&key);
+        assert!(overlaps);
+        drop((second, third));
+        assert!(keys.lock().is_empty());
+        let (_fourth, overlaps) = keys.start(&key);
+        assert!(!overlaps);
+    }
+}

@@ -7,6 +7,7 @@
 #[path = "../layer/harness.rs"]
 mod harness;
 mod lines;
+mod observing;
 
 use std::time::Duration;
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Coordinates, Outcome, Record, Request, State, key};
 use campanile_idempotency::{IdempotencyConfig, ObserveLayer, Observer};
+use futures_util::FutureExt;
 use metrics::with_local_recorder;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::time::{Instant, sleep};
@@ -131,6 +132,17 @@ async fn response_and_error_are_unchanged() {
         assert_eq!(observing.run("p-2", 1).await.unwrap(), "done");
         run_until_idle().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_is_that_of_the_inner_service() {
+    let observing = Observing::new();
+    let (inner, mut handle) = tower_test::mock::pair::<Request<()>, ()>();
+    handle.allow(0);
+    let mut service = observing.layer.layer(inner);
+    assert!(service.ready().now_or_never().is_none());
+    handle.allow(1);
+    assert!(service.ready().now_or_never().is_some());
 }
 
 #[tokio::test(start_paused = true)]

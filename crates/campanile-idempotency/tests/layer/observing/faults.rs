@@ -183,6 +183,16 @@ async fn success_is_recorded_once_the_store_answers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn failure_in_an_outage_is_not_recorded_later() {
+    let observing = Observing::new();
+    observing.harness.store.inject_next_of("acquire", Fault::Refuse);
+    observing.fail("p-1").await;
+    sleep(HOUR).await;
+    assert_eq!(observing.verdicts().await, counted([("unavailable", 1)]));
+    assert_eq!(observing.state("p-1"), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn outage_leaves_room_for_later_observations() {
     let observing = Observing::new();
     observing.harness.store.inject_always(Fault::Refuse);
