@@ -45,7 +45,8 @@ pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     progress.run(&mut command)?;
     for package in metadata.published() {
         let archive = folder.join("package").join(format!("{}.crate", unpacked_name(package)));
-        progress.run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder))?;
+        // The files in an archive all have the same old time, with which cargo would not check them again.
+        progress.run(Command::new("tar").arg("-xzmf").arg(archive).arg("-C").arg(&folder))?;
     }
     fs::write(folder.join("Cargo.toml"), manifest(metadata))?;
     fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
