@@ -10,6 +10,7 @@ use aws_sdk_dynamodb::config::interceptors::{
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_dynamodb::error::BoxError;
 use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
+use campanile_core::clock::Clock;
 
 /// The resolution of the `Date` header, which is rounded down.
 const DATE_RESOLUTION: Duration = Duration::from_secs(1);
@@ -19,8 +20,18 @@ const DATE_RESOLUTION: Duration = Duration::from_secs(1);
 pub(crate) struct Exchange {
     /// The clock of this process before the request was sent.
     pub(crate) sent: SystemTime,
+    /// The monotonic clock at that time.
+    sent_at: Duration,
     /// The `Date` header of the response; `None` if there is none that can be read.
     pub(crate) date: Option<SystemTime>,
+}
+
+impl Exchange {
+    /// Returns the time since the request was sent, by the clock from before it. Unlike the clock itself,
+    /// this does not jump while the request is in flight.
+    pub(crate) fn now(&self) -> SystemTime {
+        self.sent + Clock::boot().now().saturating_sub(self.sent_at)
+    }
 }
 
 /// Keeps the last exchange of one call.
@@ -49,7 +60,7 @@ impl Intercept for LastExchange {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let sent = components.time_source().unwrap_or_default().now();
-        *self.lock() = Some(Exchange { sent, date: None });
+        *self.lock() = Some(Exchange { sent, sent_at: Clock::boot().now(), date: None });
         Ok(())
     }
 

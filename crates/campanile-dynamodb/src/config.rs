@@ -1,7 +1,7 @@
 //! The configuration of a store.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Config;
@@ -64,8 +64,8 @@ impl DynamoDbConfig {
     }
 
     /// Sets by how much the clock of this process may certainly be ahead of DynamoDB's or behind it; see
-    /// [clocks](crate#clocks). Default: 250 ms, because the clocks of two processes then differ by less
-    /// than 3 s, which is the margin of a lock with the default TTL of 30 s.
+    /// [clocks](crate#clocks). Default: 250 ms, because two clocks that pass then leave no overlap with
+    /// the default TTL of 30 s, of which the margin of a lock is 3 s.
     ///
     /// A tenth of the TTL must be at least twice this, and 2 s, and a quarter of the
     /// [command timeout](Self::with_command_timeout).
@@ -85,11 +85,6 @@ impl DynamoDbConfig {
     /// Returns the time limit of a single request.
     pub(crate) fn request_timeout(&self) -> Duration {
         self.command_timeout / 4
-    }
-
-    /// Reads the clock that the SDK uses as well: that of the system, unless another is set.
-    pub(crate) fn now(&self) -> SystemTime {
-        self.sdk.time_source().unwrap_or_default().now()
     }
 
     /// Creates a client with connections of its own.

@@ -82,8 +82,11 @@
 //! it is ahead, by the time that the request took: at most half a second with the default
 //! [timeout](DynamoDbConfig::with_command_timeout). (If it is behind, the time that the response took comes
 //! on top, but is also in the margin, because the deadline counts from before the request.) So two clocks
-//! that pass differ by less than the 3 s of the default TTL. With a shorter TTL or a higher limit, keep the
-//! clocks synchronized to less than a twentieth of the TTL, as the Amazon Time Sync Service does.
+//! that pass leave no overlap with the default TTL. With a shorter TTL, a higher limit or a longer timeout,
+//! keep the clocks synchronized to less than a twentieth of the TTL, as the Amazon Time Sync Service does.
+//!
+//! This assumes that the `Date` header is created for each response. If a proxy reuses it for longer than
+//! the limit, commands fail although the clocks are right: raise the limit.
 //!
 //! The service deletes items hours or days after they have expired. An expired entry counts as absent,
 //! whether it is deleted or not.

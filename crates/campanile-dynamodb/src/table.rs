@@ -13,7 +13,7 @@ use campanile_core::{Entry, StoreKey};
 use campanile_idempotency::{EntryStore, StoreError};
 
 use crate::DynamoDbConfig;
-use crate::clock::{self, Exchange, LastExchange};
+use crate::clock::{self, LastExchange};
 use crate::error::store_error;
 
 /// The partition key: the namespace, a slash, and the digest in hexadecimal digits.
@@ -51,7 +51,7 @@ impl Table {
         self.get(NO_ENTRY.to_owned()).await.map(|_| ())
     }
 
-    /// Reads the newest version of an item, and the clock after it.
+    /// Reads the newest version of an item, and the time of the response.
     ///
     /// The futures of the SDK take several KB, and are therefore boxed.
     async fn get(&self, id: String) -> Result<(Option<Item>, SystemTime), StoreError> {
@@ -61,36 +61,45 @@ impl Table {
         let request = request.key(ID, AttributeValue::S(id)).customize().interceptor(last.clone());
         let output =
             Box::pin(request.send()).await.map_err(|error| store_error(error, &config.table))?;
-        let now = config.now();
-        if let Some(Exchange { sent, date: Some(date) }) = last.get() {
-            let checked = clock::check(sent, date, now, config.max_clock_difference);
+        let exchange =
+            last.get().ok_or_else(|| StoreError::unavailable("the SDK has sent no request"))?;
+        let now = exchange.now();
+        if let Some(date) = exchange.date {
+            let checked = clock::check(exchange.sent, date, now, config.max_clock_difference);
             checked.map_err(StoreError::unavailable)?;
         }
         Ok((output.item, now))
     }
 }
 
-impl EntryStore for Table {
+/// A version of an item that was read.
+pub(crate) struct Version {
     /// The bytes of the stored item, also of one that has expired. They contain the nonce of the last
     /// grant and its time, so that equal bytes are the same entry.
-    type Version = Option<Blob>;
+    bytes: Option<Blob>,
+    read_at: SystemTime,
+}
+
+impl EntryStore for Table {
+    type Version = Version;
 
     async fn load(
         &self,
         key: &StoreKey,
     ) -> Result<(Option<Entry>, Self::Version, SystemTime), StoreError> {
         let (item, now) = self.get(id(key)).await?;
+        let version = |bytes| Version { bytes, read_at: now };
         let Some(item) = item else {
-            return Ok((None, None, now));
+            return Ok((None, version(None), now));
         };
         let (bytes, expires_at) = parse(item)
             .ok_or_else(|| StoreError::unreadable("the item has no attributes of an entry"))?;
         // Absent, whatever it contains.
         if expires_at <= now.duration_since(UNIX_EPOCH).unwrap_or_default() {
-            return Ok((None, Some(bytes), now));
+            return Ok((None, version(Some(bytes)), now));
         }
         let entry = Entry::from_bytes(bytes.as_ref()).map_err(StoreError::unreadable)?;
-        Ok((Some(entry), Some(bytes), now))
+        Ok((Some(entry), version(Some(bytes)), now))
     }
 
     fn for_renewals(&self) -> Self {
@@ -105,13 +114,14 @@ impl EntryStore for Table {
         retention: Duration,
     ) -> Result<bool, StoreError> {
         let Inner { client, config } = &*self.0;
+        let expires_at = expires_at(version.read_at, retention);
         let put = client
             .put_item()
             .table_name(&*config.table)
             .item(ID, AttributeValue::S(id(key)))
             .item(ENTRY, AttributeValue::B(Blob::new(entry.to_bytes())))
-            .item(EXPIRES_AT, AttributeValue::N(expires_at(config.now(), retention).to_string()));
-        let put = match version {
+            .item(EXPIRES_AT, AttributeValue::N(expires_at.to_string()));
+        let put = match version.bytes {
             None => put
                 .condition_expression("attribute_not_exists(#id)")
                 .expression_attribute_names("#id", ID),

@@ -10,7 +10,7 @@ use aws_sdk_dynamodb::error::BoxError;
 use aws_smithy_async::time::{SystemTimeSource, TimeSource};
 use campanile_core::Reply;
 use campanile_dynamodb::{DynamoDbStore, aws_sdk_dynamodb};
-use campanile_idempotency::StoreErrorKind;
+use campanile_idempotency::{StoreError, StoreErrorKind};
 
 use crate::support::{Table, acquire, acquire_grant, apply, chain, complete, key, sdk, throttled};
 
@@ -44,17 +44,18 @@ impl TimeSource for Jumping {
     }
 }
 
-/// Answers a request as a table does that is throttled, so that it is sent again. Meanwhile the clock
-/// jumps.
+/// Lets the clock jump before the response to a request arrives.
 #[derive(Clone, Debug, Default)]
-struct JumpBeforeRetry {
+struct JumpInFlight {
     clock: Jumping,
     is_armed: Arc<AtomicBool>,
+    /// Whether the response is that of a table that is throttled, so that the request is sent again.
+    is_throttled: bool,
 }
 
-impl Intercept for JumpBeforeRetry {
+impl Intercept for JumpInFlight {
     fn name(&self) -> &'static str {
-        "JumpBeforeRetry"
+        "JumpInFlight"
     }
 
     fn modify_before_deserialization(
@@ -64,7 +65,9 @@ impl Intercept for JumpBeforeRetry {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         if self.is_armed.swap(false, Ordering::Relaxed) {
-            *context.response_mut() = throttled()?;
+            if self.is_throttled {
+                *context.response_mut() = throttled()?;
+            }
             self.clock.0.store(HOUR.as_secs(), Ordering::Relaxed);
         }
         Ok(())
@@ -107,19 +110,31 @@ async fn clock_that_jumps_fails_commands_and_writes_nothing() {
     assert_eq!(apply(&store, &key, complete(grant)).await.unwrap(), Reply::Completed);
 }
 
-#[tokio::test]
-async fn clock_that_jumps_before_a_retry_takes_no_lock() {
+/// A store whose clock jumps while it reads a lock that is held. Returns the answer to its acquire.
+async fn acquire_during_jump(is_throttled: bool) -> Result<Reply, StoreError> {
     let table = Table::new().await;
-    let jump = JumpBeforeRetry::default();
+    let jump = JumpInFlight { is_throttled, ..JumpInFlight::default() };
     let sdk = sdk(&table.server.url()).time_source(jump.clock.clone()).interceptor(jump.clone());
     let store = DynamoDbStore::connect(table.config_with(sdk)).await.unwrap();
     let key = key("key");
     acquire_grant(&table.store().await, &key, 1).await;
     let before = table.items().await;
     jump.is_armed.store(true, Ordering::Relaxed);
-    let error = apply(&store, &key, acquire(2)).await.unwrap_err();
-    assert!(chain(&error).contains("ahead of DynamoDB's"), "{}", chain(&error));
+    let answer = apply(&store, &key, acquire(2)).await;
     assert_eq!(table.items().await, before);
+    answer
+}
+
+#[tokio::test]
+async fn clock_that_jumps_before_a_retry_takes_no_lock() {
+    let error = acquire_during_jump(true).await.unwrap_err();
+    assert!(chain(&error).contains("ahead of DynamoDB's"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn clock_that_jumps_before_the_response_takes_no_lock() {
+    let reply = acquire_during_jump(false).await.unwrap();
+    assert!(matches!(reply, Reply::Locked { .. }), "{reply:?}");
 }
 
 #[tokio::test]
