@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use campanile_core::error::{NotRun, Permanent, RetryAfter, Skip, Stop, Undone};
-use campanile_core::{Classify, DecodeError, Disposition, error};
+use campanile_core::{Classify, DecodeError, Disposition, StepError, error};
 use tower::load_shed::error::Overloaded;
 
 use crate::error::ReplyTooLarge;
@@ -11,41 +11,52 @@ use crate::error::ReplyTooLarge;
 /// The last classifier in the chain, which classifies every error.
 ///
 /// * Markers of [`error`](campanile_core::error): the marked disposition.
-/// * A body that cannot be decoded, or a reply that is too large: dead letter, because no attempt can
-///   succeed. If the decoder's error has a marker, the marker takes precedence.
+/// * A body that cannot be decoded, a reply that is too large, or the result of a step that is too large
+///   or cannot be encoded: dead letter, because no attempt can succeed. If the decoder's error has a
+///   marker, the marker takes precedence. The layer remembers the failures of its steps, so it finds them
+///   also behind an error type that hides its sources.
 /// * [`Overloaded`] from inside the layer: release, because the handler did not run.
-/// * Everything else, including timeouts and panics: retry after the backoff. The layer makes it a dead
-///   letter if a step of the attempt has run with a result that is too large or cannot be encoded, because
-///   each attempt would run that step.
+/// * Everything else, including timeouts and panics: retry after the backoff.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Defaults;
 
 impl Classify for Defaults {
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
-        let mut undecoded = false;
-        // The outermost marker wins, because it was added last.
-        for error in error::sources(error) {
-            if error.is::<Permanent>() || error.is::<ReplyTooLarge>() {
-                return Some(Disposition::DeadLetter);
-            } else if error.is::<DecodeError>() {
-                // The sources may contain a marker of the decoder, for example for an unavailable
-                // schema registry.
-                undecoded = true;
-            } else if error.is::<Skip>() {
-                return Some(Disposition::Skip);
-            } else if error.is::<Stop>() {
-                return Some(Disposition::Stop);
-            } else if has_no_effect(error) {
-                return Some(Disposition::Release);
-            } else if let Some(marker) = error.downcast_ref::<RetryAfter>() {
-                return Some(Disposition::Retry { after: Some(marker.after()) });
-            }
-        }
-        Some(match undecoded {
-            true => Disposition::DeadLetter,
-            false => Disposition::Retry { after: None },
-        })
+        Some(classify(error, error::sources(error).any(is_unrecordable_step)))
     }
+}
+
+/// Classifies an error of an attempt. `repeats_step` is whether the next attempt would run a step again,
+/// because its result cannot be recorded.
+pub(crate) fn classify(error: &(dyn Error + 'static), repeats_step: bool) -> Disposition {
+    let mut undecoded = false;
+    // The outermost marker wins, because it was added last.
+    for error in error::sources(error) {
+        if error.is::<Permanent>() || error.is::<ReplyTooLarge>() {
+            return Disposition::DeadLetter;
+        } else if error.is::<DecodeError>() {
+            // The sources may contain a marker of the decoder, for example for an unavailable
+            // schema registry.
+            undecoded = true;
+        } else if error.is::<Skip>() {
+            return Disposition::Skip;
+        } else if error.is::<Stop>() {
+            return Disposition::Stop;
+        } else if has_no_effect(error) && !repeats_step {
+            return Disposition::Release;
+        } else if let Some(marker) = error.downcast_ref::<RetryAfter>() {
+            return Disposition::Retry { after: Some(marker.after()) };
+        }
+    }
+    match undecoded || repeats_step {
+        true => Disposition::DeadLetter,
+        false => Disposition::Retry { after: None },
+    }
+}
+
+/// Checks whether a step has run and its result cannot be recorded.
+fn is_unrecordable_step(error: &(dyn Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(StepError::NotEncoded { .. } | StepError::TooLarge { .. }))
 }
 
 /// Checks whether the inner service ran without effect, or not at all: tower's load shedding fails
@@ -93,6 +104,16 @@ mod tests {
         let unavailable =
             decoded(|| error::retry_after("no registry", Duration::from_secs(1)).into());
         assert_eq!(unavailable, Disposition::Retry { after: Some(Duration::from_secs(1)) });
+    }
+
+    #[test]
+    fn only_step_without_a_possible_record_is_dead_letter() {
+        let name = || "charge".into();
+        assert_eq!(classify(&StepError::TooLarge { name: name() }), Disposition::DeadLetter);
+        let not_encoded = StepError::NotEncoded { name: name(), source: "no string".into() };
+        assert_eq!(classify(&not_encoded), Disposition::DeadLetter);
+        let not_recorded = StepError::NotRecorded { name: name(), source: "no route".into() };
+        assert_eq!(classify(&not_recorded), Disposition::Retry { after: None });
     }
 
     #[test]

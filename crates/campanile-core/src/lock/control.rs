@@ -111,10 +111,10 @@ impl LockControl {
         self.inner().steps.has_run()
     }
 
-    /// Checks whether a step has run in this attempt whose result is too large or cannot be encoded: the
-    /// next attempt would run it again.
-    pub fn has_step_without_record(&self) -> bool {
-        self.inner().steps.is_not_recordable()
+    /// Returns the name of a step that has run in this attempt with a result that is too large or cannot be
+    /// encoded: the next attempt would run it again.
+    pub fn unrecordable_step(&self) -> Option<Box<str>> {
+        self.inner().steps.unrecordable()
     }
 
     /// Records that this grant completed the entry together with the handler's effect, so that the

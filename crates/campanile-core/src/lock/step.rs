@@ -75,19 +75,20 @@ impl LockHandle {
                 self.0.steps.state().has_run = true;
                 self.0.is_effect_possible.store(true, Ordering::Release);
                 let output = run().await?;
-                let encoded = encode(name, &output).map_err(|error| self.not_recordable(error))?;
+                // Also if the type panics.
+                self.0.steps.state().add_unrecordable(name);
+                let encoded = encode(name, &output)?;
                 // What later attempts will get.
-                let result = decode(&encoded)
-                    .map_err(|error| self.not_recordable(not_encoded(name, error)))?;
+                let result = decode(&encoded).map_err(|error| not_encoded(name, error))?;
                 self.0.steps.state().push(name, encoded.clone());
                 (result, encoded)
             }
         };
         let recorded = self.start_recording(name, encoded)?.await;
-        recorded.map_err(|error| match error {
-            StepError::TooLarge { .. } => self.not_recordable(error),
-            error => error,
-        })?;
+        if let Err(StepError::TooLarge { .. }) = recorded {
+            self.0.steps.state().add_unrecordable(name);
+        }
+        recorded?;
         self.0.steps.state().set_recorded(name);
         Ok(result)
     }
@@ -119,19 +120,11 @@ impl LockHandle {
         Ok(self.0.steps.recorder()?.record(self, name, encoded))
     }
 
-    /// Notes that no attempt can record a step that has run.
-    fn not_recordable(&self, error: StepError) -> StepError {
-        self.0.steps.state().is_not_recordable = true;
-        error
-    }
-
     /// Permits the handler, which is called again in the same attempt, to use its names again. It gets the
     /// results of the previous call.
     #[doc(hidden)]
     pub fn restart_steps(&self) {
-        let mut state = self.0.steps.state();
-        state.begun.clear();
-        state.is_not_recordable = false;
+        self.0.steps.state().begun.clear();
     }
 }
 
@@ -172,8 +165,8 @@ struct StepState {
     own: Vec<OwnResult>,
     /// Whether a step has started. Its effect stays, whatever happens to the attempt.
     has_run: bool,
-    /// Whether a step has run whose result no attempt can record.
-    is_not_recordable: bool,
+    /// The steps that have run with a result that cannot be recorded.
+    unrecordable: Vec<Box<str>>,
     /// Whether the handler has ended, although its lock is held on.
     has_ended: bool,
 }
@@ -199,8 +192,8 @@ impl LockSteps {
         self.state().has_run
     }
 
-    pub(super) fn is_not_recordable(&self) -> bool {
-        self.state().is_not_recordable
+    pub(super) fn unrecordable(&self) -> Option<Box<str>> {
+        self.state().unrecordable.first().cloned()
     }
 
     pub(super) fn end(&self) {
@@ -229,11 +222,17 @@ impl StepState {
         Ok(self.own.iter().find(|own| *own.name == *name).cloned())
     }
 
+    fn add_unrecordable(&mut self, name: &str) {
+        self.unrecordable.push(name.into());
+    }
+
     fn push(&mut self, name: &str, encoded: Bytes) {
+        self.unrecordable.retain(|unrecordable| **unrecordable != *name);
         self.own.push(OwnResult { name: name.into(), encoded, is_recorded: false });
     }
 
     fn set_recorded(&mut self, name: &str) {
+        self.unrecordable.retain(|unrecordable| **unrecordable != *name);
         for own in self.own.iter_mut().filter(|own| *own.name == *name) {
             own.is_recorded = true;
         }

@@ -9,8 +9,8 @@ use crate::{BoxError, LockLost};
 /// The error of [`LockHandle::step`](crate::LockHandle::step), besides that of the step itself.
 ///
 /// By default, the attempt has failed and is retried, except that a failure after
-/// [`NotEncoded`](Self::NotEncoded) or [`TooLarge`](Self::TooLarge) is permanent, whatever error the
-/// handler returns: the step would run in each attempt.
+/// [`NotEncoded`](Self::NotEncoded) or [`TooLarge`](Self::TooLarge) is permanent, whatever error without a
+/// marker the handler returns: the step would run in each attempt.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StepError {

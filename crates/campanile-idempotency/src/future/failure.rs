@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use campanile_core::limits::{MAX_BACKOFF, MAX_ERROR_BYTES};
 use campanile_core::{
-    BoxError, Classify, Disposition, GivenUp, LockHandle, LockLost, Outcome, Record, error,
+    BoxError, Disposition, GivenUp, LockHandle, LockLost, Outcome, Record, error,
 };
 use tower_service::Service;
 
 use super::running::Running;
 use super::state::{AfterSettle, ResponseState};
-use crate::defaults::{Defaults, has_no_effect};
+use crate::defaults::{self, has_no_effect};
 use crate::error::{AttemptFailed, ErrorLock, IdempotencyError};
 use crate::fields::coordinates;
 use crate::keeper::{HeldLock, Settlement};
@@ -26,10 +26,10 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
     error: impl Into<BoxError>,
 ) -> ResponseState<S, R> {
     let policies = &layer.policies;
-    let would_repeat_step = running.has_step_without_record();
+    let repeated_step = running.unrecordable_step();
     let (source, error, disposition) = running.run_user_code(|| {
         let source: BoxError = error.into();
-        let disposition = classify(policies, &*source, would_repeat_step);
+        let disposition = classify(policies, &*source, repeated_step.is_some());
         let error = error_text(&*source);
         (source, error, disposition)
     });
@@ -42,6 +42,15 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
     let attempt = held.lock_handle().attempt();
     let backoff = policies.backoff.delay(attempt);
     let no_attempt_left = attempt >= layer.settings.max_attempts.into();
+    if let (Disposition::DeadLetter, Some(step)) = (disposition, repeated_step) {
+        tracing::warn!(
+            record = coordinates(record.as_ref()),
+            namespace = held.lock_handle().namespace().as_str(),
+            attempt,
+            step = &*step,
+            "the result of a step cannot be recorded; giving up, because each attempt would run it"
+        );
+    }
     match disposition {
         Disposition::Retry { after } if !no_attempt_left => {
             // The store limits the delay as well.
@@ -140,25 +149,19 @@ fn failed_error(
     })
 }
 
-/// Takes the disposition of the first classifier that has one. A panic counts as "retry".
+/// Takes the disposition of the first classifier that has one. A panic of a classifier counts as "retry".
 ///
 /// The error of a step is not searched for: an error type, such as that of `anyhow`, may hide it.
-fn classify(
-    policies: &Policies,
-    error: &(dyn Error + 'static),
-    would_repeat_step: bool,
-) -> Disposition {
-    let disposition = catch_unwind(AssertUnwindSafe(|| {
-        let disposition =
-            policies.classifiers.iter().find_map(|classifier| classifier.classify(error));
-        disposition.or_else(|| match Defaults.classify(error) {
-            Some(Disposition::Retry { after: None }) if would_repeat_step => {
-                Some(Disposition::DeadLetter)
-            }
-            disposition => disposition,
-        })
+fn classify(policies: &Policies, error: &(dyn Error + 'static), repeats_step: bool) -> Disposition {
+    let classified = catch_unwind(AssertUnwindSafe(|| {
+        policies.classifiers.iter().find_map(|classifier| classifier.classify(error))
     }));
-    disposition.ok().flatten().unwrap_or(Disposition::Retry { after: None })
+    match classified {
+        Ok(Some(disposition)) => disposition,
+        Ok(None) => defaults::classify(error, repeats_step),
+        Err(_) if repeats_step => Disposition::DeadLetter,
+        Err(_) => Disposition::Retry { after: None },
+    }
 }
 
 /// Joins the texts of the error and its sources, truncated as an entry keeps them.

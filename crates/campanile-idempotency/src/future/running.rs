@@ -67,9 +67,9 @@ impl Running {
         self.loss().is_some_and(|loss| loss.token == lost.token && loss.cause != LostCause::MaxHold)
     }
 
-    /// Checks whether the next attempt would run a step again, because its result cannot be recorded.
-    pub(super) fn has_step_without_record(&self) -> bool {
-        self.held().control().has_step_without_record()
+    /// The name of a step that the next attempt would run again, because its result cannot be recorded.
+    pub(super) fn unrecordable_step(&self) -> Option<Box<str>> {
+        self.held().control().unrecordable_step()
     }
 
     /// The inner service may have completed the entry itself.
@@ -99,7 +99,8 @@ impl Running {
         let fail = |error: &str| {
             let attempt = held.lock_handle().attempt();
             let delay = self.policies.backoff.delay(attempt);
-            Settlement::Fail { delay, last: false, error: error.into() }
+            let last = held.control().unrecordable_step().is_some();
+            Settlement::Fail { delay, last, error: error.into() }
         };
         match held.control().loss().map(|lost| lost.cause) {
             Some(LostCause::Superseded) => return Settlement::Expire,

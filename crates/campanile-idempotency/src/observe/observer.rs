@@ -117,8 +117,9 @@ impl Observer {
     /// Use it if the later `IdempotencyLayer` has a fingerprint
     /// ([`fingerprint_by`](campanile_core::key::Key::fingerprint_by)), and compute the same one:
     /// [`Fingerprint::of`] for a single part, and a
-    /// [`FingerprintHasher`](campanile_core::FingerprintHasher) for several. The layer does not compare
-    /// payloads with an entry that has no fingerprint.
+    /// [`FingerprintHasher`](campanile_core::FingerprintHasher) for several. The fingerprint of an extractor
+    /// can also be asked for: [`KeyExtractor::fingerprint`](campanile_core::KeyExtractor::fingerprint). The
+    /// layer does not compare payloads with an entry that has no fingerprint.
     ///
     /// # Errors
     /// That of `f`, unchanged.

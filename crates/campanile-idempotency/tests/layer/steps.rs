@@ -5,15 +5,14 @@ mod dropping;
 mod renewing;
 mod results;
 mod settling;
+mod unrecordable;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use campanile_core::limits::MAX_STEPS_BYTES;
-use campanile_core::{
-    BoxError, Disposition, IdempotencyKey, LockHandle, Namespace, Request, State, StepError, error,
-};
+use campanile_core::{BoxError, IdempotencyKey, LockHandle, Namespace, Request, State, StepError};
 use campanile_idempotency::policy::OnLost;
 use campanile_idempotency::reply::ReplyCipher;
 use campanile_test::faults::Fault;
@@ -330,25 +329,6 @@ async fn large_result_is_permanent() {
     let failed = failed(&result);
     assert_eq!(failed.retry_after, None, "the step would run again");
     assert!(failed.take_lock().is_some());
-}
-
-/// Many error types hide the error of the step, for example `anyhow::Error`.
-#[tokio::test(start_paused = true)]
-async fn failure_after_a_step_without_a_record_is_permanent_whatever_the_error() {
-    let harness = Harness::new();
-    let handle = async |lock: LockHandle| {
-        let result = lock.step("charge", async || Ok::<_, BoxError>("x".repeat(MAX_STEPS_BYTES)));
-        Err::<(), BoxError>(result.await.unwrap_err().to_string().into())
-    };
-    let result = service(&harness.layer(), handle).run("p-1").await;
-    assert_eq!(failed(&result).disposition, Disposition::DeadLetter);
-
-    let handle = async |lock: LockHandle| {
-        let result = lock.step("rate", async || Ok::<_, BoxError>(f64::NAN));
-        Err::<(), BoxError>(error::retry_after(result.await.unwrap_err(), HOUR).into())
-    };
-    let result = service(&harness.layer(), handle).run("p-2").await;
-    assert_eq!(failed(&result).disposition, Disposition::Retry { after: Some(HOUR) });
 }
 
 #[tokio::test(start_paused = true)]
