@@ -190,3 +190,16 @@ async fn given_up_record_is_named_with_its_namespace() {
     lines.assert_one("WARN", "record given up without a dead letter", &fields);
     lines.assert_one("WARN", "request not processed: its key is FAILED", &fields);
 }
+
+#[tokio::test(start_paused = true)]
+async fn step_that_cannot_be_recorded_is_named() {
+    let (lines, _guard) = Lines::capture();
+    let harness = Harness::new();
+    let service = harness.layer().layer(service_fn(async |request: Request<()>| {
+        let step = lock(&request).step("rate", async || Ok::<_, BoxError>(f64::NAN)).await;
+        step.map_err(|_| BoxError::from("no rate"))
+    }));
+    service.run("p-1").await.unwrap_err();
+    let fields = ["record=payments/0@0", "namespace=\"payments\"", "attempt=1", "step=\"rate\""];
+    lines.assert_one("WARN", "the result of a step cannot be recorded", &fields);
+}
