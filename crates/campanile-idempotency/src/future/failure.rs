@@ -196,3 +196,40 @@ impl Write for BoundedText {
         if fits < part.len() { Err(std::fmt::Error) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text of a chain of errors.
+    fn text_of(texts: &[&str]) -> Box<str> {
+        #[derive(Debug)]
+        struct Chained(String, Option<Box<Chained>>);
+
+        impl Display for Chained {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl Error for Chained {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                self.1.as_deref().map(|source| source as _)
+            }
+        }
+
+        let chained = texts
+            .iter()
+            .rev()
+            .fold(None, |source, text| Some(Box::new(Chained((*text).to_owned(), source))));
+        error_text(&*chained.unwrap())
+    }
+
+    #[test]
+    fn text_of_an_error_ends_at_the_first_character_that_does_not_fit() {
+        assert_eq!(&*text_of(&["no answer", "no route"]), "no answer: no route");
+        let long = "a".repeat(MAX_ERROR_BYTES - 3);
+        assert_eq!(*text_of(&[&long, "bcd"]), format!("{long}: b"));
+        assert_eq!(*text_of(&[&long, "é", "e"]), format!("{long}: "));
+    }
+}

@@ -1,5 +1,6 @@
 //! Steps that have run with a result that cannot be recorded: the next attempt would run them again.
 
+use std::error::Error;
 use std::future::pending;
 
 use campanile_core::limits::MAX_STEPS_BYTES;
@@ -55,6 +56,11 @@ async fn marker_and_classifier_take_precedence() {
     };
     let result = service(&layer, handle).run("p-2").await;
     assert_eq!(failed(&result).disposition, Disposition::Stop);
+
+    // One that panics has no disposition.
+    let layer = harness.layer().with_classifier(|_: &(dyn Error + 'static)| panic!("test panic"));
+    let result = service(&layer, handle).run("p-3").await;
+    assert_eq!(failed(&result).disposition, Disposition::DeadLetter);
 }
 
 /// As in an inbox, which runs its handler again after a conflict.
