@@ -108,7 +108,7 @@ impl Observer {
         Fut: Future<Output = Result<T, Err>>,
         Err: fmt::Display,
     {
-        self.observe(key, None, at, f).await
+        self.run_with_fingerprint(key, None::<Fingerprint>, at, f).await
     }
 
     /// Does what [`run`](Self::run) does, and compares payloads: another fingerprint under the same key
@@ -129,7 +129,7 @@ impl Observer {
     pub async fn run_with_fingerprint<F, Fut, T, Err>(
         &self,
         key: impl IntoKey,
-        fingerprint: Fingerprint,
+        fingerprint: impl Into<Option<Fingerprint>>,
         at: impl Into<Option<Coordinates>>,
         f: F,
     ) -> Result<T, Err>
@@ -138,21 +138,7 @@ impl Observer {
         Fut: Future<Output = Result<T, Err>>,
         Err: fmt::Display,
     {
-        self.observe(key, Some(fingerprint), at, f).await
-    }
-
-    async fn observe<F, Fut, T, Err>(
-        &self,
-        key: impl IntoKey,
-        fingerprint: Option<Fingerprint>,
-        at: impl Into<Option<Coordinates>>,
-        f: F,
-    ) -> Result<T, Err>
-    where
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<T, Err>>,
-        Err: fmt::Display,
-    {
+        let fingerprint = fingerprint.into();
         let key = self.extract_key(&given_key, &key.into_key());
         let key = key.map(|key| key.map(|(key, _)| (key, fingerprint)));
         let mut run = Run::start(self, key, RunOf::function(at.into()));
