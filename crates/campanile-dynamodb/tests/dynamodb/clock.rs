@@ -12,7 +12,7 @@ use campanile_core::Reply;
 use campanile_dynamodb::{DynamoDbStore, aws_sdk_dynamodb};
 use campanile_idempotency::{StoreError, StoreErrorKind};
 
-use crate::support::{Table, acquire, acquire_grant, apply, chain, complete, key, sdk, throttled};
+use crate::support::{Table, Throttle, acquire, acquire_grant, apply, chain, complete, key, sdk};
 
 /// A clock that is ahead of the system's.
 #[derive(Debug)]
@@ -49,8 +49,6 @@ impl TimeSource for Jumping {
 struct JumpInFlight {
     clock: Jumping,
     is_armed: Arc<AtomicBool>,
-    /// Whether the response is that of a table that is throttled, so that the request is sent again.
-    is_throttled: bool,
 }
 
 impl Intercept for JumpInFlight {
@@ -60,14 +58,11 @@ impl Intercept for JumpInFlight {
 
     fn modify_before_deserialization(
         &self,
-        context: &mut BeforeDeserializationInterceptorContextMut<'_>,
+        _: &mut BeforeDeserializationInterceptorContextMut<'_>,
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         if self.is_armed.swap(false, Ordering::Relaxed) {
-            if self.is_throttled {
-                *context.response_mut() = throttled()?;
-            }
             self.clock.0.store(HOUR.as_secs(), Ordering::Relaxed);
         }
         Ok(())
@@ -110,16 +105,19 @@ async fn clock_that_jumps_fails_commands_and_writes_nothing() {
     assert_eq!(apply(&store, &key, complete(grant)).await.unwrap(), Reply::Completed);
 }
 
-/// A store whose clock jumps while it reads a lock that is held. Returns the answer to its acquire.
-async fn acquire_during_jump(is_throttled: bool) -> Result<Reply, StoreError> {
+/// Acquires a lock that is held, while the clock jumps. The read is sent again as often as it is
+/// `throttled`.
+async fn acquire_during_jump(throttled: u32) -> Result<Reply, StoreError> {
     let table = Table::new().await;
-    let jump = JumpInFlight { is_throttled, ..JumpInFlight::default() };
-    let sdk = sdk(&table.server.url()).time_source(jump.clock.clone()).interceptor(jump.clone());
+    let (jump, throttle) = (JumpInFlight::default(), Throttle::default());
+    let sdk = sdk(&table.server.url()).time_source(jump.clock.clone());
+    let sdk = sdk.interceptor(jump.clone()).interceptor(throttle.clone());
     let store = DynamoDbStore::connect(table.config_with(sdk)).await.unwrap();
     let key = key("key");
     acquire_grant(&table.store().await, &key, 1).await;
     let before = table.items().await;
     jump.is_armed.store(true, Ordering::Relaxed);
+    throttle.0.store(throttled, Ordering::Relaxed);
     let answer = apply(&store, &key, acquire(2)).await;
     assert_eq!(table.items().await, before);
     answer
@@ -127,13 +125,13 @@ async fn acquire_during_jump(is_throttled: bool) -> Result<Reply, StoreError> {
 
 #[tokio::test]
 async fn clock_that_jumps_before_a_retry_takes_no_lock() {
-    let error = acquire_during_jump(true).await.unwrap_err();
+    let error = acquire_during_jump(1).await.unwrap_err();
     assert!(chain(&error).contains("ahead of DynamoDB's"), "{}", chain(&error));
 }
 
 #[tokio::test]
 async fn clock_that_jumps_before_the_response_takes_no_lock() {
-    let reply = acquire_during_jump(false).await.unwrap();
+    let reply = acquire_during_jump(0).await.unwrap();
     assert!(matches!(reply, Reply::Locked { .. }), "{reply:?}");
 }
 

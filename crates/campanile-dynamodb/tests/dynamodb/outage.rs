@@ -1,12 +1,10 @@
 //! A server that is gone or hangs, and replies that are lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use aws_sdk_dynamodb::config::interceptors::{
-    BeforeDeserializationInterceptorContextMut, BeforeTransmitInterceptorContextRef,
-};
+use aws_sdk_dynamodb::config::interceptors::BeforeTransmitInterceptorContextRef;
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_dynamodb::error::BoxError;
 use campanile_core::Reply;
@@ -15,8 +13,8 @@ use campanile_idempotency::{Store, StoreErrorKind};
 use campanile_test::{DynamoDbServer, Proxy};
 
 use crate::support::{
-    LONG, Requests, Table, acquire, acquire_grant, apply, chain, complete, grant, key, patient,
-    sdk, throttled,
+    LONG, Requests, Table, Throttle, acquire, acquire_grant, apply, chain, complete, grant, key,
+    patient, sdk,
 };
 
 /// Loses the reply to the first request for this operation.
@@ -77,29 +75,6 @@ async fn lost_reply_causes_no_error_and_counts_once() {
         assert_eq!(requests.take(), expected);
         let held = grant(token, 1);
         assert_eq!(apply(&store, &key, complete(held)).await.unwrap(), Reply::Completed);
-    }
-}
-
-/// Answers the next requests as a table does that is throttled.
-#[derive(Clone, Debug, Default)]
-struct Throttle(Arc<AtomicU32>);
-
-impl Intercept for Throttle {
-    fn name(&self) -> &'static str {
-        "Throttle"
-    }
-
-    fn modify_before_deserialization(
-        &self,
-        context: &mut BeforeDeserializationInterceptorContextMut<'_>,
-        _: &RuntimeComponents,
-        _: &mut ConfigBag,
-    ) -> Result<(), BoxError> {
-        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-        if left.is_ok() {
-            *context.response_mut() = throttled()?;
-        }
-        Ok(())
     }
 }
 

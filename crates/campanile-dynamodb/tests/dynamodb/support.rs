@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::http::HttpResponse;
-use aws_sdk_dynamodb::config::interceptors::BeforeTransmitInterceptorContextRef;
+use aws_sdk_dynamodb::config::interceptors::{
+    BeforeDeserializationInterceptorContextMut, BeforeTransmitInterceptorContextRef,
+};
 use aws_sdk_dynamodb::config::{
     BehaviorVersion, Builder, Config, ConfigBag, Credentials, Intercept, Region, RuntimeComponents,
 };
@@ -124,8 +126,31 @@ impl Intercept for Requests {
     }
 }
 
+/// Answers the next requests as a table does that is throttled.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Throttle(pub(crate) Arc<AtomicU32>);
+
+impl Intercept for Throttle {
+    fn name(&self) -> &'static str {
+        "Throttle"
+    }
+
+    fn modify_before_deserialization(
+        &self,
+        context: &mut BeforeDeserializationInterceptorContextMut<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        if left.is_ok() {
+            *context.response_mut() = throttled()?;
+        }
+        Ok(())
+    }
+}
+
 /// The response of a table that is throttled.
-pub(crate) fn throttled() -> Result<HttpResponse, BoxError> {
+fn throttled() -> Result<HttpResponse, BoxError> {
     let body = r#"{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"slow down"}"#;
     Ok(HttpResponse::new(400.try_into()?, body.into()))
 }

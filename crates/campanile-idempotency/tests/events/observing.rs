@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use campanile_core::{Coordinates, Fingerprint, Record, Request, key};
+use campanile_core::{Fingerprint, Record, Request, key};
 use campanile_idempotency::{IdempotencyConfig, ObserveLayer, Observer};
 use campanile_test::faults::Fault;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::harness::{Harness, TestService, failing_service, run_until_idle};
+use crate::harness::{Harness, TestService, coordinates, failing_service, run_until_idle};
 use crate::lines::Lines;
 
 fn observer(harness: &Harness) -> Observer {
@@ -16,12 +16,8 @@ fn observer(harness: &Harness) -> Observer {
     Observer::new(&harness.keeper, config).unwrap()
 }
 
-fn at(offset: i64) -> Coordinates {
-    Coordinates { topic: "payments".into(), partition: 0, offset }
-}
-
 async fn run(observer: &Observer, id: &'static str, result: Result<(), &'static str>) {
-    assert_eq!(observer.run(id, at(7), async || result).await, result);
+    assert_eq!(observer.run(id, coordinates(7), async || result).await, result);
     run_until_idle().await;
 }
 
@@ -54,8 +50,8 @@ async fn other_payload_is_reported() {
     let observer = observer(&Harness::new());
     for payload in [b"100", b"200"] {
         let fingerprint = Fingerprint::of(payload);
-        let run =
-            observer.run_with_fingerprint("p-1", fingerprint, at(7), async || Ok::<_, &str>(()));
+        let run = observer
+            .run_with_fingerprint("p-1", fingerprint, coordinates(7), async || Ok::<_, &str>(()));
         run.await.unwrap();
         run_until_idle().await;
     }
@@ -92,7 +88,7 @@ async fn overlapping_run_is_reported_also_if_the_other_has_no_lock() {
             sleep(Duration::from_millis(500)).await;
             run(&observer, "p-1", Ok(())).await;
         };
-        let (first, ()) = tokio::join!(observer.run("p-1", at(6), slow), second);
+        let (first, ()) = tokio::join!(observer.run("p-1", coordinates(6), slow), second);
         first.unwrap();
         lines.assert_one("WARN", text, &["record=payments/0@7", "verdict=\"in_progress\""]);
     }

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use campanile_core::{
-    BoxError, Command, Entry, Grant, IdempotencyKey, KeyExtractor, LockHandle, Operation, Outcome,
-    Owner, Record, Request, Retention, State, StoreKey, key,
+    BoxError, Command, Coordinates, Entry, Grant, IdempotencyKey, KeyExtractor, LockHandle,
+    Operation, Outcome, Owner, Record, Request, Retention, State, StoreKey, key,
 };
 use campanile_idempotency::{
     AttemptFailed, Exhausted, IdempotencyConfig, IdempotencyError, IdempotencyLayer, LockKeeper,
@@ -178,6 +178,11 @@ pub(crate) fn request_with_payload(id: &str, cents: &'static str) -> Request<()>
 pub(crate) fn store_key(id: &str) -> StoreKey {
     let key = IdempotencyKey::new(id.to_owned()).unwrap();
     StoreKey::new("payments".try_into().unwrap(), &key)
+}
+
+/// The position of a record.
+pub(crate) fn coordinates(offset: i64) -> Coordinates {
+    Coordinates { topic: "payments".into(), partition: 0, offset }
 }
 
 /// A layer over this keeper, with keys from the header `id`.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::time::Duration;
 
-use campanile_core::{BoxError, Coordinates, Outcome, Record, Request, State, key};
+use campanile_core::{BoxError, Outcome, Record, Request, State, key};
 use campanile_idempotency::{IdempotencyConfig, ObserveLayer, Observer};
 use futures_util::FutureExt;
 use metrics::with_local_recorder;
@@ -16,7 +16,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::harness::{Harness, TestService, request, run_until_idle};
+use crate::harness::{Harness, TestService, coordinates, request, run_until_idle};
 
 /// An observer in a process, with its metrics.
 struct Observing {
@@ -94,10 +94,6 @@ impl Observing {
 
 fn at(id: &str, offset: i64) -> Request<()> {
     Request::new(Record::builder("payments", 0, offset).header("id", id.to_owned()).build(), ())
-}
-
-fn coordinates(offset: i64) -> Coordinates {
-    Coordinates { topic: "payments".into(), partition: 0, offset }
 }
 
 fn counted<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
