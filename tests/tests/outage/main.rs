@@ -109,13 +109,8 @@ fn store_outage_costs_no_attempt_no_record_and_no_partition() {
     // The driver noticed the outage, but the group did not: no member joined, left or rejoined.
     assert_eq!(events.count(&["the store is unavailable"]), 1);
     assert_eq!(events.count(&["the store is available again"]), 1);
-    assert_eq!(
-        (
-            events.count(&["partitions assigned", TOPIC]),
-            events.count(&["partitions revoked", TOPIC])
-        ),
-        (1, 0)
-    );
+    assert_eq!(events.count(&["partitions assigned", TOPIC]), 1);
+    assert_eq!(events.count(&["partitions revoked", TOPIC]), 0);
     assert_eq!((members.len(), &members), (1, &member_ids(&KAFKA, TOPIC)));
     let summary = serving.stop();
     // Nothing is lost (everything is committed), given up or failed.
