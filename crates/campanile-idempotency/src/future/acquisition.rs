@@ -1,5 +1,6 @@
 //! Handling of the answer to an acquire.
 
+use std::future::Future;
 use std::time::Duration;
 
 use campanile_core::telemetry::DuplicateCause;
@@ -7,7 +8,7 @@ use campanile_core::trace::tracer;
 use campanile_core::{
     BoxableError, CarryLock, Details, Duplicate, GivenUp, Outcome, Record, WithoutLock,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tower_service::Service;
 
 use super::Pending;
@@ -184,17 +185,42 @@ fn wait_for_lock<S, R>(
 where
     S: Service<R> + CloneableService,
 {
-    let Pending { service, request, key, fingerprint, waited_elsewhere, .. } = pending;
-    let waited_elsewhere = waited_elsewhere || settled.is_none();
+    let waited_elsewhere = pending.waited_elsewhere || settled.is_none();
+    let pending = Pending { _waited: settled.clone(), waited_elsewhere, ..pending };
+    wait(pending, wait_at_most(settled, at_most))
+}
+
+/// Releases a lock that was lost before its record's turn came, and then acquires it again. Until the
+/// store has answered, the lost lock would be in the way.
+pub(super) fn wait_for_release<S, R>(
+    pending: Pending<S, R>,
+    lost: HeldLock,
+    at_most: Duration,
+) -> ResponseState<S, R>
+where
+    S: Service<R> + CloneableService,
+{
+    let released = timeout(at_most, lost.release());
+    wait(pending, async {
+        // If it fails, the acquire says why.
+        let _ = released.await;
+    })
+}
+
+/// Acquires the lock after this wait.
+fn wait<S, R>(
+    pending: Pending<S, R>,
+    until: impl Future<Output = ()> + Send + 'static,
+) -> ResponseState<S, R>
+where
+    S: Service<R> + CloneableService,
+{
     // A clone is not ready: the permit is returned with the service that was.
-    let not_ready = service.clone();
-    let _waited = settled.clone();
-    let pending =
-        Some(Pending { service: not_ready, request, key, fingerprint, _waited, waited_elsewhere });
-    drop(service);
+    let not_ready = pending.service.clone();
+    let pending = Some(Pending { service: not_ready, ..pending });
     let wait: Wait = Box::pin(async move {
         let start = Instant::now();
-        wait_at_most(settled, at_most).await;
+        until.await;
         start.elapsed()
     });
     ResponseState::WaitingForLock { wait, pending }

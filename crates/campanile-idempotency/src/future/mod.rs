@@ -18,7 +18,7 @@ use campanile_core::{
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use self::acquisition::handle_acquisition;
+use self::acquisition::{handle_acquisition, wait_for_release};
 pub(crate) use self::failure::display_text;
 use self::failure::handle_failure;
 pub(crate) use self::replies::{catch_panic, encode_reply};
@@ -202,6 +202,11 @@ where
                         return Poll::Ready(Err(error.into()));
                     }
                     match ahead.take().expect("checked above") {
+                        AheadOfTurn::Acquired(Acquisition::Held(lock), pending)
+                            if lock.control().loss().is_some() =>
+                        {
+                            wait_for_release(pending, lock, layer.settings.ttl)
+                        }
                         AheadOfTurn::Acquired(answer, pending) if is_stale(&answer) => {
                             start_acquire(layer, pending)
                         }
@@ -285,10 +290,9 @@ where
 }
 
 /// Checks whether an answer may change by the time the record's turn has come: the previous record
-/// may have held the key, the store may be available again, or the lock may be lost.
+/// may have held the key, or the store may be available again.
 fn is_stale(answer: &Acquisition) -> bool {
     match answer {
-        Acquisition::Held(lock) => lock.control().loss().is_some(),
         Acquisition::Unavailable(error) => error.kind().is_outage(),
         Acquisition::Locked { .. } | Acquisition::BackingOff { .. } => true,
         _ => false,

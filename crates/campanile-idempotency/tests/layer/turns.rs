@@ -8,10 +8,11 @@ use campanile_idempotency::policy::{OnLocked, OnMissingKey};
 use campanile_test::faults::Fault;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
 use tower::{Layer, service_fn};
 
-use crate::harness::{CallResult, Harness, TestService, is_pending, request, run_until_idle};
+use crate::harness::{CallResult, HOUR, Harness, TestService, is_pending, request, run_until_idle};
 
 /// A request with a record that is started ahead of its turn.
 fn request_ahead(id: &str) -> (Request<()>, Record) {
@@ -62,6 +63,23 @@ async fn record_dropped_ahead_of_its_turn_counts_no_attempt() {
     run_until_idle().await;
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 0));
+    harness.assert_settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_lost_ahead_of_its_turn_is_acquired_again() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
+    let (request, record) = request_ahead("p-1");
+    let call = service.start(request);
+    assert!(is_pending(&call).await);
+    harness.store.inject_always_of("renew", Fault::Refuse);
+    sleep(HOUR).await;
+    harness.store.heal();
+    record.begin_turn();
+    respond_to_call(&mut handle).await;
+    assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
+    assert_eq!(harness.store.count("acquire"), 2);
     harness.assert_settled().await;
 }
 
