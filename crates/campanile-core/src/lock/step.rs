@@ -232,7 +232,6 @@ impl StepState {
     }
 
     fn set_recorded(&mut self, name: &str) {
-        self.unrecordable.retain(|unrecordable| **unrecordable != *name);
         for own in self.own.iter_mut().filter(|own| *own.name == *name) {
             own.is_recorded = true;
         }

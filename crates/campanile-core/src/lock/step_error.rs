@@ -144,6 +144,14 @@ mod tests {
             let text = error.to_string();
             assert_eq!(format!("{text:?}"), format!("\"{text}\""));
             assert!(text.contains("step `big` "), "{text}");
+            // The cause is not in the text.
+            let has_source = matches!(
+                error,
+                StepError::NotRecorded { .. }
+                    | StepError::NotEncoded { .. }
+                    | StepError::Unreadable { .. }
+            );
+            assert_eq!(error.source().is_some(), has_source, "{text}");
         }
     }
 }
