@@ -266,7 +266,9 @@ mod tests {
     fn scan_returns_each_live_entry_of_its_namespace_once() {
         let (store, seconds) = new_store();
         complete(&store, key("n", 0));
-        seconds.fetch_add(HOUR, Ordering::Relaxed); // the first entry has expired
+        seconds.fetch_add(HOUR, Ordering::Relaxed); // the first entry has just expired
+        assert!(scan(&store, &ScanCursor::default()).entries.is_empty());
+        assert!(store.entry(&key("n", 0)).is_none());
         complete(&store, key("other", 0));
         for number in 1..2500 {
             complete(&store, key("n", number));
@@ -306,6 +308,15 @@ mod tests {
         let kept = store.lock().by_key.len();
         assert!((100..=1024).contains(&kept), "{kept} entries are kept");
         assert!(format!("{store:?}").contains(&format!("entries: {kept}")));
+    }
+
+    #[test]
+    fn entry_is_removed_as_soon_as_it_has_expired() {
+        let (store, seconds) = new_store();
+        (0..1023).for_each(|number| complete(&store, key("n", number)));
+        seconds.fetch_add(HOUR, Ordering::Relaxed);
+        complete(&store, key("n", 1023));
+        assert_eq!(store.lock().by_key.len(), 1);
     }
 
     #[test]

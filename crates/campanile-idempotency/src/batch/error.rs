@@ -63,3 +63,18 @@ impl Error for BatchError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_says_what_happened_and_not_its_source() {
+        let busy = BatchError::failed("database busy");
+        assert_eq!(busy.to_string(), "the batch failed");
+        assert_eq!(busy.source().unwrap().to_string(), "database busy");
+        let wrong = BatchError::WrongNumber { requests: 3, results: 2 };
+        assert_eq!(wrong.to_string(), "the service returned 2 results for a batch of 3 requests");
+        assert!(wrong.source().is_none());
+    }
+}

@@ -130,3 +130,37 @@ impl<S: Store> Callable for S {
         .boxed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::{IdempotencyKey, Namespace, Operation, Owner, Retention, StoreKey};
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::MemoryStore;
+
+    /// A store without batches.
+    #[derive(Clone)]
+    struct Single(MemoryStore);
+
+    impl Store for Single {
+        async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+            self.0.apply(command).await
+        }
+
+        async fn apply_batch(&self, _: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
+            panic!("not a batch");
+        }
+    }
+
+    #[test]
+    fn single_command_is_no_batch() {
+        let key = IdempotencyKey::new("p-1").unwrap();
+        let key = StoreKey::new(Namespace::try_from("n").unwrap(), &key);
+        let operation = Operation::Cancel { owner: Owner::new(1).unwrap() };
+        let commands = smallvec![Command { key, operation, retention: Retention::default() }];
+        let batch = Batch { id: CallId(0), queue: QueueName::Callers, commands };
+        let answers = Arc::new(Single(MemoryStore::new())).call(batch).now_or_never().unwrap();
+        assert!(matches!(&answers.unwrap()[..], [Ok(_)]));
+    }
+}

@@ -20,3 +20,14 @@ fn host_name() -> String {
     let name = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
     name("HOSTNAME").or_else(|| name("COMPUTERNAME")).unwrap_or_else(|| "unknown".to_owned())
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_begins_with_that_of_the_host() {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(*default_name(), format!("{}/{}", host.trim_end(), process::id()));
+    }
+}

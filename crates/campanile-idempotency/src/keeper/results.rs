@@ -184,4 +184,14 @@ mod tests {
         assert!(answer(&found, None, &clock).is_some());
         assert!(results.find(&key(9_999)).is_none());
     }
+
+    #[test]
+    fn results_are_searched_for_those_without_signal_whenever_they_have_doubled() {
+        let mut results = RecentResults::default();
+        let kept = new_result();
+        for number in 0..1_000 {
+            results.insert(&key(number), Arc::downgrade(&kept));
+        }
+        assert_eq!(results.cleanup_at, 1024);
+    }
 }

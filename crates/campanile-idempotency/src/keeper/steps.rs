@@ -94,3 +94,21 @@ impl PendingSteps {
         (!self.0.is_empty()).then(|| std::mem::take(self))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_for_a_try_ends_with_half_the_ttl_and_before_the_deadline() {
+        let (ttl, now) = (Duration::from_secs(30), Duration::from_secs(1000));
+        let nano = Duration::from_nanos(1);
+        let step = PendingStep::new("charge".into(), Bytes::new(), oneshot::channel().0, now);
+        let end = now + ttl / 2;
+        assert!(step.has_time(end - nano, ttl, Duration::MAX));
+        assert!(!step.has_time(end, ttl, Duration::MAX));
+        let needed = longest_delay(ttl) + call_timeout(ttl);
+        assert!(step.has_time(now, ttl, now + needed + nano));
+        assert!(!step.has_time(now, ttl, now + needed));
+    }
+}

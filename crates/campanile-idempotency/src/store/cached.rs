@@ -376,3 +376,35 @@ impl<S: Store> Store for Cached<S> {
         Self { store: self.store.for_renewals(), cache: self.cache.clone() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::{IdempotencyKey, Namespace};
+
+    use super::*;
+
+    #[test]
+    fn key_takes_about_250_bytes_plus_its_reply_and_details() {
+        let key = IdempotencyKey::new("p-1").unwrap();
+        let key = StoreKey::new(Namespace::try_from("n").unwrap(), &key);
+        let weight = |reply: Option<Bytes>, details| {
+            let completed = CompletedEntry {
+                fingerprint: None,
+                attempt: 1,
+                completed_at: SystemTime::UNIX_EPOCH,
+                reply,
+                details,
+            };
+            let observed_at = (SystemTime::UNIX_EPOCH, Duration::ZERO);
+            let expires_at = Duration::MAX;
+            Weight
+                .weight(&key, &CacheEntry::Completed { entry: completed, observed_at, expires_at })
+        };
+        let empty = weight(None, None);
+        assert!((200..=300).contains(&empty), "{empty}");
+        assert_eq!(weight(Some(Bytes::from_static(&[0; 1000])), None), empty + 1000);
+        let details = Details::builder(Owner::new(1).unwrap()).instance("payments-1").build();
+        let len = details.as_bytes().len() as u64;
+        assert_eq!(weight(Some(Bytes::from_static(&[0; 10])), Some(details)), empty + 10 + len);
+    }
+}

@@ -155,3 +155,68 @@ impl<S: Store> Store for Arc<S> {
         Self::new((**self).for_renewals())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::MemoryStore;
+
+    /// A store that says nothing about itself.
+    #[derive(Clone)]
+    struct Minimal(MemoryStore);
+
+    impl Store for Minimal {
+        async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+            self.0.apply(command).await
+        }
+    }
+
+    /// A store that says everything about itself.
+    #[derive(Clone)]
+    struct Limited;
+
+    impl Store for Limited {
+        async fn apply(&self, _: Command) -> Result<Answer, StoreError> {
+            panic!("applied alone");
+        }
+
+        async fn apply_batch(&self, batch: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
+            batch.iter().map(|_| Err(StoreError::unavailable("as a batch"))).collect()
+        }
+
+        fn max_batch(&self) -> NonZeroUsize {
+            NonZeroUsize::new(3).unwrap()
+        }
+
+        fn max_call_duration(&self) -> Option<Duration> {
+            Some(Duration::from_secs(2))
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let store = Minimal(MemoryStore::new());
+        assert_eq!((store.max_batch().get(), store.max_call_duration()), (64, None));
+    }
+
+    fn assert_asks_the_store(store: &impl Store) {
+        let longest = Some(Duration::from_secs(2));
+        assert_eq!((store.max_batch().get(), store.max_call_duration()), (3, longest));
+        let key = campanile_core::IdempotencyKey::new("p-1").unwrap();
+        let key = StoreKey::new("n".try_into().unwrap(), &key);
+        let operation = Operation::Redrive { token: FencingToken::ZERO, force: false };
+        let batch = vec![Command { key, operation, retention: Retention::default() }];
+        let answers = store.apply_batch(batch).now_or_never().unwrap();
+        let error = answers[0].as_ref().unwrap_err();
+        assert!(format!("{error:?}").contains("as a batch"), "{error:?}");
+    }
+
+    #[test]
+    fn wrapped_store_is_asked_itself() {
+        assert_asks_the_store(&Arc::new(Limited));
+        assert_asks_the_store(&Limited.boxed());
+        assert_asks_the_store(&Cached::new(Limited, 1024));
+    }
+}

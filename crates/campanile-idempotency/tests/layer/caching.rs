@@ -1,15 +1,16 @@
 //! COMPLETED keys that are cached in the process.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use campanile_core::{
-    BoxError, Command, FencingToken, Grant, Operation, Outcome, Owner, Reply, Request, Retention,
-    key,
+    Answer, BoxError, Command, FencingToken, Grant, Operation, Outcome, Owner, Reply, Request,
+    Retention, key,
 };
 use campanile_idempotency::{
-    Cached, IdempotencyConfig, IdempotencyError, IdempotencyLayer, LockKeeper, MemoryStore, Store,
-    reply,
+    BoxStore, Cached, IdempotencyConfig, IdempotencyError, IdempotencyLayer, LockKeeper,
+    MemoryStore, Store, StoreError, reply,
 };
 use campanile_test::TestClock;
 use campanile_test::faults::{Fault, FaultyStore};
@@ -97,7 +98,8 @@ async fn duplicate_is_answered_from_cache_like_from_store() {
         assert_duplicate(service.run("p-1").await, &harness);
     }
     assert_eq!(harness.operations(), ["acquire", "complete"]);
-    assert_eq!((harness.cache.hits(), harness.cache.misses()), (3, 1));
+    service.run("p-2").await.unwrap();
+    assert_eq!((harness.cache.hits(), harness.cache.misses()), (3, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,6 +215,38 @@ async fn redrive_through_cache_evicts_key() {
     service.run("p-1").await.unwrap();
     let token = harness.memory.entry(&store_key("p-1")).unwrap().token();
     let reopened = harness.cache.redrive(store_key("p-1"), token, true).await;
+    assert_eq!(reopened.unwrap(), Reply::Reopened);
+    assert!(!service.run("p-1").await.unwrap().is_duplicate());
+}
+
+/// A store in which another record of the key arrives just before a redrive.
+#[derive(Clone)]
+struct Racing(MemoryStore, Arc<OnceLock<BoxStore>>);
+
+impl Store for Racing {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        if let Operation::Redrive { .. } = command.operation {
+            let other = self.1.get().unwrap().apply(acquire("p-1")).await?;
+            assert!(matches!(other.reply, Reply::Duplicate { .. }));
+        }
+        self.0.apply(command).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn completion_that_is_cached_during_a_redrive_is_evicted() {
+    let clock = TestClock::new();
+    let cell = Arc::new(OnceLock::new());
+    let memory = MemoryStore::with_clock(clock.store_clock());
+    let store = Racing(memory.clone(), cell.clone());
+    let cache = Cached::with_clock(store, MEGABYTE, clock.keeper_clock());
+    assert!(cell.set(cache.clone().boxed()).is_ok());
+    let (keeper, task) = LockKeeper::pair(cache.clone(), clock.keeper_clock());
+    tokio::spawn(task);
+    let service = layer_of(&keeper, "payments".into()).layer(service_fn(receipt));
+    service.run("p-1").await.unwrap();
+    let token = memory.entry(&store_key("p-1")).unwrap().token();
+    let reopened = cache.redrive(store_key("p-1"), token, true).await;
     assert_eq!(reopened.unwrap(), Reply::Reopened);
     assert!(!service.run("p-1").await.unwrap().is_duplicate());
 }

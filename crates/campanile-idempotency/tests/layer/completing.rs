@@ -296,6 +296,22 @@ async fn keeper_without_handles_settles_locks_and_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn keeper_without_handles_and_locks_ends_at_once() {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.store_clock());
+    let (keeper, task) = LockKeeper::pair(store, clock.keeper_clock());
+    let task = tokio::spawn(task);
+    sleep(HOUR).await;
+    let other = keeper.clone();
+    drop(keeper);
+    run_until_idle().await;
+    assert!(!task.is_finished());
+    drop(other);
+    run_until_idle().await;
+    assert!(task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
 async fn grant_without_receiver_is_released() {
     let clock = TestClock::new();
     let memory = MemoryStore::with_clock(clock.store_clock());

@@ -196,6 +196,8 @@ async fn waiter_with_other_payload_never_gets_holders_answer() {
     assert!(same.await.unwrap().unwrap().is_duplicate());
     let other = other.await.unwrap();
     assert!(matches!(layer_error(&other), IdempotencyError::Mismatch { .. }), "{other:?}");
+    // Only the one with another payload asked the store.
+    assert_eq!(operations(&harness), ["acquire", "complete", "acquire"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -58,6 +58,7 @@ async fn superseded_lock_is_lost_with_next_renewal() {
     assert_eq!(cause(&call.await.unwrap()), LostCause::Superseded);
     harness.assert_settled().await;
     assert_eq!(harness.entry("p-1"), superseding_entry, "a stale grant changes nothing");
+    assert_eq!(harness.store.count("release"), 0, "the store has said that it would be refused");
 }
 
 #[tokio::test(start_paused = true)]

@@ -53,6 +53,24 @@ async fn lock_is_renewed_at_a_third_of_its_ttl() {
     assert_eq!(harness.store.commands(), [], "settled locks are not renewed");
 }
 
+#[tokio::test(start_paused = true)]
+async fn renewal_of_a_short_lock_is_never_late() {
+    let harness = Harness::new();
+    let layer = harness.layer_with(|config| config.with_lock_ttl(MIN_LOCK_TTL));
+    let (service, mut handle) = harness.mock_service(layer);
+    sleep(HOUR).await;
+    let start = Instant::now();
+    let call = service.start(request("p-1"));
+    let (_request, respond) = handle.next_request().await.unwrap();
+    sleep(MIN_LOCK_TTL * 20).await;
+    let renewal_intervals = renewal_intervals(start, &harness.store.calls());
+    assert!(renewal_intervals.len() >= 60, "{renewal_intervals:?}");
+    let latest = MIN_LOCK_TTL / 3 + Duration::from_millis(1);
+    assert!(renewal_intervals.iter().all(|it| *it <= latest), "{renewal_intervals:?}");
+    respond.send_response("done");
+    call.await.unwrap().unwrap();
+}
+
 /// A lock that is acquired after a suspension of the machine, while the keeper waits for a time that
 /// it computed before.
 #[tokio::test(start_paused = true)]

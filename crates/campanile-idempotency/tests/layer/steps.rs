@@ -169,6 +169,22 @@ async fn repeated_or_invalid_name_is_refused_before_the_step_runs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn longest_name_is_recorded() {
+    let harness = Harness::new();
+    let name = "n".repeat(64);
+    let used = name.clone();
+    let handle = move |lock: LockHandle| {
+        let name = used.clone();
+        async move {
+            lock.step(&name, async || Ok::<_, BoxError>(())).await?;
+            Err::<(), _>("gateway busy".into())
+        }
+    };
+    service(&harness.layer(), handle).run("p-1").await.unwrap_err();
+    assert_eq!(recorded(&harness, "p-1"), [name]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn concurrent_steps_are_all_recorded() {
     let harness = Harness::new();
     let runs = Runs::default();

@@ -1,6 +1,7 @@
 //! An entry that is completed without the keeper, in one transaction with the handler's effect.
 
 use std::fmt;
+use std::sync::{Arc, Mutex};
 
 use campanile_core::{
     BoxError, Completion, LockLost, LostCause, Operation, Outcome, Reply, Request, State, error,
@@ -11,7 +12,9 @@ use campanile_test::faults::Fault;
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
-use crate::harness::{Harness, TTL, TestService, failed, is_pending, layer_error, lock, request};
+use crate::harness::{
+    HOUR, Harness, TTL, TestService, failed, is_pending, layer_error, lock, request,
+};
 
 #[tokio::test(start_paused = true)]
 async fn transactional_completion_is_not_repeated_and_answers_waiters() {
@@ -144,4 +147,45 @@ async fn handler_that_did_not_run_uses_up_no_attempt() {
         let entry = harness.entry("p-1").unwrap();
         assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 0));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn transactional_completion_keeps_details_if_configured() {
+    for keeps in [true, false] {
+        let harness = Harness::new();
+        let layer = harness.layer_with(|config| config.with_completed_details(keeps));
+        let layer_clone = layer.clone();
+        let service = layer.layer(service_fn(move |request: Request<()>| {
+            let command = layer_clone.completion(&lock(&request), None, &());
+            async move {
+                let Operation::Complete { details, .. } = command?.operation else {
+                    return Err(BoxError::from("not a completion"));
+                };
+                Ok(details.is_some())
+            }
+        }));
+        assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed(keeps));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_of_an_earlier_attempt_controls_nothing() {
+    let harness = Harness::new();
+    let layer = harness.layer();
+    let (layer_clone, earlier) = (layer.clone(), Arc::new(Mutex::new(None)));
+    let service = layer.layer(service_fn(move |request: Request<()>| {
+        let lock = lock(&request);
+        let is_held = layer_clone.control(&lock).is_some();
+        let earlier = earlier.lock().unwrap().replace(lock);
+        let earlier = earlier.map(|lock| layer_clone.control(&lock).is_some());
+        async move {
+            match earlier {
+                None => Err(BoxError::from("gateway busy")),
+                Some(is_earlier_held) => Ok((is_held, is_earlier_held)),
+            }
+        }
+    }));
+    service.run("p-1").await.unwrap_err();
+    sleep(HOUR).await;
+    assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed((true, false)));
 }

@@ -59,3 +59,22 @@ async fn restarted_handler_keeps_a_result_that_may_be_recorded() {
         assert_eq!(entry.steps().unwrap().get("charge").unwrap(), &b"1"[..], "{fault:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn restarted_handler_records_no_result_again() {
+    let harness = Harness::new();
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let handle = move |lock: LockHandle| {
+        let runs = counted.clone();
+        async move {
+            let first = runs.step(&lock, "charge").await?;
+            lock.restart_steps();
+            let second = runs.step(&lock, "charge").await?;
+            Ok((first, second))
+        }
+    };
+    let outcome = service(&harness.layer(), handle).run("p-1").await.unwrap();
+    assert_eq!(outcome.into_reply(), Some((1, 1)));
+    assert_eq!(harness.store.count("record_step"), 1);
+}
