@@ -22,6 +22,7 @@ mod libs;
 mod libtest;
 mod license;
 mod metadata;
+mod mutation;
 mod package;
 #[path = "../../crates/campanile-test/src/postgres/folder.rs"]
 mod postgres;
@@ -66,7 +67,7 @@ cargo xtask <command>
   prove [AREA] [--size small|full]
             writes into docs/evidence.md what it saw: in all areas, or in this one. The areas are `model`:
             the protocol's step in every history of a few clients, and mutants of it; `history`: many
-            histories, judged by two independent judges; and `simulation`, `everything` and `fuzz`, as
+            histories, judged by two independent judges; and `simulation`, `everything`, `fuzz` and `mutation`, as
             below. The default size, full, takes hours and gigabytes of memory; small takes some ten minutes.
   simulate [--size small|full]
             simulates the layer over each store, with 1000 seeds (small, the default) or 100000 (full), and
@@ -79,6 +80,10 @@ cargo xtask <command>
             120 (full) or N. The inputs that reach new code are kept in target/fuzz/corpus for the next
             run; with --keep, the smallest of them become the corpus in the tree. An input that fails is
             written beside the corpus, into `crashes`, and repeated by the tests.
+  mutation [--size small|full]
+            changes one expression at a time, of campanile-core (small, the default) or of the layer and
+            the stores as well (full), and counts the changes with which no test fails. Needs cargo-mutants.
+            Prints a table.
   soak [redis|postgres|driver|everything|fuzz]
             runs the long variants of the tests, in release mode, and the fuzz targets: all, or those of
             Redis and its storms, or those of the Postgres store, or the storms of the consumer driver, or
@@ -121,6 +126,7 @@ fn main() -> ExitCode {
         (Some("everything"), _) => everything::everything(&progress, &rest).map(success_message),
         (Some("fuzz"), _) => fuzz::fuzz(&progress, &rest).map(success_message),
         (Some("simulate"), _) => simulation::simulate(&progress, &rest).map(success_message),
+        (Some("mutation"), _) => mutation::mutate(&progress, &rest).map(success_message),
         (Some("prove"), _) => prove::prove(&progress, &rest).map(success_message),
         (Some("soak"), true) => soak::all(&progress),
         (Some("soak"), false) if rest == ["fuzz"] => fuzz::soak(&progress),

@@ -12,6 +12,7 @@ const AREAS: &[Area] = &[
     ("simulation", &["--package", "xtask", "--", "simulate"]),
     ("everything", &["--package", "xtask", "--", "everything"]),
     ("fuzz", &["--package", "xtask", "--", "fuzz"]),
+    ("mutation", &["--package", "xtask", "--", "mutation"]),
 ];
 
 /// The name of an area, and the arguments.

@@ -1,0 +1,221 @@
+//! Mutation testing: changes one expression at a time, and checks that a test fails.
+//!
+//! cargo-mutants lists the changes. It builds and runs all tests for each, which would take a day for
+//! these packages. Here one build contains all mutants, of which an environment variable activates
+//! one, and a mutant is run only against the tests that reach it.
+
+mod instrument;
+mod mutants;
+mod suite;
+mod tree;
+
+use crate::Result;
+use crate::install::install;
+use crate::progress::{Progress, now, root};
+use crate::prove::Size;
+use mutants::Mutant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+use suite::{Outcome, Test};
+use tree::{Rejection, Tree};
+
+/// The packages that are mutated, and whose tests are run, in the order of their dependencies.
+const PACKAGES: &[&str] = &[
+    "campanile-core",
+    "campanile-idempotency",
+    "campanile-redis",
+    "campanile-postgres",
+    "campanile-dynamodb",
+];
+
+/// Other packages with tests of these: of their metrics, their administration and their contract.
+const TESTERS: &[&str] = &["campanile", "campanile-admin", "campanile-test"];
+
+/// What a small run mutates and tests.
+const SMALL: &[&str] = &["campanile-core"];
+
+/// How long tests run for one mutant before no others are started: some mutants are reached by a
+/// thousand tests, and one that could find them is seldom among the last.
+const MUTANT_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// Runs all mutants, and prints what happened as Markdown.
+pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
+    let args: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+    let (packages, others) = match &args[..] {
+        [] => (SMALL, &[][..]),
+        [option, size] if option == "--size" => match Size::parse(Some(size))? {
+            Size::Small => (SMALL, &[][..]),
+            Size::Full => (PACKAGES, TESTERS),
+        },
+        _ => return Err("expected --size small or --size full".into()),
+    };
+    install(progress)?;
+    let mutants = mutants::list(packages)?;
+    let mut tree = Tree::copy(root().join("target/mutation/tree"), &mutants)?;
+    let binaries = tree.build(progress, packages, others)?;
+    let mut tests = Vec::new();
+    for binary in &binaries {
+        tests.extend(Test::list(binary)?);
+    }
+    progress.step(&format!("running {} tests without a mutant", tests.len()));
+    let tests = trace(tests, mutants.len())?;
+    let todo: Vec<_> = (0..mutants.len()).filter(|it| !tree.rejected.contains_key(it)).collect();
+    progress.step(&format!("running {} mutants of {}", todo.len(), mutants.len()));
+    let verdicts = run_all(progress, &mutants, &tests, &todo)?;
+    println!("{}", to_markdown(packages, &mutants, &tree.rejected, &verdicts, tests.len()));
+    Ok(())
+}
+
+/// Calls `job` for each item, on a few threads, until one fails.
+fn in_parallel<T: Sync>(items: &[T], job: impl Fn(&T) -> Result + Sync) -> Result {
+    let next = AtomicUsize::new(0);
+    let error = Mutex::new(None);
+    let work = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(failed) = job(item) {
+                next.store(items.len(), Ordering::Relaxed);
+                lock(&error).get_or_insert(failed.to_string());
+            }
+        }
+    };
+    // Many tests wait for a server or a timer.
+    let threads = thread::available_parallelism().map_or(1, usize::from) + 1;
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    into_inner(error).map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn into_inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs each test without a mutant.
+fn trace(tests: Vec<Test>, mutants: usize) -> Result<Vec<Test>> {
+    let folder = root().join("target/mutation/traces");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    let tests: Vec<_> = tests.into_iter().map(Mutex::new).enumerate().collect();
+    in_parallel(&tests, |(number, test)| {
+        lock(test).trace(mutants, &folder.join(number.to_string()))
+    })?;
+    Ok(tests.into_iter().map(|(_, test)| into_inner(test)).collect())
+}
+
+/// What became of a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Caught,
+    /// A test took several times as long as without the mutant.
+    TimedOut,
+    Missed,
+}
+
+fn run_all(
+    progress: &Progress,
+    mutants: &[Mutant],
+    tests: &[Test],
+    todo: &[usize],
+) -> Result<BTreeMap<usize, Verdict>> {
+    let found = Mutex::new(BTreeSet::new());
+    let verdicts = Mutex::new(BTreeMap::new());
+    in_parallel(todo, |&mutant| {
+        let file = &*mutants[mutant].file;
+        // Those that reach little else come first.
+        let mut reaching: Vec<_> =
+            tests.iter().filter(|test| test.reached.contains(&mutant)).collect();
+        reaching.sort_by_key(|test| test.duration * test.reached.len() as u32);
+        // And before them those that have found another mutant of the file.
+        let (known, others) = {
+            let found = lock(&found);
+            reaching.into_iter().partition(|test| found.contains(&(file, test.to_string())))
+        };
+        let start = now();
+        let mut verdict = Verdict::Missed;
+        for group in [known, others].into_iter().flat_map(suite::group) {
+            if start.elapsed() > MUTANT_TIMEOUT {
+                break;
+            }
+            let (outcome, failed) = suite::run(&group, Some(mutant))?;
+            // Not because of the load of the machine, for example.
+            if outcome == Outcome::Passed || suite::run(&group, None)?.0 != Outcome::Passed {
+                continue;
+            }
+            lock(&found).extend(failed.iter().map(|test| (file, test.to_string())));
+            let is_slow = outcome == Outcome::TimedOut;
+            verdict = if is_slow { Verdict::TimedOut } else { Verdict::Caught };
+            break;
+        }
+        lock(&verdicts).insert(mutant, verdict);
+        if verdict == Verdict::Missed {
+            eprintln!("missed: {}", mutants[mutant].name);
+        }
+        Ok(())
+    })?;
+    progress.step("all mutants have run");
+    Ok(into_inner(verdicts))
+}
+
+fn to_markdown(
+    packages: &[&str],
+    mutants: &[Mutant],
+    rejected: &BTreeMap<usize, Rejection>,
+    verdicts: &BTreeMap<usize, Verdict>,
+    tests: usize,
+) -> String {
+    let is = |verdict| move |number: &usize| verdicts.get(number) == Some(&verdict);
+    let is_rejected = |reason| move |number: &usize| rejected.get(number) == Some(&reason);
+    let mut rows = String::new();
+    let (mut ran, mut caught) = (0, 0);
+    for package in packages {
+        let of: Vec<_> = (0..mutants.len()).filter(|it| mutants[*it].package == *package).collect();
+        let count = |is: &dyn Fn(&usize) -> bool| of.iter().filter(|number| is(number)).count();
+        let (failed, slow) = (count(&is(Verdict::Caught)), count(&is(Verdict::TimedOut)));
+        let missed = count(&is(Verdict::Missed));
+        rows += &format!(
+            "\n| `{package}` | {} | {} | {} | {} | {failed} | {slow} | {missed} |",
+            of.len(),
+            count(&is_rejected(Rejection::DoesNotCompile)),
+            count(&is_rejected(Rejection::NotSwitchable)),
+            failed + slow + missed,
+        );
+        ran += failed + slow + missed;
+        caught += failed + slow;
+    }
+    let missed: String = (0..mutants.len())
+        .filter(is(Verdict::Missed))
+        .map(|number| format!("\n* `{}`", mutants[number].name.replace('`', "'")))
+        .collect();
+    let share = caught as f64 / f64::max(ran as f64, 1.0) * 100.0;
+    format!(
+        "{tests} tests found {caught} of {ran} mutants: {share:.1} %.\n\n\
+         | package | mutants | do not compile | cannot be chosen at run time | run | a test failed | a test \
+         took too long | missed |\n|---|---|---|---|---|---|---|---|{rows}\n\nMissed:\n{missed}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_failure_ends_the_work() {
+        let ran = AtomicUsize::new(0);
+        let job = |_: &u8| {
+            ran.fetch_add(1, Ordering::Relaxed);
+            Err("it failed".into())
+        };
+        assert_eq!(in_parallel(&[0; 1000], job).unwrap_err().to_string(), "it failed");
+        assert!(ran.into_inner() < 1000);
+        assert!(in_parallel(&[1, 2], |_| Ok(())).is_ok());
+    }
+}
