@@ -14,9 +14,10 @@ use crate::install::install;
 use crate::progress::{Progress, now, root};
 use crate::prove::Size;
 use mutants::Mutant;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -41,7 +42,7 @@ const SMALL: &[&str] = &["campanile-core"];
 
 /// How long tests run for one mutant before no others are started: some mutants are reached by a
 /// thousand tests, and one that could find them is seldom among the last.
-const MUTANT_TIMEOUT: Duration = Duration::from_secs(40);
+const MUTANT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs all mutants, and prints what happened as Markdown.
 pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
@@ -126,22 +127,27 @@ fn run_all(
     tests: &[Test],
     todo: &[usize],
 ) -> Result<BTreeMap<usize, Verdict>> {
-    let found = Mutex::new(BTreeSet::new());
+    // How many mutants each test has found, of each package and of each file.
+    let found = Mutex::new(HashMap::<(&Test, &str), u32>::new());
     let verdicts = Mutex::new(BTreeMap::new());
     in_parallel(todo, |&mutant| {
-        let file = &*mutants[mutant].file;
-        // Those that reach little else come first.
+        let Mutant { package, file, .. } = &mutants[mutant];
         let mut reaching: Vec<_> =
             tests.iter().filter(|test| test.reached.contains(&mutant)).collect();
-        reaching.sort_by_key(|test| test.duration * test.reached.len() as u32);
-        // And before them those that have found another mutant of the file.
-        let (known, others) = {
+        {
             let found = lock(&found);
-            reaching.into_iter().partition(|test| found.contains(&(file, test.to_string())))
-        };
+            let count = |test, of: &str| found.get(&(test, of)).copied().unwrap_or(0);
+            reaching.sort_by_cached_key(|test| {
+                // By chance, because a test has to be run to be known for what it finds.
+                let chance =
+                    BuildHasherDefault::<DefaultHasher>::default().hash_one((mutant, test));
+                let weight = 1 + 4 * count(test, package) + 20 * count(test, file);
+                test.duration.as_millis() * u128::from(chance % 1000) / u128::from(weight)
+            });
+        }
         let start = now();
         let mut verdict = Verdict::Missed;
-        for group in [known, others].into_iter().flat_map(suite::group) {
+        for group in suite::group(reaching) {
             if start.elapsed() > MUTANT_TIMEOUT {
                 break;
             }
@@ -150,7 +156,11 @@ fn run_all(
             if outcome == Outcome::Passed || suite::run(&group, None)?.0 != Outcome::Passed {
                 continue;
             }
-            lock(&found).extend(failed.iter().map(|test| (file, test.to_string())));
+            for test in failed {
+                for of in [package, file] {
+                    *lock(&found).entry((test, of)).or_default() += 1;
+                }
+            }
             let is_slow = outcome == Outcome::TimedOut;
             verdict = if is_slow { Verdict::TimedOut } else { Verdict::Caught };
             break;

@@ -6,6 +6,7 @@ use crate::supervise::{Finished, supervise};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -79,6 +80,20 @@ impl Test {
     fn has_failed(&self, finished: &Finished) -> bool {
         let mut results = finished.lines.iter().filter_map(|line| libtest::parse_result(line));
         results.any(|(name, result)| name == self.name && result == "FAILED")
+    }
+}
+
+impl PartialEq for Test {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.binary.path, &self.name) == (&other.binary.path, &other.name)
+    }
+}
+
+impl Eq for Test {}
+
+impl Hash for Test {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.binary.path, &self.name).hash(state);
     }
 }
 
