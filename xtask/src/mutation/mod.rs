@@ -68,7 +68,8 @@ pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
     let todo: Vec<_> = (0..mutants.len()).filter(|it| !tree.rejected.contains_key(it)).collect();
     progress.step(&format!("running {} mutants of {}", todo.len(), mutants.len()));
     let verdicts = run_all(progress, &mutants, &tests, &todo)?;
-    println!("{}", to_markdown(packages, &mutants, &tree.rejected, &verdicts, tests.len()));
+    let used = tests.iter().filter(|test| !test.reached.is_empty()).count();
+    println!("{}", to_markdown(packages, &mutants, &tree.rejected, &verdicts, used));
     Ok(())
 }
 

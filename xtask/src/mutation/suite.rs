@@ -57,11 +57,8 @@ impl Test {
         Ok(libtest::parse_list(&finished.lines).into_iter().map(test).collect())
     }
 
-    /// Runs the test without a mutant, and records what it reaches of so many mutants.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the test does.
+    /// Runs the test without a mutant, and records what it reaches of so many mutants: none if it
+    /// fails.
     pub(super) fn trace(&mut self, mutants: usize, file: &Path) -> Result {
         let mut command = command(&[self]);
         command.env("MUTANT_TRACE", file).env("MUTANT_COUNT", mutants.to_string());
@@ -69,7 +66,8 @@ impl Test {
         let finished = supervise(&mut command, TEST_TIMEOUT, &mut io::sink())?;
         self.duration = start.elapsed();
         if outcome(&finished) != Outcome::Passed {
-            return Err(format!("{self} fails without a mutant").into());
+            eprintln!("left out, because it failed without a mutant: {self}");
+            return Ok(());
         }
         // A test that reaches none writes no file.
         let text = if file.exists() { fs::read_to_string(file)? } else { String::new() };
