@@ -87,3 +87,42 @@ impl fmt::Display for OutOfMemory {
 }
 
 impl Error for OutOfMemory {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kind of failure that a server's error reply is.
+    fn kind(reply: &str) -> &'static str {
+        let reply = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes());
+        match check_reply(reply) {
+            Ok(value) => panic!("{value:?} is no error"),
+            Err(Failure::Connection(_)) => "connection",
+            Err(Failure::Moved(_)) => "moved",
+            Err(Failure::Ask(_)) => "ask",
+            Err(Failure::TryAgain(_)) => "try again",
+            Err(Failure::ClusterDown(_)) => "cluster down",
+            Err(Failure::Final(error)) if format!("{error:?}").contains("OutOfMemory") => {
+                "out of memory"
+            }
+            Err(Failure::Final(_)) => "final",
+        }
+    }
+
+    #[test]
+    fn error_reply_is_classified_by_its_code() {
+        for (reply, expected) in [
+            ("READONLY You can't write against a read only replica.", "connection"),
+            ("UNBLOCKED force unblock from blocking operation", "connection"),
+            ("MOVED 3999 127.0.0.1:6381", "moved"),
+            ("ASK 3999 127.0.0.1:6381", "ask"),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", "try again"),
+            ("CLUSTERDOWN The cluster is down", "cluster down"),
+            ("OOM command not allowed when used memory > 'maxmemory'.", "out of memory"),
+            ("NOPERM this user has no permissions", "final"),
+            ("ERR unknown", "final"),
+        ] {
+            assert_eq!(kind(reply), expected, "{reply}");
+        }
+    }
+}

@@ -77,9 +77,11 @@ async fn unknown_group_and_empty_namespace_are_named() {
         let layer = IdempotencyConfig::new("mistyped");
         let deployment = with(consumer("mistyped"), layer, safe_store());
         let report = examine(&deployment).await;
-        report.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>()
+        let kinds: Vec<_> = report.findings.iter().map(|finding| finding.kind).collect();
+        (kinds, report.to_string())
     };
-    assert_eq!(kinds().await, [FindingKind::GroupUnknown, FindingKind::NamespaceEmpty]);
+    let (found, report) = kinds().await;
+    assert_eq!(found, [FindingKind::GroupUnknown, FindingKind::NamespaceEmpty], "{report}");
 
     commit("mistyped", "payments", 0);
     let store = RedisStore::connect(redis_config(REDIS.primary.url())).await.unwrap();
@@ -94,7 +96,8 @@ async fn unknown_group_and_empty_namespace_are_named() {
     };
     let key = StoreKey::new("mistyped".try_into().unwrap(), &key);
     store.apply(Command { key, operation, retention: Retention::default() }).await.unwrap();
-    assert_eq!(kinds().await, []);
+    let (found, report) = kinds().await;
+    assert_eq!(found, [], "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -172,6 +172,18 @@ mod tests {
     }
 
     #[test]
+    fn only_a_forbidden_or_unknown_command_has_no_answer() {
+        let answer = |reply: &str| {
+            let reply = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
+            none_if_forbidden::<String>(reply.extract_error().map(|value| panic!("{value:?}")))
+        };
+        assert_eq!(answer("NOPERM this user has no permissions").unwrap(), None);
+        assert_eq!(answer("ERR unknown command 'CONFIG'").unwrap(), None);
+        assert!(answer("LOADING Redis is loading the dataset in memory").is_err());
+        assert_eq!(none_if_forbidden(Ok(1)).unwrap(), Some(1));
+    }
+
+    #[test]
     fn server_time_out_of_range_is_a_skew() {
         let second = Duration::from_secs(1);
         let skew = clock_skew(second, (u64::MAX, u64::MAX), second);

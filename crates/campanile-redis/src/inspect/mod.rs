@@ -104,3 +104,43 @@ fn decode_time(reply: Option<Value>) -> Result<SystemTime, Failure> {
     let time = SystemTime::UNIX_EPOCH.checked_add(since);
     time.ok_or_else(|| Failure::unexpected("TIME returned a time out of range"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(reply: &str) -> Value {
+        redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap()
+    }
+
+    fn found(value: Value, expiry: Value) -> &'static str {
+        match decode_found(Some(value), Some(expiry)) {
+            Ok(Found::Absent) => "absent",
+            Ok(Found::Entry { .. }) => "entry",
+            Ok(Found::Unreadable { .. }) => "unreadable",
+            Ok(_) => "unknown",
+            Err(_) => "failure",
+        }
+    }
+
+    #[test]
+    fn what_is_no_entry_is_absent_or_unreadable() {
+        let text = || Value::BulkString(b"no entry".to_vec());
+        let moved = || error("MOVED 3999 127.0.0.1:6381");
+        let wrong_type = error("WRONGTYPE Operation against a key holding the wrong kind of value");
+        for (value, expiry, expected) in [
+            (Value::Nil, Value::Int(-2), "absent"),
+            (moved(), moved(), "absent"),
+            (text(), moved(), "absent"),
+            (text(), Value::Int(-2), "absent"),
+            (wrong_type, Value::Int(-1), "unreadable"),
+            (text(), Value::Int(-1), "unreadable"),
+            (text(), Value::Int(1_800_000_000_000), "unreadable"),
+            (text(), Value::Nil, "failure"),
+            (Value::Int(1), Value::Int(-1), "failure"),
+        ] {
+            let shown = format!("{value:?}, {expiry:?}");
+            assert_eq!(found(value, expiry), expected, "{shown}");
+        }
+    }
+}
