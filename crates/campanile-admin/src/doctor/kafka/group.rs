@@ -1,5 +1,6 @@
 //! The consumer group: its members, its offsets, and what it may read.
 
+use std::thread;
 use std::time::Duration;
 
 use campanile_core::Clock;
@@ -19,6 +20,9 @@ const OFFSETS_TOPIC: &str = "__consumer_offsets";
 
 /// The time limit of the first fetch from a topic.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long to wait before a group is asked for again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 const WITHOUT_OFFSETS: &str = "the group starts without offsets: where auto.offset.reset says";
 
@@ -90,7 +94,8 @@ fn check_members(
         );
         return None;
     }
-    let groups = match client.consumer.fetch_group_list(Some(group), REQUEST_TIMEOUT) {
+    let fetch = || client.consumer.fetch_group_list(Some(group), REQUEST_TIMEOUT);
+    let groups = match retry_while_loading(fetch) {
         Ok(groups) => groups,
         Err(error) => {
             add_group_error(&error, &subject, "the members of", report);
@@ -126,6 +131,29 @@ fn check_members(
         );
     }
     Some(true)
+}
+
+/// Sends a request again while the coordinator of the group loads, as it does for some seconds after a
+/// broker has started. librdkafka does not repeat all requests.
+fn retry_while_loading<T>(mut request: impl FnMut() -> KafkaResult<T>) -> KafkaResult<T> {
+    let clock = Clock::boot();
+    let start = clock.now();
+    loop {
+        let result = request();
+        let code = result.as_ref().err().and_then(KafkaError::rdkafka_error_code);
+        let is_loading = matches!(
+            code,
+            Some(
+                Code::CoordinatorLoadInProgress
+                    | Code::CoordinatorNotAvailable
+                    | Code::NotCoordinator
+            )
+        );
+        if !is_loading || clock.now() - start >= REQUEST_TIMEOUT {
+            return result;
+        }
+        thread::sleep(RETRY_INTERVAL);
+    }
 }
 
 pub(super) fn add_group_error(error: &KafkaError, subject: &str, what: &str, report: &mut Report) {
@@ -300,6 +328,20 @@ mod tests {
         let [finding] = &*report.findings else { panic!("{report}") };
         assert_eq!(finding.kind, FindingKind::KafkaPermission);
         assert_eq!(finding.observed, "the user may not describe the group");
+    }
+
+    #[test]
+    fn only_a_request_to_a_loading_coordinator_is_repeated() {
+        let repeated = |code| {
+            let mut requests = 0;
+            let result = retry_while_loading(|| {
+                requests += 1;
+                if requests == 1 { Err(KafkaError::GroupListFetch(code)) } else { Ok(()) }
+            });
+            (requests, result.is_ok())
+        };
+        assert_eq!(repeated(Code::CoordinatorLoadInProgress), (2, true));
+        assert_eq!(repeated(Code::GroupAuthorizationFailed), (1, false));
     }
 
     #[test]
