@@ -65,7 +65,8 @@ async fn store_that_goes_away_is_an_error_and_the_rest_stays() {
     let (kafka, topic, dead) = (scene.kafka(), scene.topic.clone(), scene.dead.clone());
     let Scene { redis, store, .. } = scene;
     let mut redis = Some(redis);
-    let redrive = Redrive::new(dead.as_str()).with_timeout(SHORT);
+    // Enough for brokers on a slow machine.
+    let redrive = Redrive::new(dead.as_str()).with_timeout(SHORT * 5);
     let redrive = redrive.with_rate(std::num::NonZeroU32::new(100).unwrap());
     let killed = &mut KillStore(&mut redis);
     let failed = redrive.run(&kafka, &store, killed, pending::<()>()).await.err().unwrap();

@@ -114,7 +114,12 @@ async fn process_of_before_works_during_and_after_the_migration() {
 
     let new = database.store().await;
     let (mut with_error, mut with_reply, mut seen_by_old) = (0, 0, 0);
-    for number in 0..OPERATIONS_AFTER {
+    let mut number = 0;
+    // And until each case has occurred, which depends on the seed and the clock.
+    while number < OPERATIONS_AFTER || with_error == 0 || with_reply == 0 || seen_by_old == 0 {
+        let seen = (with_error, with_reply, seen_by_old);
+        assert!(number < OPERATIONS_AFTER * 20, "{seen:?}");
+        number += 1;
         let model = rng.choice(&mut models).unwrap();
         let drawn = model.draw(&mut rng, clock(&raw).await);
         // A process of before has no function for steps.
@@ -137,7 +142,4 @@ async fn process_of_before_works_during_and_after_the_migration() {
             with_reply += usize::from(entry.reply().is_some());
         }
     }
-    let seen = (with_error, with_reply, seen_by_old);
-    println!("{seen:?}");
-    assert!(with_error > 0 && with_reply > 0 && seen_by_old > 0, "{seen:?}");
 }
