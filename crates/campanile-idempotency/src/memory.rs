@@ -311,6 +311,26 @@ mod tests {
     }
 
     #[test]
+    fn entry_that_is_as_read_expires_when_it_is_told_to() {
+        let (store, seconds) = new_store();
+        (0..2).for_each(|number| complete(&store, key("n", number)));
+        let read: Vec<_> =
+            (0..3).map(|number| (key("n", number), store.entry(&key("n", 0)).unwrap())).collect();
+        let minute = Duration::from_secs(60);
+        let outcomes = store.expire(&read, minute).now_or_never().unwrap().unwrap();
+        assert_eq!(outcomes.len(), 3);
+        assert_eq!(outcomes[..2], [ExpireOutcome::Done; 2]);
+        assert_ne!(outcomes[2], ExpireOutcome::Done, "there is no such entry");
+        seconds.fetch_add(59, Ordering::Relaxed);
+        assert!(store.entry(&key("n", 0)).is_some());
+        seconds.fetch_add(1, Ordering::Relaxed);
+        assert!(store.entry(&key("n", 0)).is_none());
+        // An entry that has expired is not kept by a later time.
+        let outcomes = store.expire(&read[..1], minute).now_or_never().unwrap().unwrap();
+        assert_ne!(outcomes[0], ExpireOutcome::Done);
+    }
+
+    #[test]
     fn entry_is_removed_as_soon_as_it_has_expired() {
         let (store, seconds) = new_store();
         (0..1023).for_each(|number| complete(&store, key("n", number)));

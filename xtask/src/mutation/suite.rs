@@ -102,20 +102,21 @@ impl fmt::Display for Test {
 }
 
 /// Divides tests into groups of one binary each, which run together: starting a process takes longer
-/// than most tests. The groups are in the order of their first tests, more or less.
+/// than most tests. The groups are in the order of their first tests.
 pub(super) fn group(tests: Vec<&Test>) -> Vec<Vec<&Test>> {
-    let mut open = BTreeMap::<&Path, (Vec<&Test>, Duration)>::new();
-    let mut groups = Vec::new();
+    let mut groups = Vec::<Vec<&Test>>::new();
+    // The last group of each binary.
+    let mut last = BTreeMap::<&Path, usize>::new();
     for test in tests {
-        let (group, duration) = open.entry(&test.binary.path).or_default();
-        group.push(test);
-        *duration += test.duration;
-        if *duration >= GROUP_DURATION {
-            groups.push(std::mem::take(group));
-            *duration = Duration::ZERO;
+        let duration = |group: &[&Test]| group.iter().map(|test| test.duration).sum::<Duration>();
+        match last.get(&*test.binary.path) {
+            Some(&last) if duration(&groups[last]) < GROUP_DURATION => groups[last].push(test),
+            _ => {
+                last.insert(&test.binary.path, groups.len());
+                groups.push(vec![test]);
+            }
         }
     }
-    groups.extend(open.into_values().map(|(group, _)| group).filter(|group| !group.is_empty()));
     groups
 }
 
@@ -174,6 +175,6 @@ mod tests {
         ];
         let groups = group(tests.iter().collect());
         let names = |group: &Vec<&Test>| group.iter().map(|test| &*test.name).collect::<String>();
-        assert_eq!(groups.iter().map(names).collect::<Vec<_>>(), ["2", "134", "5"]);
+        assert_eq!(groups.iter().map(names).collect::<Vec<_>>(), ["134", "2", "5"]);
     }
 }
