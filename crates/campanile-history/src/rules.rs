@@ -47,6 +47,7 @@ table! {
     Rule {
         Lost "lost": "A record that was sent or copied is never finished.",
         NoEffect "no_effect": "A record is answered as done, and no handler had ended with `ok`.",
+        Key "key": "A run has another key than its record.",
         Unexplained "unexplained": "A key runs again without a cause.",
         Overlap "overlap": "Two runs of a key overlap, although the lock of the first was not lost.",
         Order "order": "A run starts before an earlier record of its queue is finished.",

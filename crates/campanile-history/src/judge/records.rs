@@ -1,8 +1,8 @@
-//! The rules of records: each is finished, and answered only after its effect.
+//! The rules of records: each is finished, answered only after its effect, and has one key.
 
 use super::findings::Findings;
 use super::index::Index;
-use crate::{Outcome, Rule};
+use crate::{Event, Outcome, Rule};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
     for (number, record) in index.records.iter().enumerate() {
@@ -41,6 +41,21 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
                 text,
                 origin.into_iter().chain([answer.event]),
             );
+        }
+    }
+    for run in &index.runs {
+        let Some(origin) = index.records[run.record].origin else { continue };
+        let event = |event: usize| &index.history.events[event].event;
+        if let (Event::Sent(sent), Event::Begin(begin)) = (event(origin), event(run.begin))
+            && let (Some(of_record), Some(of_run)) = (&sent.key, &begin.key)
+            && of_record != of_run
+        {
+            let name = index.record_name(run.record);
+            let text = || {
+                let [of_run, of_record] = [of_run, of_record].map(|key| key.escape_debug());
+                format!("a run of {name} has the key {of_run}, and the record {of_record}")
+            };
+            findings.violation(Rule::Key, &name, text, [origin, run.begin]);
         }
     }
 }

@@ -42,6 +42,7 @@ pub(crate) fn judge(files: &[(&str, &str)]) -> Result<Findings, String> {
     let mut findings = Findings { events: history.events, ..Findings::default() };
     records::lost(&terms, &mut findings);
     records::no_effect(&terms, &mut findings);
+    records::key(&terms, &mut findings);
     records::order(&terms, &mut findings);
     causes::unexplained(&terms, &mut findings);
     runs::overlap(&terms, &mut findings);

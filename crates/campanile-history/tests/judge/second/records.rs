@@ -1,4 +1,4 @@
-//! The rules for records: `lost`, `no_effect` and `order`.
+//! The rules for records: `lost`, `no_effect`, `key` and `order`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,6 +27,18 @@ pub(super) fn no_effect(terms: &Terms<'_>, findings: &mut Findings) {
         let runs = &terms.keys[key].runs;
         if !runs.iter().any(|run| run.success().is_some_and(|success| success <= answer.at)) {
             findings.violated("no_effect", &answer.record);
+        }
+    }
+}
+
+pub(super) fn key(terms: &Terms<'_>, findings: &mut Findings) {
+    let sent =
+        terms.history.sent.iter().filter_map(|sent| Some((&sent.record, sent.key.as_ref()?)));
+    let sent: HashMap<_, _> = sent.collect();
+    for run in &terms.history.runs {
+        let differs = |key: &String| sent.get(&run.record).is_some_and(|sent| *sent != key);
+        if run.key.as_ref().is_some_and(differs) {
+            findings.violated("key", &run.record);
         }
     }
 }
