@@ -36,7 +36,7 @@ fn verify(text: &str, options: &[&str]) -> (Option<i32>, String, String) {
 fn sound_history_exits_with_0() {
     let (code, stdout, stderr) = verify(&format!("{HEADER}\n{SENT}\n{ANSWERS}\n{{"), &[]);
     assert_eq!((code, &*stderr), (Some(0), ""));
-    let expected = "sound: 4 events of 1 processes, 1 records, 1 keys, 1 runs\n\
+    let expected = "sound: 4 events of 1 process, 1 record, 1 key, 1 run\n\
                     ignored incomplete last lines: 1\n";
     assert!(stdout.starts_with(expected), "{stdout}");
 }

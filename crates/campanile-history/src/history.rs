@@ -149,7 +149,9 @@ impl Reader {
                 added.map_err(|problem| ReadError::new(file, Some(number), problem))?;
                 has_header = true;
             } else if !has_header {
-                let text = "the first line must be a header: {\"event\":\"history\", …}".to_owned();
+                let text =
+                    "the first line must be a header: {\"event\":\"history\",\"version\":1, …}"
+                        .to_owned();
                 return Err(ReadError::new(file, Some(number), text));
             } else {
                 let event =
@@ -224,7 +226,8 @@ impl Reader {
         let invalid = |text: &str| ReadError::new(name, None, text.to_owned());
         if self.processes.is_empty() {
             return Err(invalid(
-                "there is no history: expected a .jsonl file, or a folder of them",
+                "there is no history: expected a file with a complete line, or a folder with \
+                 such files whose names end in .jsonl",
             ));
         }
         let settings = self.settings.ok_or_else(|| {

@@ -83,6 +83,15 @@ impl Verdict {
         self.violations.is_empty()
     }
 
+    /// Counts the violations of each rule.
+    pub fn rules(&self) -> BTreeMap<Rule, usize> {
+        let mut rules = BTreeMap::new();
+        for violation in &self.violations {
+            *rules.entry(violation.rule).or_default() += 1;
+        }
+        rules
+    }
+
     /// Counts the reruns of each cause.
     pub fn causes(&self) -> BTreeMap<Cause, usize> {
         let mut causes = BTreeMap::new();
@@ -93,24 +102,51 @@ impl Verdict {
     }
 }
 
-/// Prints a summary, the causes, and each violation with its events.
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Displays a text with its control characters escaped. Keys are chosen by producers, and must not
+/// forge lines or reach a terminal.
+struct Printable<'a>(&'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|char| match char.is_control() {
+            true => write!(f, "{}", char.escape_debug()),
+            false => write!(f, "{char}"),
+        })
+    }
+}
+
+/// Prints a summary, the rules and the causes, and each violation with its events. Control characters
+/// are escaped.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.violations.len() {
-            0 => write!(f, "sound")?,
-            1 => write!(f, "1 violation")?,
-            count => write!(f, "{count} violations")?,
+            0 => f.write_str("sound")?,
+            count => f.write_str(&counted(count, "violation", "violations"))?,
         }
         writeln!(
             f,
-            ": {} events of {} processes, {} records, {} keys, {} runs",
-            self.events, self.processes, self.records, self.keys, self.runs
+            ": {} of {}, {}, {}, {}",
+            counted(self.events, "event", "events"),
+            counted(self.processes, "process", "processes"),
+            counted(self.records, "record", "records"),
+            counted(self.keys, "key", "keys"),
+            counted(self.runs, "run", "runs"),
         )?;
         if self.torn_lines > 0 {
             writeln!(f, "ignored incomplete last lines: {}", self.torn_lines)?;
         }
+        if self.records == 0 {
+            writeln!(f, "no record is `sent`, so none can be found lost")?;
+        }
+        for (rule, count) in self.rules() {
+            writeln!(f, "{}: {}", counted(count, "violation", "violations"), rule.description())?;
+        }
         for (cause, count) in self.causes() {
-            writeln!(f, "{count} runs again: {}", cause.description())?;
+            writeln!(f, "{}: {}", counted(count, "run again", "runs again"), cause.description())?;
         }
         for violation in &self.violations {
             write!(f, "\n{violation}")?;
@@ -121,14 +157,40 @@ impl fmt::Display for Verdict {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.rule, self.text)?;
+        writeln!(f, "{}: {}", self.rule, Printable(&self.text))?;
         self.events.iter().try_for_each(|event| writeln!(f, "  {event}"))
     }
 }
 
 impl fmt::Display for Excerpt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, line, process, at, text } = self;
+        let Self { line, at, .. } = self;
+        let [file, process, text] = [&self.file, &self.process, &self.text].map(|it| Printable(it));
         write!(f, "{:.6} s  {process}: {text}  ({file}:{line})", seconds(*at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_producer_forges_no_line() {
+        let event = Excerpt {
+            file: "w-1.jsonl".into(),
+            line: 2,
+            process: "w-1".into(),
+            at: 1,
+            text: "payments/0@0 is sent, with key é\nsound: \u{1b}[31m".into(),
+        };
+        let violation = Violation {
+            rule: Rule::Unexplained,
+            subject: String::new(),
+            text: "é\r ran again".into(),
+            events: vec![event],
+        };
+        let text = "unexplained: é\\r ran again\n  \
+                    0.000001 s  w-1: payments/0@0 is sent, with key é\\nsound: \\u{1b}[31m  (w-1.jsonl:2)\n";
+        assert_eq!(violation.to_string(), text);
     }
 }

@@ -51,10 +51,8 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
             && of_record != of_run
         {
             let name = index.record_name(run.record);
-            let text = || {
-                let [of_run, of_record] = [of_run, of_record].map(|key| key.escape_debug());
-                format!("a run of {name} has the key {of_run}, and the record {of_record}")
-            };
+            let text =
+                || format!("a run of {name} has the key {of_run}, and the record {of_record}");
             findings.violation(Rule::Key, &name, text, [origin, run.begin]);
         }
     }

@@ -80,7 +80,7 @@ unexplained: p-1 ran again, and nothing explains it
 ";
     assert!(story.contains(expected), "{story}");
     assert!(of("sound-killed-after-effect").contains(
-        "1 runs again: The process was killed after the effect, before it was recorded."
+        "1 run again: The process was killed after the effect, before it was recorded."
     ));
     assert!(of("sound-torn-line").contains("ignored incomplete last lines: 1"));
 }
