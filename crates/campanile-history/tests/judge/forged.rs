@@ -79,8 +79,10 @@ unexplained: p-1 ran again, and nothing explains it
   2.050000 s  worker-1: run 1 has had its effect  (unexplained-after-processed.jsonl:6)
 ";
     assert!(story.contains(expected), "{story}");
-    assert!(of("sound-killed-after-effect").contains(
-        "1 run again: The process was killed after the effect, before it was recorded."
-    ));
+    assert!(
+        of("sound-killed-after-effect").contains(
+            "1 run again: The process was killed after the effect, before it was recorded."
+        )
+    );
     assert!(of("sound-torn-line").contains("ignored incomplete last lines: 1"));
 }

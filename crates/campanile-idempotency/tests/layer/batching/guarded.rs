@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceBuilder, service_fn};
 
 use crate::harness::{
-    HOUR, Harness, TTL, TestService, failed, layer_error, request, run_until_idle,
+    HOUR, Harness, TTL, TestService, exhausted, failed, layer_error, request, run_until_idle,
 };
 
 type Requests = Vec<Request<()>>;
@@ -133,6 +133,25 @@ async fn failed_batch_is_failed_attempt_of_each_record() {
             assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
         }
         harness.assert_settled().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_of_a_batch_that_always_fails_are_given_up() {
+    let harness = Harness::new();
+    let layer = harness.layer_with(|config| config.with_max_attempts(2));
+    let handler = service_fn(async |_: Requests| Results::<()>::Err("no table".into()));
+    let service = layer.layer(batches().layer(handler));
+    for attempt in 1..=3 {
+        let calls = ["p-1", "p-2"].map(|id| service.start(request(id)));
+        for call in calls {
+            let result = call.await.unwrap();
+            match attempt {
+                1 | 2 => assert_eq!(failed(&result).attempt, attempt),
+                _ => assert_eq!(exhausted(&result).attempts, 2),
+            }
+        }
+        tokio::time::sleep(HOUR).await;
     }
 }
 

@@ -53,7 +53,7 @@ async fn letter_after_an_interrupted_give_up_has_no_payload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_interrupted_give_up_block_until_the_key_is_reopened() {
+async fn interrupted_give_ups_block_until_the_key_is_reopened() {
     let kafka = kafka(&[GOOD, FAILS, GOOD]);
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
