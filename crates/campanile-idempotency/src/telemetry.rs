@@ -138,7 +138,8 @@ impl StoreMetrics {
     }
 }
 
-#[cfg(all(test, feature = "metrics"))]
+#[cfg(test)]
+#[cfg(feature = "metrics")]
 mod tests {
     use std::time::SystemTime;
 

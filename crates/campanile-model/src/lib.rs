@@ -32,7 +32,9 @@
 //!   its retention, long after its last lock, or is lost at any time, which exempts its clients.
 //! * Unreadable values, spare bytes and unknown kinds of tail: a store rejects or keeps them before or around
 //!   `step`.
-//! * Limits of `ttl`, `delay` and the error's text: the model's clients send permitted values.
+//! * Limits of `ttl`, `delay` and the error's text, and of the size of steps: the model's clients send permitted
+//!   values. They have one step, and a limit of attempts. The tests of `campanile-core` check several steps,
+//!   steps that are too large, and no limit.
 //! * A floor that is more than a day ahead is refused by the clients.
 
 mod action;

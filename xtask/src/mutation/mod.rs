@@ -69,7 +69,8 @@ pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
     let todo: Vec<_> = (0..mutants.len()).filter(|it| !tree.rejected.contains_key(it)).collect();
     progress.step(&format!("running {} mutants of {}", todo.len(), mutants.len()));
     let verdicts = run_all(progress, &mutants, &tests, &todo)?;
-    let used = tests.iter().filter(|test| !test.reached.is_empty()).count();
+    let is_used = |test: &&Test| !test.reached.is_empty() && test.duration < MUTANT_TIMEOUT;
+    let used = tests.iter().filter(is_used).count();
     println!("{}", to_markdown(packages, &mutants, &tree.rejected, &verdicts, used));
     Ok(())
 }
@@ -155,8 +156,11 @@ fn run_all(
                 break;
             }
             let (outcome, failed) = suite::run(&group, Some(mutant))?;
-            // Not because of the load of the machine, for example.
-            if outcome == Outcome::Passed || suite::run(&group, None)?.0 != Outcome::Passed {
+            // Twice with the mutant and never without it: not because of the machine's load.
+            let is_found = outcome != Outcome::Passed
+                && suite::run(&group, Some(mutant))?.0 != Outcome::Passed
+                && suite::run(&group, None)?.0 == Outcome::Passed;
+            if !is_found {
                 continue;
             }
             for test in failed {

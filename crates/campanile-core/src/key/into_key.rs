@@ -107,7 +107,8 @@ impl<K: IntoKey, E: Into<BoxError>> IntoKey for Result<K, E> {
     }
 }
 
-#[cfg(all(test, feature = "uuid"))]
+#[cfg(test)]
+#[cfg(feature = "uuid")]
 mod tests {
     use super::*;
 

@@ -15,7 +15,7 @@ use super::Pending;
 use super::failure::handle_failure;
 use super::replies::decode_reply;
 use super::running::Running;
-use super::state::{AfterSettle, ResponseState, Wait};
+use super::state::{AfterSettle, ResponseState};
 use crate::error::{ErrorLock, Exhausted, IdempotencyError};
 use crate::fields::coordinates;
 use crate::keeper::{Acquisition, HeldLock, SettledFuture, Settlement, wait_at_most};
@@ -187,30 +187,36 @@ where
 {
     let waited_elsewhere = pending.waited_elsewhere || settled.is_none();
     let pending = Pending { _waited: settled.clone(), waited_elsewhere, ..pending };
-    wait(pending, wait_at_most(settled, at_most))
+    wait(pending, async move {
+        let start = Instant::now();
+        wait_at_most(settled, at_most).await;
+        Some(start.elapsed())
+    })
 }
 
 /// Releases a lock that was lost before its record's turn came, and then acquires it again. Until the
-/// store has answered, the lost lock would be in the way.
+/// store has answered, the lost lock would be in the way. Waits no longer than for a call, because the
+/// store may be unavailable: the request is then refused as locked.
 pub(super) fn wait_for_release<S, R>(
     pending: Pending<S, R>,
     lost: HeldLock,
-    at_most: Duration,
+    ttl: Duration,
 ) -> ResponseState<S, R>
 where
     S: Service<R> + CloneableService,
 {
-    let released = timeout(at_most, lost.release());
-    wait(pending, async {
-        // If it fails, the acquire says why.
+    let released = timeout(ttl / 6, lost.release());
+    wait(pending, async move {
+        // It does not matter whether the lock was still there.
         let _ = released.await;
+        None
     })
 }
 
-/// Acquires the lock after this wait.
+/// Acquires the lock after this wait, which returns for how long it waited for another owner.
 fn wait<S, R>(
     pending: Pending<S, R>,
-    until: impl Future<Output = ()> + Send + 'static,
+    until: impl Future<Output = Option<Duration>> + Send + 'static,
 ) -> ResponseState<S, R>
 where
     S: Service<R> + CloneableService,
@@ -218,10 +224,5 @@ where
     // A clone is not ready: the permit is returned with the service that was.
     let not_ready = pending.service.clone();
     let pending = Some(Pending { service: not_ready, ..pending });
-    let wait: Wait = Box::pin(async move {
-        let start = Instant::now();
-        until.await;
-        start.elapsed()
-    });
-    ResponseState::WaitingForLock { wait, pending }
+    ResponseState::WaitingForLock { wait: Box::pin(until), pending }
 }

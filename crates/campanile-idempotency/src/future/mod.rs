@@ -202,9 +202,10 @@ where
                         return Poll::Ready(Err(error.into()));
                     }
                     match ahead.take().expect("checked above") {
-                        AheadOfTurn::Acquired(Acquisition::Held(lock), pending)
-                            if lock.control().loss().is_some() =>
-                        {
+                        AheadOfTurn::Acquired(
+                            Acquisition::Held(lock) | Acquisition::Exhausted { lock, .. },
+                            pending,
+                        ) if lock.control().loss().is_some() => {
                             wait_for_release(pending, lock, layer.settings.ttl)
                         }
                         AheadOfTurn::Acquired(answer, pending) if is_stale(&answer) => {
@@ -220,10 +221,12 @@ where
                     }
                 }
                 ResponseStateProj::WaitingForLock { wait, pending } => {
-                    let waited = ready!(wait.as_mut().poll(cx));
-                    layer.settings.metrics.lock_waits.record(waited.as_secs_f64());
-                    if let Some(budget) = this.wait_budget {
-                        *budget = budget.saturating_sub(waited);
+                    // `None` for a lock of its own.
+                    if let Some(waited) = ready!(wait.as_mut().poll(cx)) {
+                        layer.settings.metrics.lock_waits.record(waited.as_secs_f64());
+                        if let Some(budget) = this.wait_budget {
+                            *budget = budget.saturating_sub(waited);
+                        }
                     }
                     ResponseState::Readying { pending: pending.take() }
                 }

@@ -16,8 +16,8 @@ use crate::error::IdempotencyError;
 use crate::keeper::{Acquisition, HeldLock, Settlement, Settling};
 use crate::telemetry::LayerMetrics;
 
-/// A wait; the output is its duration.
-pub(super) type Wait = Pin<Box<dyn Future<Output = Duration> + Send>>;
+/// A wait; the output is its duration, if it was for another owner.
+pub(super) type Wait = Pin<Box<dyn Future<Output = Option<Duration>> + Send>>;
 
 pin_project! {
     #[project = ResponseStateProj]

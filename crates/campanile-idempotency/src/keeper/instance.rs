@@ -21,7 +21,8 @@ fn host_name() -> String {
     name("HOSTNAME").or_else(|| name("COMPUTERNAME")).unwrap_or_else(|| "unknown".to_owned())
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
 

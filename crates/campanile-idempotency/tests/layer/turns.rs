@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Outcome, Record, Request, State};
+use campanile_idempotency::IdempotencyError;
 use campanile_idempotency::policy::{OnLocked, OnMissingKey};
 use campanile_test::faults::Fault;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
 use tower::{Layer, service_fn};
 
-use crate::harness::{CallResult, HOUR, Harness, TestService, is_pending, request, run_until_idle};
+use crate::harness::{
+    CallResult, HOUR, Harness, TTL, TestService, exhausted, failed, failing_service, is_pending,
+    layer_error, request, run_until_idle,
+};
 
 /// A request with a record that is started ahead of its turn.
 fn request_ahead(id: &str) -> (Request<()>, Record) {
@@ -81,6 +85,69 @@ async fn lock_lost_ahead_of_its_turn_is_acquired_again() {
     assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
     assert_eq!(harness.store.count("acquire"), 2);
     harness.assert_settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_to_give_up_lost_ahead_of_its_turn_is_acquired_again() {
+    let harness = Harness::new();
+    let layer = harness.layer_with(|config| config.with_max_attempts(1));
+    let result = failing_service(&layer, || "declined".into()).run("p-1").await;
+    failed(&result).take_lock().unwrap().fail().await.unwrap();
+    drop(result);
+    sleep(HOUR).await;
+    let (service, _handle) = harness.mock_service(layer);
+    let (request, record) = request_ahead("p-1");
+    let call = service.start(request);
+    assert!(is_pending(&call).await);
+    harness.store.inject_always_of("renew", Fault::Refuse);
+    sleep(HOUR).await;
+    harness.store.heal();
+    record.begin_turn();
+    let result = call.await.unwrap();
+    let lock = exhausted(&result).take_lock().unwrap();
+    assert!(lock.lock_handle().check().is_ok());
+    lock.give_up("declined").await.unwrap();
+    harness.assert_settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_of_a_lost_lock_takes_nothing_from_the_wait_for_another_owner() {
+    let harness = Harness::new();
+    let other = harness.other_process();
+    let wait = OnLocked::Wait { at_most: Duration::from_secs(1) };
+    let (service, _handle) = harness.mock_service(harness.layer().on_locked(wait));
+    let (ahead, record) = request_ahead("p-1");
+    let call = service.start(ahead);
+    assert!(is_pending(&call).await);
+    harness.store.inject_always_of("renew", Fault::Refuse);
+    sleep(HOUR).await;
+    harness.store.heal();
+    let (service, mut handle) = other.mock_service(other.layer());
+    let owner = service.start(request("p-1"));
+    let (_, respond) = handle.next_request().await.unwrap();
+    harness.store.inject_next_of("release", Fault::Slow(Duration::from_secs(2)));
+    record.begin_turn();
+    sleep(Duration::from_millis(2_500)).await;
+    respond.send_response("done");
+    assert_eq!(outcome_of(owner).await, Outcome::Processed("done"));
+    assert!(outcome_of(call).await.is_duplicate());
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_that_is_not_answered_delays_no_longer_than_a_call() {
+    let harness = Harness::new();
+    let (service, _handle) = harness.mock_service(harness.layer());
+    let (request, record) = request_ahead("p-1");
+    let call = service.start(request);
+    assert!(is_pending(&call).await);
+    harness.store.inject_always(Fault::Refuse);
+    sleep(HOUR).await;
+    record.begin_turn();
+    let begun = Instant::now();
+    let result = call.await.unwrap();
+    assert!(matches!(layer_error(&result), IdempotencyError::Locked { .. }), "{result:?}");
+    assert!(begun.elapsed() <= TTL / 6 + Duration::from_millis(2), "{:?}", begun.elapsed());
+    assert_eq!(harness.entry("p-1").unwrap().attempt(), 1, "it is that of the lock");
 }
 
 #[tokio::test(start_paused = true)]
