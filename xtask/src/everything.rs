@@ -28,12 +28,7 @@ const SEPARATORS: &[&str] = &[
 
 /// Runs the campaign, and prints what happened as Markdown. Fails if there was a violation.
 pub(crate) fn everything(progress: &Progress, args: &[OsString]) -> Result {
-    let args: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
-    let size = match &args[..] {
-        [] => Size::Small,
-        [option, size] if option == "--size" => Size::parse(Some(size))?,
-        _ => return Err("expected --size small or --size full".into()),
-    };
+    let size = Size::from_args(args)?;
     install(progress)?;
     let mut command = soak::EVERYTHING.command(size)?;
     progress.step("injecting all faults");

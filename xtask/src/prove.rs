@@ -57,6 +57,17 @@ impl Size {
         }
     }
 
+    /// Parses the arguments of a command that has only this option, `[--size small|full]`. The default is
+    /// small.
+    pub(crate) fn from_args(args: &[OsString]) -> Result<Self> {
+        let args: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+        match &args[..] {
+            [] => Ok(Self::Small),
+            [option, size] if option == "--size" => Self::parse(Some(size)),
+            _ => Self::parse(None),
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Small => "small",

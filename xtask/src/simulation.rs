@@ -25,12 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 /// Simulates each store, and prints what happened as Markdown. Fails at the first violation, after its
 /// seed.
 pub(crate) fn simulate(progress: &Progress, args: &[OsString]) -> Result {
-    let args: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
-    let size = match &args[..] {
-        [] => Size::Small,
-        [option, size] if option == "--size" => Size::parse(Some(size))?,
-        _ => return Err("expected --size small or --size full".into()),
-    };
+    let size = Size::from_args(args)?;
     let seeds = if size == Size::Full { FULL } else { SMALL };
     let mut simulated = Simulated::default();
     for (store, target) in STORES {

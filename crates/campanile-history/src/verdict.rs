@@ -85,21 +85,19 @@ impl Verdict {
 
     /// Counts the violations of each rule.
     pub fn rules(&self) -> BTreeMap<Rule, usize> {
-        let mut rules = BTreeMap::new();
-        for violation in &self.violations {
-            *rules.entry(violation.rule).or_default() += 1;
-        }
-        rules
+        count(self.violations.iter().map(|violation| violation.rule))
     }
 
     /// Counts the reruns of each cause.
     pub fn causes(&self) -> BTreeMap<Cause, usize> {
-        let mut causes = BTreeMap::new();
-        for rerun in &self.reruns {
-            *causes.entry(rerun.cause).or_default() += 1;
-        }
-        causes
+        count(self.reruns.iter().map(|rerun| rerun.cause))
     }
+}
+
+fn count<T: Ord>(items: impl Iterator<Item = T>) -> BTreeMap<T, usize> {
+    let mut counts = BTreeMap::new();
+    items.for_each(|item| *counts.entry(item).or_default() += 1);
+    counts
 }
 
 fn counted(count: usize, one: &str, many: &str) -> String {

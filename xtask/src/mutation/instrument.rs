@@ -211,16 +211,9 @@ mod tests {
             .iter()
             .map(|(genre, pattern, replacement)| {
                 let before = &source[..source.find(pattern).unwrap()];
-                Mutant {
-                    package: String::new(),
-                    file: String::new(),
-                    name: String::new(),
-                    genre: *genre,
-                    replacement: (*replacement).to_owned(),
-                    return_type: String::new(),
-                    line: before.matches('\n').count() + 1,
-                    column: before.chars().rev().take_while(|it| *it != '\n').count() + 1,
-                }
+                let line = before.matches('\n').count() + 1;
+                let column = before.chars().rev().take_while(|it| *it != '\n').count() + 1;
+                Mutant::at(*genre, replacement, line, column)
             })
             .collect();
         let instrumented =

@@ -47,14 +47,9 @@ const MUTANT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs all mutants, and prints what happened as Markdown.
 pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
-    let args: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
-    let (packages, others) = match &args[..] {
-        [] => (SMALL, &[][..]),
-        [option, size] if option == "--size" => match Size::parse(Some(size))? {
-            Size::Small => (SMALL, &[][..]),
-            Size::Full => (PACKAGES, TESTERS),
-        },
-        _ => return Err("expected --size small or --size full".into()),
+    let (packages, others) = match Size::from_args(args)? {
+        Size::Small => (SMALL, &[][..]),
+        Size::Full => (PACKAGES, TESTERS),
     };
     install(progress)?;
     let mutants = mutants::list(packages)?;

@@ -94,6 +94,23 @@ impl Mutant {
 }
 
 #[cfg(test)]
+impl Mutant {
+    /// A mutant at this place in `src/lib.rs`.
+    pub(super) fn at(genre: Genre, replacement: &str, line: usize, column: usize) -> Self {
+        Self {
+            package: "p".to_owned(),
+            file: "src/lib.rs".to_owned(),
+            name: String::new(),
+            genre,
+            replacement: replacement.to_owned(),
+            return_type: String::new(),
+            line,
+            column,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

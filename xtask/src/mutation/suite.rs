@@ -57,8 +57,8 @@ impl Test {
         Ok(libtest::parse_list(&finished.lines).into_iter().map(test).collect())
     }
 
-    /// Runs the test without a mutant, and records what it reaches of so many mutants: none if it
-    /// fails.
+    /// Runs the test without a mutant, and records which of this number of mutants it reaches: none if
+    /// it fails.
     pub(super) fn trace(&mut self, mutants: usize, file: &Path) -> Result {
         let mut command = command(&[self]);
         command.env("MUTANT_TRACE", file).env("MUTANT_COUNT", mutants.to_string());

@@ -253,19 +253,6 @@ impl Binary {
 mod tests {
     use super::*;
 
-    fn mutant(genre: Genre, replacement: &str, line: usize, column: usize) -> Mutant {
-        Mutant {
-            package: "p".to_owned(),
-            file: "src/lib.rs".to_owned(),
-            name: String::new(),
-            genre,
-            replacement: replacement.to_owned(),
-            return_type: String::new(),
-            line,
-            column,
-        }
-    }
-
     fn tree<'a>(source: &str, mutants: &'a [Mutant]) -> Tree<'a> {
         let numbered: Vec<_> = mutants.iter().enumerate().collect();
         let files = BTreeMap::from([("src/lib.rs", instrument(source, &numbered).unwrap())]);
@@ -283,8 +270,8 @@ mod tests {
     #[test]
     fn error_is_blamed_on_the_mutant_around_it() {
         let mutants = [
-            mutant(Genre::FnValue, "Default::default()", 1, 15),
-            mutant(Genre::BinaryOperator, "-", 1, 17),
+            Mutant::at(Genre::FnValue, "Default::default()", 1, 15),
+            Mutant::at(Genre::BinaryOperator, "-", 1, 17),
         ];
         let tree = tree("fn f() -> T { a + b }", &mutants);
         let blamed = |code, at| tree.blame(&error(&tree, code, at));
@@ -299,7 +286,8 @@ mod tests {
 
     #[test]
     fn match_that_is_not_exhaustive_loses_its_last_removed_arm() {
-        let mutants = [mutant(Genre::MatchArm, "", 1, 20), mutant(Genre::MatchArm, "", 1, 28)];
+        let mutants =
+            [Mutant::at(Genre::MatchArm, "", 1, 20), Mutant::at(Genre::MatchArm, "", 1, 28)];
         let mut tree = tree("fn f() { match a { A => 1, Some(_) => 2 } }", &mutants);
         let error = error(&tree, NOT_EXHAUSTIVE, "a");
         assert_eq!(tree.blame(&error), None, "not the `a` of a match");

@@ -30,6 +30,20 @@ fn operations(harness: &Harness) -> Vec<&'static str> {
     harness.store.commands().iter().map(|command| command.operation.name()).collect()
 }
 
+/// Starts a record ahead of its turn, whose lock is lost before its turn comes.
+async fn lose_lock_ahead(
+    harness: &Harness,
+    service: &impl TestService<&'static str>,
+) -> (JoinHandle<CallResult>, Record) {
+    let (request, record) = request_ahead("p-1");
+    let call = service.start(request);
+    assert!(is_pending(&call).await);
+    harness.store.inject_always_of("renew", Fault::Refuse);
+    sleep(HOUR).await;
+    harness.store.heal();
+    (call, record)
+}
+
 /// Responds to the next call of the handler.
 async fn respond_to_call(handle: &mut crate::harness::MockHandle) {
     let (_, respond) = handle.next_request().await.unwrap();
@@ -74,12 +88,7 @@ async fn record_dropped_ahead_of_its_turn_counts_no_attempt() {
 async fn lock_lost_ahead_of_its_turn_is_acquired_again() {
     let harness = Harness::new();
     let (service, mut handle) = harness.mock_service(harness.layer());
-    let (request, record) = request_ahead("p-1");
-    let call = service.start(request);
-    assert!(is_pending(&call).await);
-    harness.store.inject_always_of("renew", Fault::Refuse);
-    sleep(HOUR).await;
-    harness.store.heal();
+    let (call, record) = lose_lock_ahead(&harness, &service).await;
     record.begin_turn();
     respond_to_call(&mut handle).await;
     assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
@@ -96,12 +105,7 @@ async fn lock_to_give_up_lost_ahead_of_its_turn_is_acquired_again() {
     drop(result);
     sleep(HOUR).await;
     let (service, _handle) = harness.mock_service(layer);
-    let (request, record) = request_ahead("p-1");
-    let call = service.start(request);
-    assert!(is_pending(&call).await);
-    harness.store.inject_always_of("renew", Fault::Refuse);
-    sleep(HOUR).await;
-    harness.store.heal();
+    let (call, record) = lose_lock_ahead(&harness, &service).await;
     record.begin_turn();
     let result = call.await.unwrap();
     let lock = exhausted(&result).take_lock().unwrap();
@@ -116,12 +120,7 @@ async fn release_of_a_lost_lock_takes_nothing_from_the_wait_for_another_owner() 
     let other = harness.other_process();
     let wait = OnLocked::Wait { at_most: Duration::from_secs(1) };
     let (service, _handle) = harness.mock_service(harness.layer().on_locked(wait));
-    let (ahead, record) = request_ahead("p-1");
-    let call = service.start(ahead);
-    assert!(is_pending(&call).await);
-    harness.store.inject_always_of("renew", Fault::Refuse);
-    sleep(HOUR).await;
-    harness.store.heal();
+    let (call, record) = lose_lock_ahead(&harness, &service).await;
     let (service, mut handle) = other.mock_service(other.layer());
     let owner = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
