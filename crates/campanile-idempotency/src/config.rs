@@ -95,8 +95,11 @@ impl IdempotencyConfig {
         self
     }
 
-    /// Sets how long a lock is held and renewed at most, from 500 ms to 24 h; after that it is
-    /// lost. Default: 10 min, so that a handler that hangs ends eventually.
+    /// Sets how long a handler can hold its lock, from 500 ms to 24 h; after that, the lock is no longer
+    /// renewed, and is lost. Default: 10 min, so that a handler that hangs ends eventually.
+    ///
+    /// A record that waits for its turn with a lock holds it for as long at most, before its handler
+    /// starts. Then it acquires the lock again, which counts no attempt.
     pub fn with_max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = max_hold;
         self

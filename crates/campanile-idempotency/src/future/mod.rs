@@ -212,6 +212,11 @@ where
                             start_acquire(layer, pending)
                         }
                         AheadOfTurn::Acquired(answer, pending) => {
+                            if let Acquisition::Held(lock) | Acquisition::Exhausted { lock, .. } =
+                                &answer
+                            {
+                                lock.restart_hold();
+                            }
                             handle_acquisition(layer, answer, pending, record, *this.wait_budget)
                         }
                         AheadOfTurn::WithoutLock(service, request, reason) => {

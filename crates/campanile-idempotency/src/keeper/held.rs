@@ -88,6 +88,11 @@ impl HeldLock {
         self.settle(settlement)
     }
 
+    /// Makes `max_hold` begin now, because the record has waited for its turn until now.
+    pub(crate) fn restart_hold(&self) {
+        self.keeper.update(|state| state.restart_hold(self.slot));
+    }
+
     /// Makes a later drop record a failed attempt, with this delay before the next one.
     pub(crate) fn set_drop_failure(&mut self, delay: Duration, last: bool, error: Box<str>) {
         self.set_drop_settlement(Settlement::Fail { delay, last, error });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxError, Outcome, Record, Request, State};
+use campanile_core::{BoxError, LostCause, Outcome, Record, Request, State};
 use campanile_idempotency::IdempotencyError;
 use campanile_idempotency::policy::{OnLocked, OnMissingKey};
 use campanile_test::faults::Fault;
@@ -42,6 +42,42 @@ async fn lose_lock_ahead(
     sleep(HOUR).await;
     harness.store.heal();
     (call, record)
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_before_the_turn_is_not_taken_from_max_hold() {
+    let harness = Harness::new();
+    let max_hold = 10 * TTL;
+    let layer = harness.layer_with(|config| config.with_max_hold(max_hold));
+    let (service, mut handle) = harness.mock_service(layer);
+    let (request, record) = request_ahead("p-1");
+    let call = service.start(request);
+    sleep(max_hold - TTL).await;
+    record.begin_turn();
+    let (request, _respond) = handle.next_request().await.unwrap();
+    let began = Instant::now();
+    let lost = request.lock_handle().unwrap().lost().await;
+    assert_eq!(lost.cause, LostCause::MaxHold);
+    let held = began.elapsed();
+    assert!((max_hold..max_hold + Duration::from_millis(2)).contains(&held), "{held:?}");
+    assert!(call.await.unwrap().is_err());
+    harness.assert_settled().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_held_for_max_hold_ahead_of_its_turn_is_acquired_again() {
+    let harness = Harness::new();
+    let layer = harness.layer_with(|config| config.with_max_hold(TTL));
+    let (service, mut handle) = harness.mock_service(layer);
+    let (request, record) = request_ahead("p-1");
+    let call = service.start(request);
+    sleep(HOUR).await;
+    record.begin_turn();
+    let (request, respond) = handle.next_request().await.unwrap();
+    assert_eq!(request.lock_handle().unwrap().attempt(), 1);
+    respond.send_response("done");
+    assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
+    harness.assert_settled().await;
 }
 
 /// Responds to the next call of the handler.

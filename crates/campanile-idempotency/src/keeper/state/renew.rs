@@ -62,6 +62,14 @@ impl KeeperState {
         }
     }
 
+    /// Makes `max_hold` begin now. The timer is not later than before, and finds the new end.
+    pub(in crate::keeper) fn restart_hold(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if let Phase::Held(held) = &mut slot.phase {
+            held.hold_until = self.clock.now() + slot.settings.max_hold;
+        }
+    }
+
     pub(super) fn lose_lock(&mut self, index: usize, cause: LostCause) {
         let slot = &mut self.slots[index];
         if let Phase::Held(held) = &mut slot.phase {
