@@ -2,11 +2,23 @@
 
 use super::findings::Findings;
 use super::index::{Index, Key, Run};
-use crate::{Entry, Event, Rule, State};
+use super::pair::shows_given_up;
+use crate::{Entry, Event, Outcome, Rule, State};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
     for key in index.keys.iter().filter(|key| !key.entries.is_empty()) {
         check_key(index, findings, key);
+    }
+    for answer in index.answers.iter().filter(|answer| answer.outcome == Outcome::GivenUp) {
+        let Some(key) = index.records[answer.record].key else { continue };
+        let key = &index.keys[key];
+        if let Some((processed, event)) = key.first_processed
+            && processed <= answer.at
+            && shows_given_up(index, key, answer.at)
+        {
+            let text = || format!("{} was processed, and is answered as given up", key.name);
+            findings.violation(Rule::Entry, &*key.name, text, [event, answer.event]);
+        }
     }
 }
 
@@ -41,28 +53,30 @@ fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
             let begun = key.runs.iter().map(|&run| index.runs[run].begin);
             findings.violation(Rule::Entry, &*key.name, text, begun.chain([event]));
         }
-        let violation = |findings: &mut Findings<'_>, run: &Run, shown| {
-            let is_excused = may_be_lost(index, key, run, entry.at);
-            if !is_excused {
+        let mut contradicts = |run: &Run, shown| {
+            if !may_be_lost(index, key, run, entry.at) {
                 let text = || format!("{} was processed, and its entry does not say so", key.name);
                 findings.violation(Rule::Entry, &*key.name, text, [run.begin, shown, event]);
             }
         };
-        let before = recorded.partition_point(|((at, _), ..)| *at <= entry.at);
-        let last = before.checked_sub(1).map(|last| &recorded[last]);
         let is_completed = entry.state == State::Completed;
-        if let Some(((_, answer), token, run)) = last
+        if let Some(((_, answer), token, run)) = last_by(&recorded, entry.at, |((at, _), ..)| *at)
             && (!is_completed || entry.token < Some(*token))
         {
-            violation(findings, run, *answer);
+            contradicts(run, *answer);
         }
-        let before = visible.partition_point(|(at, ..)| *at <= entry.at);
-        if let Some((_, shown, run)) = before.checked_sub(1).map(|last| &visible[last])
+        if let Some((_, shown, run)) = last_by(&visible, entry.at, |(at, ..)| *at)
             && !is_completed
         {
-            violation(findings, run, *shown);
+            contradicts(run, *shown);
         }
     }
+}
+
+/// Finds the last item that is no later than this time, of items sorted by time.
+fn last_by<T>(items: &[T], at: u64, time: impl Fn(&T) -> u64) -> Option<&T> {
+    let after = items.partition_point(|item| time(item) <= at);
+    after.checked_sub(1).map(|last| &items[last])
 }
 
 /// Lists when effects became visible, each with the run that began last of all that were visible by

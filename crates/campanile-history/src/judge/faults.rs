@@ -7,7 +7,8 @@ use crate::{Event, FaultKind, History, Peer};
 
 /// The faults of a history, by the number of the process.
 pub(super) struct Faults {
-    lock_ttl: u64,
+    /// At least 1.
+    pub(super) lock_ttl: u64,
     killed: Vec<Option<u64>>,
     suspended: Vec<Spans>,
     cut_off: Vec<Spans>,
@@ -133,14 +134,10 @@ impl Faults {
         self.evicted.touches(from, until)
     }
 
-    /// Computes for how long a process could not renew a lock in this interval, which begins earlier if
-    /// the process was suspended or without the store then: the lock may be older. `None` if it is too
+    /// Computes for how long a process could not renew a lock in this interval. `None` if it is too
     /// short for a lock to expire: a lock is renewed after a third of its time to live, with jitter,
     /// so at least half of that time remains.
     pub(super) fn unrenewed(&self, process: usize, from: u64, until: u64) -> Option<Unrenewed> {
-        let is_away = self.was_away(process, from, from);
-        let asked = if is_away { from.saturating_sub(self.lock_ttl) } else { from };
-        let from = asked.min(self.suspended[process].start(from));
         let unrenewed = Unrenewed {
             suspended: self.suspended[process].covered(from, until).into(),
             unavailable: self.unavailable.covered(from, until).into(),

@@ -51,10 +51,14 @@ pub(super) struct Key<'a> {
     pub(super) completed: Vec<Option<u64>>,
     /// When a record was answered as a duplicate, sorted.
     pub(super) duplicates: Vec<u64>,
+    /// When an answer or an entry said that the key is FAILED, sorted.
+    pub(super) given_up: Vec<u64>,
     /// When an operator reopened or unlocked the key, sorted.
     pub(super) reopened: Vec<u64>,
     pub(super) unlocked: Vec<u64>,
     pub(super) first_sent: Option<u64>,
+    /// When the first run with a token was processed, and the event.
+    pub(super) first_processed: Option<(u64, usize)>,
     /// When the first handler had ended with `ok`.
     pub(super) first_success: Option<u64>,
 }
@@ -89,8 +93,8 @@ pub(super) struct Run {
     pub(super) may_be_lost: bool,
     /// When the stack answered that this run was processed, and the event.
     pub(super) processed: Option<(u64, usize)>,
-    /// Whether the response was dropped after the run had succeeded.
-    pub(super) is_response_dropped: bool,
+    /// When the run was answered after its success, and how.
+    pub(super) answer: Option<(u64, Outcome)>,
 }
 
 #[derive(Clone, Copy)]

@@ -122,7 +122,7 @@ impl<'a> Indexer<'a> {
                     is_invisible,
                     may_be_lost,
                     processed: None,
-                    is_response_dropped: false,
+                    answer: None,
                 });
             }
             // The reader has checked that the run has begun.
@@ -144,14 +144,10 @@ impl<'a> Indexer<'a> {
                 let (at, outcome) = (answer.at, answer.outcome);
                 *self.answered.entry(record).or_default() += 1;
                 let run = self.unanswered.remove(&record);
-                match (run, outcome) {
-                    (Some(run), Outcome::Processed) => {
-                        self.index.runs[run].processed = Some((at, event));
-                    }
-                    (Some(run), Outcome::Dropped) => {
-                        self.index.runs[run].is_response_dropped = true;
-                    }
-                    _ => {}
+                if let Some(run) = run {
+                    let run = &mut self.index.runs[run];
+                    run.answer = Some((at, outcome));
+                    run.processed = (outcome == Outcome::Processed).then_some((at, event));
                 }
                 if outcome.is_finished() {
                     self.finish_record(record, at, event);
@@ -188,8 +184,10 @@ impl<'a> Indexer<'a> {
                 let key = self.key(entry.key.as_str().into());
                 let key = &mut self.index.keys[key];
                 key.entries.push(event);
-                if entry.state == State::Completed {
-                    key.completed.push(entry.token);
+                match entry.state {
+                    State::Completed => key.completed.push(entry.token),
+                    State::Failed => key.given_up.push(entry.at),
+                    _ => {}
                 }
             }
             Event::Output(output) => {
@@ -223,12 +221,17 @@ impl<'a> Indexer<'a> {
             }
             let key = &mut self.index.keys[run.key];
             key.runs.push(number);
+            let processed = run.processed.filter(|_| run.token.is_some());
+            key.first_processed = [key.first_processed, processed].into_iter().flatten().min();
             key.first_success = [key.first_success, run.success()].into_iter().flatten().min();
         }
         let Index { answers, records, keys, .. } = &mut self.index;
-        for answer in answers.iter().filter(|answer| answer.outcome == Outcome::Duplicate) {
-            if let Some(key) = records[answer.record].key {
-                keys[key].duplicates.push(answer.at);
+        for &Answered { record, at, outcome, .. } in answers.iter() {
+            let Some(key) = records[record].key else { continue };
+            match outcome {
+                Outcome::Duplicate => keys[key].duplicates.push(at),
+                Outcome::GivenUp => keys[key].given_up.push(at),
+                _ => {}
             }
         }
         let Index { keys, runs, history, .. } = &mut self.index;
@@ -237,6 +240,7 @@ impl<'a> Indexer<'a> {
             key.entries.sort_by_key(|&event| history.events[event].event.at());
             key.completed.sort_unstable();
             key.duplicates.sort_unstable();
+            key.given_up.sort_unstable();
             key.reopened.sort_unstable();
             key.unlocked.sort_unstable();
         }
@@ -323,9 +327,11 @@ impl<'a> Indexer<'a> {
             entries: Vec::new(),
             completed: Vec::new(),
             duplicates: Vec::new(),
+            given_up: Vec::new(),
             reopened: Vec::new(),
             unlocked: Vec::new(),
             first_sent: None,
+            first_processed: None,
             first_success: None,
         });
         number

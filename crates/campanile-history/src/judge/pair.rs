@@ -1,8 +1,8 @@
 //! Two runs of a key: why the second one may follow the first, and whether they may overlap.
 
 use super::faults::Unrenewed;
-use super::index::{Index, Run};
-use crate::{Cause, How};
+use super::index::{Index, Key, Run};
+use crate::{Cause, How, Outcome};
 
 /// A run of a key and a later one, with all that may explain the later one.
 pub(super) struct Pair<'a> {
@@ -13,6 +13,8 @@ pub(super) struct Pair<'a> {
     pub(super) is_reopened: bool,
     is_unguarded: bool,
     is_unlocked: bool,
+    /// The key was FAILED between the two.
+    is_given_up: bool,
     /// The transaction was rolled back, and the handler ran again under the same lock.
     pub(super) is_rerun: bool,
     /// The first run is known to be recorded in the store.
@@ -28,20 +30,28 @@ impl<'a> Pair<'a> {
     pub(super) fn new(index: &'a Index<'a>, first: &'a Run, next: &'a Run) -> Self {
         let key = &index.keys[first.key];
         let (from, until) = (first.began, next.began);
+        let is_recorded = is_recorded(index, first, until);
+        let lock_ttl = index.faults.lock_ttl;
+        // The lock was granted before, but it was renewed since if that was long before.
+        let locked = if is_recorded { from } else { from.saturating_sub(lock_ttl) };
         let acknowledged = first.processed.map_or(until, |(at, _)| at.min(until)).max(from);
+        let lock_end = lock_end(index, first).map_or(until, |at| at.min(until));
+        let (not_renewed, not_needed) =
+            (lock_end.saturating_sub(lock_ttl), lock_end.saturating_add(lock_ttl).min(until));
         Self {
             index,
             first,
             next,
             is_reopened: any_within(&key.reopened, from, until),
             is_unguarded: first.token.is_none() || next.token.is_none(),
-            is_unlocked: any_within(&key.unlocked, from, until),
+            is_unlocked: any_within(&key.unlocked, locked, until),
+            is_given_up: is_given_up(index, first, until),
             is_rerun: is_rerun(first, next),
-            is_recorded: is_recorded(index, first, until),
+            is_recorded,
             began_late: began_late(index, first, next),
-            unrenewed: index.faults.unrenewed(first.process, from, until),
-            lost_writes: index.faults.lost_writes(from, acknowledged),
-            evicted: index.faults.evicted(from, until),
+            unrenewed: index.faults.unrenewed(first.process, not_renewed, not_needed),
+            lost_writes: index.faults.lost_writes(locked, acknowledged),
+            evicted: index.faults.evicted(locked, until),
         }
     }
 
@@ -61,14 +71,15 @@ impl<'a> Pair<'a> {
         if self.is_rerun || (first.is_invisible && first.processed.is_none() && has_ended) {
             return Some(Cause::RolledBack);
         }
-        let unrecorded = if self.is_recorded { None } else { self.cause_of_unrecorded() };
-        unrecorded
+        let is_settled = self.is_recorded || self.is_given_up;
+        let unsettled = if is_settled { None } else { self.cause_of_unsettled() };
+        unsettled
             .or(self.lost_writes.then_some(Cause::StoreLostWrites))
             .or(self.evicted.then_some(Cause::StoreEvicted))
     }
 
-    /// Finds why a run that is not recorded was followed by another.
-    fn cause_of_unrecorded(&self) -> Option<Cause> {
+    /// Finds why a run that is not recorded, and not given up, was followed by another.
+    fn cause_of_unsettled(&self) -> Option<Cause> {
         let Self { first, next, .. } = self;
         let end = first.end.filter(|end| end.at <= next.began);
         let has_ended = |how| end.is_some_and(|end| end.how == how);
@@ -78,7 +89,11 @@ impl<'a> Pair<'a> {
         }
         let killed = self.index.faults.killed(first.process);
         let was_killed = killed.is_some_and(|at| at <= next.began);
-        if was_killed && (first.end.is_none() || has_ended(How::Ok)) {
+        let lock_ttl = self.index.faults.lock_ttl;
+        // After an answer, at most the lock's time to live was left to record the success.
+        let answered = first.answer.map(|(at, _)| at.saturating_add(lock_ttl));
+        let was_recording = || answered.is_none_or(|at| killed.is_some_and(|killed| killed <= at));
+        if was_killed && (first.end.is_none() || has_ended(How::Ok) && was_recording()) {
             let has_shown = first.effect.is_some() || first.end.is_some();
             let had_effect = has_shown && !first.is_invisible;
             return Some(match had_effect {
@@ -89,8 +104,9 @@ impl<'a> Pair<'a> {
         if has_ended(How::Dropped) && !has_lost_lock {
             return Some(Cause::Dropped);
         }
-        let was_away = |from| self.index.faults.was_away(first.process, from, next.began);
-        if first.is_response_dropped && end.is_some_and(|end| was_away(end.at)) {
+        if let (Some(end), Some((_, Outcome::Dropped)), Some(until)) = (end, first.answer, answered)
+            && self.index.faults.was_away(first.process, end.at, until.min(next.began).max(end.at))
+        {
             return Some(Cause::DroppedAfterSuccess);
         }
         if self.is_unlocked {
@@ -116,8 +132,7 @@ impl<'a> Pair<'a> {
             let paused = |unrenewed: Unrenewed| unrenewed.suspended > 0 || unrenewed.stepped > 0;
             self.is_unlocked || self.unrenewed.is_some_and(paused)
         };
-        self.is_unguarded
-            || self.began_late.is_some()
+        self.began_late.is_some()
             || self.lost_writes
             || self.evicted
             || (!self.is_recorded && has_lost_lock())
@@ -125,7 +140,7 @@ impl<'a> Pair<'a> {
 
     /// Checks whether the entry of the second run may know nothing of the first run.
     pub(super) fn may_forget(&self) -> bool {
-        self.is_reopened || self.is_unguarded || self.lost_writes || self.evicted
+        self.is_reopened || self.lost_writes || self.evicted
     }
 
     /// Checks whether the lock of the first run may have expired before the second began.
@@ -155,6 +170,28 @@ fn is_rerun(first: &Run, next: &Run) -> bool {
     next.token.is_some()
         && delivery(first) == delivery(next)
         && (first.is_invisible || next.is_invisible)
+}
+
+/// Finds when a run needed its lock no longer: at its answer, its end without a success, or the end of
+/// its process.
+fn lock_end(index: &Index<'_>, run: &Run) -> Option<u64> {
+    let answered = run.answer.map(|(at, _)| at);
+    let ended = || run.end.filter(|end| end.how != How::Ok).map(|end| end.at);
+    answered.or_else(ended).or_else(|| index.faults.killed(run.process))
+}
+
+/// Checks whether the key was FAILED between the begin of a run and this time.
+fn is_given_up(index: &Index<'_>, first: &Run, until: u64) -> bool {
+    let key = &index.keys[first.key];
+    any_within(&key.given_up, first.began, until) && shows_given_up(index, key, until)
+}
+
+/// Checks whether the key is FAILED by what was read by this time. Otherwise, that may have been known
+/// before the entry was reopened, lost or removed.
+pub(super) fn shows_given_up(index: &Index<'_>, key: &Key<'_>, by: u64) -> bool {
+    !any_within(&key.reopened, 0, by)
+        && !index.faults.lost_writes(0, by)
+        && !index.faults.evicted(0, by)
 }
 
 /// Checks whether the success of a run is known to be in the store when another begins.

@@ -21,34 +21,36 @@ fn check_key<'a>(
     first_sent: u64,
     runs: impl Iterator<Item = &'a Run>,
 ) {
-    let mut previous: Option<&Run> = None;
-    let mut previous_guarded: Option<&Run> = None;
-    // The earlier run that is over last.
+    let mut last: Option<&Run> = None;
+    let mut last_guarded: Option<&Run> = None;
+    // The earlier run with a lock that is over last.
     let mut longest: Option<&Run> = None;
     for run in runs {
-        let mut is_late = false;
-        if let Some(first) = previous {
-            let pair = Pair::new(index, first, run);
-            is_late = began_late(index, first, run).is_some();
-            check_cause(findings, key, &pair, first, run);
-            check_overlap(index, findings, key, [longest.unwrap_or(first), first], run);
+        let is_guarded = run.token.is_some();
+        let guarded = last_guarded.filter(|_| is_guarded);
+        if let Some(first) = guarded.or(last) {
+            check_cause(index, findings, key, first, run);
         }
-        if is_late {
+        if let (Some(first), Some(longest)) = (guarded, longest) {
+            check_overlap(index, findings, key, [longest, first], run);
+            if began_late(index, first, run).is_some() {
+                continue;
+            }
+        }
+        last = Some(run);
+        if !is_guarded {
             continue;
         }
-        check_attempt(index, findings, key, first_sent, previous_guarded, run);
-        previous = Some(run);
-        if run.token.is_some() {
-            previous_guarded = Some(run);
-        }
+        check_attempt(index, findings, key, first_sent, guarded, run);
+        last_guarded = Some(run);
         if longest.is_none_or(|longest| !is_later(index.over(longest), index.over(run))) {
             longest = Some(run);
         }
     }
 }
 
-fn check_cause(findings: &mut Findings<'_>, key: &str, pair: &Pair<'_>, first: &Run, run: &Run) {
-    match pair.cause() {
+fn check_cause(index: &Index<'_>, findings: &mut Findings<'_>, key: &str, first: &Run, run: &Run) {
+    match Pair::new(index, first, run).cause() {
         Some(cause) => findings.rerun(cause, key, first.begin, run.begin),
         None => {
             let text = || format!("{key} ran again, and nothing explains it");
@@ -87,7 +89,10 @@ fn check_attempt(
     let attempt = u64::from(run.attempt.unwrap_or(1));
     let counted = previous.map_or(0, |first| u64::from(first.attempt.unwrap_or(1)));
     let since = previous.map_or(first_sent.min(run.began), |first| first.began);
-    let explained = index.faults.uncounted(since, run.began);
+    // A lock whose record waits for its turn for too long is lost, and counted when it is granted again.
+    let max_hold = index.history.settings.max_hold;
+    let waited = max_hold.map_or(0, |max_hold| (run.began - since) / max_hold.max(1));
+    let explained = index.faults.uncounted(since, run.began) + u128::from(waited);
     if u128::from(attempt) > u128::from(counted) + 1 + explained {
         let text = || {
             format!("{key} began attempt {attempt}, and {counted} were counted in the run before")

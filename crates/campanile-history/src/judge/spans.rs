@@ -32,13 +32,6 @@ impl Spans {
         self.spans.get(next).is_some_and(|span| span.0 <= until)
     }
 
-    /// Finds when the interval of the set begins that contains this time. The time itself if there is
-    /// none.
-    pub(super) fn start(&self, at: u64) -> u64 {
-        let next = self.spans.partition_point(|span| span.1 < at);
-        self.spans.get(next).map_or(at, |span| span.0.min(at))
-    }
-
     /// Computes how much of the interval is in the set.
     pub(super) fn covered(&self, from: u64, until: u64) -> u64 {
         self.covered_before(until).saturating_sub(self.covered_before(from))
@@ -104,9 +97,6 @@ mod tests {
         assert_eq!(spans.covered(0, 100), 25);
         assert_eq!(spans.covered(12, 35), 18);
         assert_eq!(spans.covered(25, 30), 0);
-        for (at, start) in [(9, 9), (10, 10), (25, 10), (26, 26), (35, 30), (50, 50), (51, 51)] {
-            assert_eq!(spans.start(at), start, "{at}");
-        }
         for (from, until, touches) in
             [(0, 9, false), (0, 10, true), (26, 29, false), (41, 49, false), (45, 55, true)]
         {

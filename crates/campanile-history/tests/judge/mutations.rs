@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use campanile_history::{
-    Answer, Begin, Cause, Coordinates, End, Entry, Event, FaultKind, How, Outcome, Position,
+    Answer, Begin, Cause, Coordinates, End, Entry, Event, Fault, FaultKind, How, Outcome, Position,
     Published, Rerun, Rule, Visible,
 };
 
@@ -187,7 +187,9 @@ pub(crate) const MUTATIONS: &[(&str, Mutation)] = &[
         let runs = runs_by_key(recorded);
         let pair = runs.values().flat_map(|runs| runs.windows(2)).find(|pair| {
             let ((process, run, _), (_, _, next)) = (&pair[0], &pair[1]);
-            let killed = kills.iter().any(|(name, at)| name == process && *at <= next.at);
+            let is_killed =
+                |(name, at): &(String, u64)| name == process && !was_suspended(recorded, *at);
+            let killed = kills.iter().any(|kill| kill.1 <= next.at && is_killed(kill));
             killed && end_of(&mut recorded.clone(), process, *run).is_none()
         })?;
         let (first, next) = (pair[0].2.clone(), pair[1].2.clone());
@@ -268,10 +270,23 @@ fn pair(recorded: &Recorded, is_end: impl Fn(&End) -> bool) -> Option<(String, u
     let runs = runs_by_key(&recorded);
     runs.values().flat_map(|runs| runs.windows(2)).find_map(|pair| {
         let ((process, run, first), (_, _, next)) = (&pair[0], &pair[1]);
+        let is_soon = next.at - first.at < LOCK_TTL / 2 && !was_suspended(&recorded, next.at);
         let end = end_of(&mut recorded, process, *run)?;
-        (is_end(end) && first.token != next.token && next.at - first.at < LOCK_TTL / 2)
+        (is_end(end) && first.token != next.token && is_soon)
             .then(|| (process.clone(), *run, first.clone(), next.clone()))
     })
+}
+
+/// Checks whether a process was suspended shortly before this time, so that a lock may have expired.
+fn was_suspended(recorded: &Recorded, before: u64) -> bool {
+    let suspended = find_all(recorded, |event| match event {
+        Event::Fault(Fault { at, until, kind: FaultKind::Suspended { .. } }) => {
+            Some((*at, until.unwrap_or(u64::MAX)))
+        }
+        _ => None,
+    });
+    let is_recent = |until| until >= before.saturating_sub(LOCK_TTL);
+    suspended.into_iter().any(|(at, until)| at <= before && is_recent(until))
 }
 
 fn end_of<'a>(recorded: &'a mut Recorded, process: &str, run: u64) -> Option<&'a mut End> {

@@ -139,7 +139,9 @@ impl Random {
 
     fn settings(&mut self) -> String {
         let order = self.rng.choice(["partition", "key", "none"]).unwrap();
-        let lock_ttl = self.rng.u64(..12);
+        // Short locks end long before most faults, and after others.
+        let longest = *self.rng.choice(&[3, 12]).unwrap();
+        let lock_ttl = self.rng.u64(..longest);
         let max_hold = self.rng.u64(..6);
         let max_hold = self.maybe(2, format!(",\"max_hold\":{max_hold}"));
         let transactions = self.rng.choice(["store", "broker"]).unwrap();
@@ -221,7 +223,7 @@ impl Random {
 
     fn step(&mut self, process: &mut Process) {
         let at = self.time();
-        let line = match self.rng.u32(..34) {
+        let line = match self.rng.u32(..37) {
             0..8 => return self.begin(process, at),
             8..16 => return self.end(process, at),
             16..19 => {
@@ -277,7 +279,12 @@ impl Random {
                     "\"event\":\"output\",\"at\":{at},\"record\":\"{record}\",\"to\":\"{to}@{offset}\""
                 )
             }
-            _ => self.fault(at),
+            30..33 => return self.unrecorded(process, at),
+            _ => {
+                // The last one has no header.
+                let process = format!("w-{}", self.rng.u32(..5));
+                self.fault(at, &process)
+            }
         };
         process.lines.push(format!("{{{line}}}\n"));
     }
@@ -336,14 +343,45 @@ impl Random {
             "dropped",
         ];
         let outcome = self.rng.choice(outcomes).unwrap();
+        Self::answer_with(process, at, record, outcome);
+    }
+
+    fn answer_with(process: &mut Process, at: u64, record: &str, outcome: &str) {
         process.lines.push(format!(
             "{{\"event\":\"answer\",\"at\":{at},\"record\":\"{record}\",\"outcome\":\"{outcome}\"}}\n"
         ));
     }
 
-    fn fault(&mut self, at: u64) -> String {
-        // The last one has no header.
-        let process = format!(",\"process\":\"w-{}\"", self.rng.u32(..5));
+    /// Adds a run that is mostly not recorded, and what happens to its process and its key, sooner or
+    /// later. It decides which cause the next run has.
+    fn unrecorded(&mut self, process: &mut Process, at: u64) {
+        self.begin(process, at);
+        let (run, (partition, offset)) = process.running.pop().expect("a run began");
+        let record = format!("{partition}@{offset}");
+        if !self.chance(6) {
+            let (at, how) = (self.time(), self.rng.choice(["ok", "ok", "ok", "dropped"]).unwrap());
+            process.lines.push(format!(
+                "{{\"event\":\"end\",\"at\":{at},\"run\":{run},\"how\":\"{how}\"}}\n"
+            ));
+            let at = self.time();
+            let outcome = self.rng.choice(["dropped", "dropped", "error", "processed"]).unwrap();
+            if !self.chance(4) {
+                Self::answer_with(process, at, &record, outcome);
+            }
+        }
+        for _ in 0..self.rng.u32(..3) {
+            let at = self.time();
+            let fault = self.fault(at, &process.name);
+            process.lines.push(format!("{{{fault}}}\n"));
+        }
+        if self.chance(3) {
+            let at = self.time();
+            Self::answer_with(process, at, &record, "given_up");
+        }
+    }
+
+    fn fault(&mut self, at: u64, process: &str) -> String {
+        let process = format!(",\"process\":\"{process}\"");
         let until = self.until(at);
         let by = self.rng.i64(-3..9);
         let (cut, peer) =

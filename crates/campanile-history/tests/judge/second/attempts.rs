@@ -19,7 +19,10 @@ pub(super) fn attempt_without_run(terms: &Terms<'_>, findings: &mut Findings) {
             let time = (from, n.run.begin);
             let faults = terms.history.faults.iter();
             let faults = faults.filter(|fault| touch(terms.interval(fault), time));
-            if attempt(n.run) > expected + faults.map(|it| weight(terms, it)).sum::<Time>() {
+            let weights: Time = faults.map(|fault| weight(terms, fault)).sum();
+            let length = n.run.begin - from;
+            let waits = terms.history.max_hold.map_or(0, |max_hold| length / max(max_hold, 1));
+            if attempt(n.run) > expected + weights + waits {
                 findings.violated("attempt_without_run", name);
             }
         }
@@ -35,8 +38,8 @@ pub(super) fn attempt_not_counted(terms: &Terms<'_>, findings: &mut Findings) {
                 && killed
                 && attempt(n.run) <= attempt(p.run)
                 && !between(&key.reopened, p, n)
-                && !terms.writes_lost(p, n)
-                && !terms.evicted(p, n)
+                && !terms.writes_lost(key, p, n)
+                && !terms.evicted(key, p, n)
                 && !terms.lock_may_have_expired(p, n)
             {
                 findings.violated("attempt_not_counted", name);
@@ -51,7 +54,7 @@ fn attempt(run: &Run) -> Time {
 
 fn weight(terms: &Terms<'_>, fault: &Fault) -> Time {
     let (from, to) = terms.interval(fault);
-    let by_length = 1 + (to - from) / max(terms.history.lock_ttl, 1);
+    let by_length = 1 + (to - from) / terms.lock_ttl_or_1();
     match &*fault.fault {
         "killed" | "clock_stepped" => 1,
         "suspended" | "store_unavailable" | "store_lost_writes" | "store_sessions_ended" => {

@@ -3,6 +3,7 @@
 use std::cmp::max;
 
 use super::Findings;
+use super::read::Time;
 use super::terms::{Key, KeyRun, Terms, between};
 
 pub(super) fn unexplained(terms: &Terms<'_>, findings: &mut Findings) {
@@ -33,9 +34,9 @@ fn cause(terms: &Terms<'_>, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Op
         Some("rolled_back")
     } else if let Some(cause) = cause_of_not_recorded(terms, key, p, n) {
         Some(cause)
-    } else if terms.writes_lost(p, n) {
+    } else if terms.writes_lost(key, p, n) {
         Some("store_lost_writes")
-    } else if terms.evicted(p, n) {
+    } else if terms.evicted(key, p, n) {
         Some("store_evicted")
     } else {
         None
@@ -48,15 +49,19 @@ fn cause_of_not_recorded(
     p: &KeyRun<'_>,
     n: &KeyRun<'_>,
 ) -> Option<&'static str> {
-    if key.recorded(p, n.run.begin) {
+    if key.recorded(p, n.run.begin) || terms.given_up(key, p, n) {
         return None;
     }
     let ended = p.ended(n.run.begin);
     if ended == Some("error") {
         return Some("failed");
     }
-    let killed = terms.killed(p.run).is_some_and(|killed| killed <= n.run.begin);
-    if killed && (p.run.end.is_none() || ended == Some("ok")) {
+    let killed = terms.killed(p.run).filter(|killed| *killed <= n.run.begin);
+    let answered_long_before =
+        |killed: Time| p.answer.is_some_and(|answer| killed - answer.at > terms.lock_ttl_or_1());
+    if let Some(killed) = killed
+        && (p.run.end.is_none() || ended == Some("ok") && !answered_long_before(killed))
+    {
         let effect = !p.invisible && (p.run.effect || p.run.end.is_some());
         return Some(if effect { "killed_after_effect" } else { "killed_before_effect" });
     }
@@ -64,11 +69,13 @@ fn cause_of_not_recorded(
     if ended == Some("dropped") && !lost {
         return Some("dropped");
     }
-    let response_dropped = p.answer.is_some_and(|answer| answer.outcome == "dropped");
-    if ended == Some("ok") && response_dropped && terms.store_away_after(p, n) {
+    if ended == Some("ok")
+        && let Some(answer) = p.answer.filter(|answer| answer.outcome == "dropped")
+        && terms.store_away_after(p, answer.at, n)
+    {
         return Some("dropped_after_success");
     }
-    if between(&key.unlocked, p, n) {
+    if terms.unlocked(key, p, n) {
         return Some("unlocked");
     }
     if terms.lock_may_have_expired(p, n) {

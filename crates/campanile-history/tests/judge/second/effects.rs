@@ -27,7 +27,7 @@ fn visible_twice(terms: &Terms<'_>, key: &Key<'_>) -> bool {
     let visible: Vec<_> = visible.collect();
     let by_two = visible.windows(2).any(|pair| {
         let (p, n) = (pair[0], pair[1]);
-        !between(&key.reopened, p, n) && !terms.evicted(p, n)
+        !between(&key.reopened, p, n) && !terms.evicted(key, p, n)
     });
     by_two || key.runs.iter().any(|run| run.visible.len() > 1)
 }

@@ -1,7 +1,7 @@
 //! The rule for entries: `entry`.
 
 use super::Findings;
-use super::read::Entry;
+use super::read::{Entry, Time};
 use super::terms::{Key, KeyRun, Terms, touch};
 
 pub(super) fn entry(terms: &Terms<'_>, findings: &mut Findings) {
@@ -13,6 +13,9 @@ pub(super) fn entry(terms: &Terms<'_>, findings: &mut Findings) {
             {
                 findings.violated("entry", name);
             }
+        }
+        if key.given_up.iter().any(|answer| given_up_after_processed(terms, key, *answer)) {
+            findings.violated("entry", name);
         }
     }
 }
@@ -43,6 +46,13 @@ fn not_visible(terms: &Terms<'_>, key: &Key<'_>, entry: &Entry) -> bool {
     let visible = begun.filter(|run| run.visible.iter().any(|at| *at <= entry.at));
     let last = visible.max_by_key(|run| run.run.begin);
     last.is_some_and(|r| entry.state != "completed" && !excused(terms, key, r, entry))
+}
+
+/// Checks (d), for an answer `given_up` at this time.
+fn given_up_after_processed(terms: &Terms<'_>, key: &Key<'_>, answer: Time) -> bool {
+    let mut runs = key.runs.iter().filter(|run| run.run.token.is_some());
+    let processed = runs.any(|run| run.processed().is_some_and(|at| at <= answer));
+    processed && terms.shows_failed(key, answer)
 }
 
 fn excused(terms: &Terms<'_>, key: &Key<'_>, r: &KeyRun<'_>, entry: &Entry) -> bool {

@@ -1,16 +1,17 @@
 //! The rules for the runs of a key: `overlap` and `token`.
 
 use super::Findings;
-use super::terms::{Key, KeyRun, Terms, between};
+use super::terms::{Key, KeyRun, Terms};
 
 pub(super) fn overlap(terms: &Terms<'_>, findings: &mut Findings) {
     for (name, key) in &terms.keys {
         for (index, n) in key.runs.iter().enumerate() {
-            let before = || key.runs[..index].iter().filter(|run| !run.began_late);
+            let Some(predecessor) = predecessor_with_token(key, index) else { continue };
+            let before = key.runs[..index].iter();
+            let before = before.filter(|run| run.run.token.is_some() && !run.began_late);
             // Of several that are over at the same time, or never, `max_by_key` returns the last.
-            for p in
-                [before().max_by_key(|run| run.over), before().next_back()].into_iter().flatten()
-            {
+            let over_last = before.max_by_key(|run| run.over);
+            for p in [Some(predecessor), over_last].into_iter().flatten() {
                 if p.over > n.run.begin && !may_overlap(terms, key, p, n) {
                     findings.violated("overlap", name);
                 }
@@ -22,14 +23,12 @@ pub(super) fn overlap(terms: &Terms<'_>, findings: &mut Findings) {
 fn may_overlap(terms: &Terms<'_>, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
     let lock_lost = || {
         let unrenewed = terms.unrenewed(p, n);
-        between(&key.unlocked, p, n)
+        terms.unlocked(key, p, n)
             || terms.lock_may_have_expired(p, n)
                 && (unrenewed.suspended > 0 || unrenewed.clock_stepped > 0)
     };
-    p.run.token.is_none()
-        || n.run.token.is_none()
-        || terms.writes_lost(p, n)
-        || terms.evicted(p, n)
+    terms.writes_lost(key, p, n)
+        || terms.evicted(key, p, n)
         || terms.began_late(p, n)
         || !key.recorded(p, n.run.begin) && lock_lost()
 }
@@ -38,20 +37,29 @@ pub(super) fn token(terms: &Terms<'_>, findings: &mut Findings) {
     for (name, key) in &terms.keys {
         for (p, n) in pairs(key) {
             let Some(p) = p else { continue };
-            let rises = n.run.token > p.run.token;
-            if !rises && !terms.rerun(p, n) && !terms.writes_lost(p, n) && !terms.evicted(p, n) {
+            if n.run.token <= p.run.token
+                && !terms.rerun(p, n)
+                && !terms.writes_lost(key, p, n)
+                && !terms.evicted(key, p, n)
+            {
                 findings.violated("token", name);
             }
         }
     }
 }
 
-/// Returns each run `n` that has a token and did not begin late, with the run `p` before it that has
-/// a token and did not begin late, if there is one.
+/// Returns each run `n` that has a token and did not begin late, with its predecessor `p`, if there
+/// is one with a token.
 pub(super) fn pairs<'k, 'h>(
     key: &'k Key<'h>,
 ) -> impl Iterator<Item = (Option<&'k KeyRun<'h>>, &'k KeyRun<'h>)> {
-    let runs = key.runs.iter().filter(|run| run.run.token.is_some() && !run.began_late);
-    let mut p = None;
-    runs.map(move |n| (p.replace(n), n))
+    let runs = key.runs.iter().enumerate();
+    let runs = runs.filter(|(_, run)| run.run.token.is_some() && !run.began_late);
+    runs.map(|(index, n)| (predecessor_with_token(key, index), n))
+}
+
+/// Returns the predecessor of a run with a token, if it has a token as well.
+fn predecessor_with_token<'k, 'h>(key: &'k Key<'h>, n: usize) -> Option<&'k KeyRun<'h>> {
+    let predecessor = key.predecessor(n).filter(|p| p.run.token.is_some());
+    predecessor.filter(|_| key.runs[n].run.token.is_some())
 }

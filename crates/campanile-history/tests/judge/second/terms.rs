@@ -34,6 +34,7 @@ pub(super) struct Key<'h> {
     /// When its records were sent.
     pub(super) sent: Vec<Time>,
     pub(super) duplicates: Vec<Time>,
+    pub(super) given_up: Vec<Time>,
     pub(super) reopened: Vec<Time>,
     pub(super) unlocked: Vec<Time>,
 }
@@ -101,7 +102,10 @@ impl KeyRun<'_> {
 impl<'h> Key<'h> {
     /// Returns the predecessor of a run, given by its place in the sequence.
     pub(super) fn predecessor(&self, n: usize) -> Option<&KeyRun<'h>> {
-        self.runs[..n].iter().rfind(|run| !run.began_late)
+        let before = || self.runs[..n].iter().filter(|run| !run.began_late);
+        let with_token = || before().rfind(|run| run.run.token.is_some());
+        let has_token = self.runs[n].run.token.is_some();
+        has_token.then(with_token).flatten().or_else(|| before().next_back())
     }
 
     pub(super) fn recorded(&self, run: &KeyRun<'_>, by: Time) -> bool {
@@ -160,9 +164,13 @@ impl<'h> Terms<'h> {
                 terms.keys.entry(key.clone()).or_default().sent.push(sent.at);
             }
         }
-        for answer in history.answers.iter().filter(|answer| answer.outcome == "duplicate") {
-            if let Some(key) = terms.key_of_record.get(&answer.record) {
-                terms.keys.entry(key.clone()).or_default().duplicates.push(answer.at);
+        for answer in &history.answers {
+            let Some(key) = terms.key_of_record.get(&answer.record) else { continue };
+            let key = terms.keys.entry(key.clone()).or_default();
+            match &*answer.outcome {
+                "duplicate" => key.duplicates.push(answer.at),
+                "given_up" => key.given_up.push(answer.at),
+                _ => {}
             }
         }
         for entry in &history.entries {
@@ -274,64 +282,95 @@ impl<'h> Terms<'h> {
             && !answered()
     }
 
+    /// Returns the end of the lock of `p` before `n`.
+    fn end_of_lock(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Time {
+        let answer = p.answer.map(|answer| answer.at);
+        let end = || p.run.end.as_ref().filter(|end| end.how != "ok").map(|end| end.at);
+        let end_of_lock = answer.or_else(end).or_else(|| self.killed(p.run));
+        end_of_lock.map_or(n.run.begin, |at| min(at, n.run.begin))
+    }
+
     pub(super) fn unrenewed(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Unrenewed {
-        let begin = p.run.begin;
-        let mut start = self.start_of_suspension(&p.run.process, begin);
-        if self.store_away(p, (begin, begin)) {
-            start = min(start, max(begin - max(self.history.lock_ttl, 1), 0));
-        }
-        let time = (start, n.run.begin);
-        let cuts = self.history.faults.iter().filter(|fault| {
-            let process = fault.process.as_ref();
-            fault.fault == "network_cut"
-                && fault.peer == "store"
-                && process.is_none_or(|process| *process == p.run.process)
-        });
+        let (end, lock_ttl) = (self.end_of_lock(p, n), self.lock_ttl_or_1());
+        let time = (end - lock_ttl, min(end + lock_ttl, n.run.begin));
         Unrenewed {
             suspended: covered(self.suspended(&p.run.process), time),
             store_unavailable: covered(self.intervals("store_unavailable"), time),
-            network_cut: covered(cuts.map(|fault| self.interval(fault)), time),
+            network_cut: covered(self.cut_off(&p.run.process), time),
             clock_stepped: self.steps_forward(time).map(|fault| fault.by).sum(),
         }
     }
 
-    /// Returns when the suspensions began, which touch each other, and of which one contains this
-    /// time. The time itself if none does.
-    fn start_of_suspension(&self, process: &str, at: Time) -> Time {
-        let touching = self.suspended(process).filter(|it| touch(*it, (at, at)));
-        match touching.map(|(from, _)| from).min() {
-            Some(from) if from < at => self.start_of_suspension(process, from),
-            _ => at,
-        }
-    }
-
-    /// Checks whether the store was unavailable, or the process of `p` cut off from it, at some time
-    /// from its end to the begin of `n`.
-    pub(super) fn store_away_after(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
-        p.run.end.as_ref().is_some_and(|end| self.store_away(p, (end.at, n.run.begin)))
-    }
-
-    fn store_away(&self, p: &KeyRun<'_>, time: Interval) -> bool {
-        let mut away = self.history.faults.iter().filter(|fault| {
-            let cut = fault.fault == "network_cut" && fault.peer == "store";
-            let of_p = fault.process.as_ref().is_none_or(|process| *process == p.run.process);
-            fault.fault == "store_unavailable" || cut && of_p
+    /// Returns the intervals for which a process was cut off from the store.
+    fn cut_off(&self, process: &str) -> impl Iterator<Item = Interval> {
+        let cuts = self.history.faults.iter().filter(move |fault| {
+            fault.fault == "network_cut"
+                && fault.peer == "store"
+                && fault.process.as_ref().is_none_or(|cut| cut == process)
         });
-        away.any(|fault| touch(self.interval(fault), time))
+        cuts.map(|fault| self.interval(fault))
+    }
+
+    /// Returns the `lock_ttl`, where one of 0 counts as 1.
+    pub(super) fn lock_ttl_or_1(&self) -> Time {
+        max(self.history.lock_ttl, 1)
     }
 
     pub(super) fn lock_may_have_expired(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
-        let half = (self.history.lock_ttl + 1) / 2;
-        self.unrenewed(p, n).sum() >= max(half, 1)
+        let half = (self.lock_ttl_or_1() + 1) / 2;
+        self.unrenewed(p, n).sum() >= half
     }
 
-    pub(super) fn writes_lost(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
-        let end = p.processed().map_or(n.run.begin, |answer| min(answer, n.run.begin));
-        self.intervals("store_lost_writes").any(|lost| touch(lost, (p.run.begin, end)))
+    /// Checks whether the store was unavailable, or the process of `p` cut off from it, between the
+    /// end of `p` and the begin of `n`, and not only later than a `lock_ttl` after this answer of `p`.
+    pub(super) fn store_away_after(&self, p: &KeyRun<'_>, answer: Time, n: &KeyRun<'_>) -> bool {
+        let Some(end) = &p.run.end else { return false };
+        let time = (end.at, min(n.run.begin, answer + self.lock_ttl_or_1()));
+        let mut away = self.intervals("store_unavailable").chain(self.cut_off(&p.run.process));
+        away.any(|it| touch(it, time))
     }
 
-    pub(super) fn evicted(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
-        self.intervals("store_evicted").any(|it| touch(it, (p.run.begin, n.run.begin)))
+    /// Checks whether what is read at this time shows that a key is FAILED, if it says so.
+    pub(super) fn shows_failed(&self, key: &Key<'_>, at: Time) -> bool {
+        let reopened = key.reopened.iter().any(|reopened| *reopened <= at);
+        let mut losses = self.intervals("store_lost_writes").chain(self.intervals("store_evicted"));
+        !reopened && !losses.any(|(from, _)| from <= at)
+    }
+
+    /// Checks whether a key was given up between two runs.
+    pub(super) fn given_up(&self, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        let entries = key.entries.iter().filter(|entry| entry.state == "failed");
+        let mut times = entries.map(|entry| entry.at).chain(key.given_up.iter().copied());
+        let shown =
+            times.any(|at| p.run.begin <= at && at <= n.run.begin && self.shows_failed(key, at));
+        shown && self.shows_failed(key, n.run.begin)
+    }
+
+    /// Returns the time of the lock of `p` before `n`.
+    fn time_of_lock(&self, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Interval {
+        if key.recorded(p, n.run.begin) {
+            (p.run.begin, n.run.begin)
+        } else {
+            (max(p.run.begin - self.lock_ttl_or_1(), 0), n.run.begin)
+        }
+    }
+
+    pub(super) fn writes_lost(&self, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        let (from, mut to) = self.time_of_lock(key, p, n);
+        if let Some(answer) = p.processed().filter(|answer| *answer < n.run.begin) {
+            to = max(answer, p.run.begin);
+        }
+        self.intervals("store_lost_writes").any(|it| touch(it, (from, to)))
+    }
+
+    pub(super) fn evicted(&self, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        let time = self.time_of_lock(key, p, n);
+        self.intervals("store_evicted").any(|it| touch(it, time))
+    }
+
+    pub(super) fn unlocked(&self, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+        let (from, to) = self.time_of_lock(key, p, n);
+        key.unlocked.iter().any(|at| from <= *at && *at <= to)
     }
 }
 
