@@ -39,7 +39,7 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::ConnectionKept,
         Self::StaleReply,
         Self::AnswersRotated,
@@ -53,6 +53,7 @@ impl Bug {
         Self::GrantNotCompared,
         Self::Keeper(KeeperBug::RepeatedWithFreshNonce),
         Self::Keeper(KeeperBug::CancelNotSent),
+        Self::Keeper(KeeperBug::RenewalNotSent),
         Self::Keeper(KeeperBug::RenewalResultIgnored),
         Self::Keeper(KeeperBug::CompletionNotRepeated),
         Self::Keeper(KeeperBug::StepNotRepeated),

@@ -18,12 +18,13 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::UncachedScriptAnswered,
         Self::ConnectionKept,
         Self::StaleReply,
         Self::Keeper(KeeperBug::RepeatedWithFreshNonce),
         Self::Keeper(KeeperBug::CancelNotSent),
+        Self::Keeper(KeeperBug::RenewalNotSent),
         Self::Keeper(KeeperBug::RenewalResultIgnored),
         Self::Keeper(KeeperBug::CompletionNotRepeated),
         Self::Keeper(KeeperBug::StepNotRepeated),

@@ -159,6 +159,9 @@ impl Connection for MemoryConnection {
         let Shared { odds, store, process, since, world } = &*self.0;
         odds.lock().unwrap().clear();
         store.heal();
+        if !world.plan.has_faults {
+            return;
+        }
         let cut = FaultKind::NetworkCut { process: Some(process.clone()), peer: Peer::Store };
         world.recorder.fault(*since, Some(world.recorder.now()), cut);
     }

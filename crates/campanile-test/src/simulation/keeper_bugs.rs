@@ -17,6 +17,8 @@ pub enum KeeperBug {
     RepeatedWithFreshNonce,
     /// An acquire without an answer is not cancelled.
     CancelNotSent,
+    /// No lock is renewed.
+    RenewalNotSent,
     /// A renewal without an answer counts as one that was confirmed.
     RenewalResultIgnored,
     /// A completion without an answer is not repeated.
@@ -88,6 +90,9 @@ impl<S: Store> Store for BuggyKeeper<S> {
             (Some(KeeperBug::RepeatedWithFreshNonce), _) => self.with_fresh_nonce(command).await,
             (Some(KeeperBug::CancelNotSent), Operation::Cancel { .. }) => {
                 self.assumed(Reply::Released)
+            }
+            (Some(KeeperBug::RenewalNotSent), Operation::Renew { .. }) => {
+                Err(StoreError::unavailable("not sent"))
             }
             (Some(KeeperBug::RenewalResultIgnored), Operation::Renew { .. }) => {
                 let answer = self.store.apply(command).await;

@@ -20,6 +20,9 @@ pub struct Plan {
     pub(super) max_hold: Duration,
     pub(super) max_attempts: u16,
     pub(super) on_lost: OnLost,
+    /// Whether anything is broken, except that processes are killed. Without faults, fewer causes hold for
+    /// a key that runs again.
+    pub(super) has_faults: bool,
     /// Whether the store's clock is set forward and back.
     pub(super) steps_clock: bool,
     /// How often faults occur, from 0 (never) to 1 (often).
@@ -33,6 +36,7 @@ impl Plan {
             1 => Duration::from_secs(3),
             _ => Duration::from_secs(30),
         };
+        let has_faults = rng.u8(..4) > 0;
         Self {
             processes: rng.usize(1..=3),
             keys: rng.usize(1..=10),
@@ -41,7 +45,8 @@ impl Plan {
             max_hold: ttl * rng.u32(2..=10),
             max_attempts: rng.u16(1..=4),
             on_lost: *choose(rng, &[OnLost::Cancel, OnLost::Cancel, OnLost::Notify]),
-            steps_clock: rng.u8(..3) == 0,
+            has_faults,
+            steps_clock: has_faults && rng.u8(..3) == 0,
             fault_rate: rng.f64(),
         }
     }

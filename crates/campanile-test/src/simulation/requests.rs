@@ -54,6 +54,8 @@ pub(super) struct Script {
     handler_end: HandlerEnd,
     /// The number of steps of the handler.
     steps: usize,
+    /// When the record's turn comes, if it is started ahead of it.
+    turn_after: Option<Duration>,
     /// When the future is dropped, if at all.
     drop_after: Option<Duration>,
     /// Whether that drop is an interruption.
@@ -93,6 +95,11 @@ impl Script {
             handler_time: time(rng),
             handler_end,
             steps: if rng.bool() { 0 } else { rng.usize(1..=3) },
+            turn_after: match rng.u8(..12) {
+                0 => Some(plan.max_hold + time(rng)),
+                1..4 => Some(time(rng)),
+                _ => None,
+            },
             drop_after,
             is_interrupted: rng.bool(),
             give_up_end: *choose(rng, &[GivesUp, Releases, GivesBack, Drops]),
@@ -134,6 +141,14 @@ impl Script {
                 self.end(lock.token()).await
             }
         });
+        if let Some(after) = self.turn_after {
+            record.start(true);
+            let record = record.clone();
+            tokio::spawn(async move {
+                sleep(after).await;
+                record.begin_turn();
+            });
+        }
         let mut call = AssertUnwindSafe(service.oneshot(record.clone())).catch_unwind();
         let result = match self.drop_after {
             Some(after) => timeout(after, &mut call).await.ok(),
