@@ -186,12 +186,13 @@ impl<'a> Tree<'a> {
             let (file, range) = self.place(span)?;
             let Instrumented { text, ranges } = self.files.get(&*file)?;
             if code == NOT_EXHAUSTIVE {
-                let all = match_of(text, range)?;
+                let arms = arms_of_match(text, &range);
                 // The arms for particular values come first.
                 let mut last = ranges.iter().rev().filter(|(_, it)| {
                     self.mutants[*it].genre == Genre::MatchArm && !self.rejected.contains_key(it)
                 });
-                return last.find(|(range, _)| is_within(range, &all)).map(|(_, number)| *number);
+                let is_in_arm = |range| arms.iter().any(|arm| is_within(range, arm));
+                return last.find(|(range, _)| is_in_arm(range)).map(|(_, number)| *number);
             }
             let around = ranges.iter().filter(|(mutant, _)| is_within(&range, mutant));
             around.min_by_key(|(mutant, _)| mutant.len()).map(|(_, number)| *number)
@@ -214,23 +215,29 @@ fn is_within(inner: &Range<usize>, outer: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// Finds the range of the match of the expression in this range.
-fn match_of(text: &str, of: Range<usize>) -> Option<Range<usize>> {
-    struct Finder {
-        of: Range<usize>,
-        found: Option<Range<usize>>,
+/// Finds the arms of the match of the expression in this range, each without its body, in which another
+/// match may be.
+fn arms_of_match(text: &str, of: &Range<usize>) -> Vec<Range<usize>> {
+    struct Finder<'a> {
+        of: &'a Range<usize>,
+        arms: Vec<Range<usize>>,
     }
-    impl Visit<'_> for Finder {
+    impl Visit<'_> for Finder<'_> {
         fn visit_expr_match(&mut self, expression: &syn::ExprMatch) {
-            if expression.expr.span().byte_range() == self.of {
-                self.found = Some(expression.span().byte_range());
+            if expression.expr.span().byte_range() == *self.of {
+                let arms = expression.arms.iter();
+                let start = |tokens: &dyn Spanned| tokens.span().byte_range().start;
+                self.arms = arms.map(|arm| start(&arm.pat)..start(&arm.fat_arrow_token)).collect();
             }
             visit::visit_expr_match(self, expression);
         }
     }
-    let mut finder = Finder { of, found: None };
-    finder.visit_file(&syn::parse_file(text).ok()?);
-    finder.found
+    let mut finder = Finder { of, arms: Vec::new() };
+    // What the compiler has read can be read here, too.
+    if let Ok(file) = syn::parse_file(text) {
+        finder.visit_file(&file);
+    }
+    finder.arms
 }
 
 fn write(path: &Path, contents: &[u8]) -> Result {
@@ -286,9 +293,9 @@ mod tests {
 
     #[test]
     fn match_that_is_not_exhaustive_loses_its_last_removed_arm() {
-        let mutants =
-            [Mutant::at(Genre::MatchArm, "", 1, 20), Mutant::at(Genre::MatchArm, "", 1, 28)];
-        let mut tree = tree("fn f() { match a { A => 1, Some(_) => 2 } }", &mutants);
+        let mutants = [20, 28, 57].map(|column| Mutant::at(Genre::MatchArm, "", 1, column));
+        let mut tree =
+            tree("fn f() { match a { A => 1, Some(_) => match b { C => 2, D => 3 } } }", &mutants);
         let error = error(&tree, NOT_EXHAUSTIVE, "a");
         assert_eq!(tree.blame(&error), None, "not the `a` of a match");
         let start = tree.files["src/lib.rs"].text.find("a {").unwrap();
