@@ -19,9 +19,9 @@ pub(in crate::driver) async fn run(task: &Task) -> Result<Measurement, BoxError>
     while !latencies.is_complete() {
         let message = consumer.recv().await?;
         let key = idempotency_key(&message)?;
-        if store.claim(key).await? {
+        if let Some(claim) = store.claim(key).await {
             std::hint::black_box(message.payload());
-            store.complete(key).await?;
+            store.complete(&claim).await;
         }
         consumer.store_offset_from_message(&message)?;
         latencies.add(message.payload())?;
