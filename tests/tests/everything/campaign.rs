@@ -75,9 +75,11 @@ pub(crate) fn run() {
     let overloaded = finish(&kafka, scenarios, watch, seed);
     let total = faults.total();
     let took = Duration::from_micros(clock.now() - start);
-    println!(
-        "everything: {total} faults in {took:.0?}: {faults}; overloaded for {overloaded:.1?}; seed {seed}"
-    );
+    let overload = match overloaded {
+        Duration::ZERO => "the machine was never overloaded".to_owned(),
+        time => format!("the machine was overloaded for {time:.1?}"),
+    };
+    println!("everything: {total} faults in {took:.0?}: {faults}; {overload}; seed {seed}");
 }
 
 /// Waits until all groups have committed everything, and judges each of them.
