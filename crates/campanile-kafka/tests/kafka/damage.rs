@@ -6,6 +6,7 @@ use std::path::Path;
 
 use campanile_test::{KafkaServer, Message, eventually};
 
+use crate::captured_log::CapturedLog;
 use crate::real::{blocking, logging};
 use crate::support::{Log, TIMEOUT, committed, consumer, serve, until_committed};
 
@@ -102,17 +103,23 @@ async fn damaged_batch_in_closed_segment_ends_serving_there() {
 
 /// The broker does not find the batches behind it, and answers with those of the next segment. For
 /// a consumer, this is the same as the gap in a compacted topic.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// A single-threaded runtime, because only the test's own thread and the driver's have the subscriber.
+#[tokio::test(flavor = "current_thread")]
 async fn damaged_batch_length_hides_rest_of_its_segment() {
     let kafka = server(&[LENGTH]).await;
     let second = second_segment(&kafka.segment(LENGTH.topic, 0));
     assert!((DAMAGED + 1..RECORDS).contains(&second), "{second}");
     let config = kafka.consumer_config(LENGTH.topic);
     let log = Log::default();
+    let (events, _guard) = CapturedLog::start();
     let serving = serve(consumer(config.clone(), LENGTH.topic), logging(&log));
     until_committed(&config, LENGTH.topic, &[RECORDS]).await;
     serving.stop().await.unwrap();
     assert_eq!(log.of(0), (0..DAMAGED).chain(second..RECORDS).collect::<Vec<_>>());
+    assert!(!events.lines("INFO", "").is_empty(), "nothing was captured");
+    for level in ["WARN", "ERROR"] {
+        assert!(events.lines(level, "").is_empty(), "{}", events.text());
+    }
 }
 
 /// The first offset of the second segment, which is the name of its file.

@@ -6,6 +6,8 @@
 mod back_pressure;
 mod batches;
 mod blocking;
+#[path = "../spans/captured_log.rs"]
+mod captured_log;
 mod damage;
 mod dead_letter;
 mod duplicates;
