@@ -13,7 +13,7 @@ pub(crate) struct Budget {
     pub(crate) acquisitions: u8,
     /// Half hours that pass: half of the lock's TTL, or the whole backoff.
     pub(crate) ticks: u8,
-    /// Results of the handler's step that are sent to the store.
+    /// Results of the handler's steps that are sent to the store.
     pub(crate) steps: u8,
     /// Processes that crash and restart.
     pub(crate) crashes: u8,
@@ -56,9 +56,9 @@ pub(crate) enum Action {
     /// The dead letter is published under the lock of the attempt that failed.
     PublishOwn(u8),
     Renew(u8),
-    /// The handler has run its step, and the result is sent. It may do so although it was given a result,
-    /// as if that had been lost.
-    RecordStep(u8),
+    /// The handler has run a step, and the result is sent by this command. It may do so although it was
+    /// given a result, as if that had been lost.
+    RecordStep(u8, Verb),
     /// The client ends its grant by this command.
     Settle(u8, Verb),
     Tick,
@@ -146,7 +146,7 @@ impl World {
                 }
             }
             Phase::Idle => {
-                for payload in 1..=config.payloads {
+                for &payload in config.payloads {
                     add(self.budget.acquisitions > 0, Action::Acquire(index, payload));
                 }
             }
@@ -172,7 +172,13 @@ impl World {
         let can_extend = client.holds(self.time) && client.until < self.time + TTL;
         add(can_extend && !is_waiting, Action::Renew(index));
         let is_running = client.phase == Phase::Running;
-        add(is_running && !is_waiting && self.budget.steps > 0, Action::RecordStep(index));
+        // A step has an effect, so that its attempt is released as one that has begun.
+        let can_record = is_running && has_acted && !is_waiting && self.budget.steps > 0;
+        add(can_record, Action::RecordStep(index, Verb::RecordFirst));
+        // The handler runs its second step with the result of the first.
+        for verb in [Verb::RecordSecond, Verb::RecordLarge] {
+            add(can_record && client.has_first_step, Action::RecordStep(index, verb));
+        }
         add(is_waiting, Action::Arrive(index));
         add(is_waiting, Action::Unanswered(index));
         let has_room = self.budget.copies > 0 && self.copy == Command::NONE;

@@ -37,6 +37,8 @@ pub(crate) struct Client {
     pub(crate) sent: i16,
     /// Whether the handler has had its effect, or the dead letter is published.
     pub(crate) has_acted: bool,
+    /// Whether the handler has the recorded result of its first step.
+    pub(crate) has_first_step: bool,
     /// Whether its lock was cut short: by the store's clock or data, or by an operator. No client can
     /// know that, so the promises about its lock do not hold.
     pub(crate) is_cut: bool,
@@ -54,6 +56,7 @@ impl Client {
         until: 0,
         sent: 0,
         has_acted: false,
+        has_first_step: false,
         is_cut: false,
     };
 

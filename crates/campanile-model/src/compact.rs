@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use campanile_core::{Entry, FencingToken, Fingerprint, Grant, Operation, Owner};
+use campanile_core::limits::MAX_STEPS_BYTES;
+use campanile_core::{Entry, FencingToken, Fingerprint, Grant, Operation, Owner, Steps};
 
 use crate::raw::{ERROR, FAILED, NO_TAIL, RETRYING, Raw};
 
@@ -97,9 +98,10 @@ pub(crate) struct Slot {
     pub(crate) interrupts: u8,
     pub(crate) give_ups: u8,
     pub(crate) owner: u8,
+    /// Zero if there is none.
     pub(crate) fingerprint: u8,
-    /// The result of the handler's step: the attempt that recorded it, or zero.
-    pub(crate) step: u8,
+    /// The results of the handler's steps: the attempt that recorded each, or zero.
+    pub(crate) steps: [u8; 2],
     /// The kind of tail, and the payload that its text names.
     pub(crate) tail: (u8, u8),
     pub(crate) token: Token,
@@ -115,7 +117,7 @@ impl Slot {
         give_ups: 0,
         owner: 0,
         fingerprint: 0,
-        step: 0,
+        steps: [0; 2],
         tail: (NO_TAIL, 0),
         token: Token::ZERO,
         at: 0,
@@ -141,9 +143,10 @@ impl Slot {
     }
 
     pub(crate) fn of(entry: Option<&Entry>, calendar: Calendar) -> Self {
-        let Some(raw) = entry.map(Raw::of) else {
+        let Some(entry) = entry else {
             return Self::EMPTY;
         };
+        let raw = Raw::of(entry);
         Self {
             state: raw.state,
             flags: [raw.giving_up, raw.permanent_failure, raw.released],
@@ -152,7 +155,7 @@ impl Slot {
             give_ups: raw.give_ups,
             owner: raw.owner as u8,
             fingerprint: raw.fingerprint as u8,
-            step: raw.steps.last().copied().unwrap_or(0),
+            steps: step_results(entry.steps()),
             tail: (raw.kind, raw.tail.last().map_or(0, |digit| digit - b'0')),
             token: calendar.pack_token(raw.token),
             at: calendar.tick(raw.at),
@@ -183,14 +186,16 @@ impl Slot {
                 fingerprint: self.fingerprint.into(),
                 created: 0,
                 at: calendar.micros(self.at),
-                steps: match self.step {
-                    0 => Vec::new(),
-                    result => encoded_step(STEP, &[result]),
-                },
+                steps: self.encoded_steps(),
                 tail,
             }
             .entry()
         })
+    }
+
+    fn encoded_steps(&self) -> Vec<u8> {
+        let steps = STEPS.iter().zip(self.steps).filter(|(_, result)| *result != 0);
+        steps.flat_map(|(name, result)| encoded_step(name, &[result])).collect()
     }
 }
 
@@ -199,8 +204,16 @@ fn error_text(payload: u8) -> String {
     format!("error of payload {payload}")
 }
 
-/// The name of the handler's step.
-pub(crate) const STEP: &str = "s";
+/// The names of the handler's steps, in the order in which it runs them.
+const STEPS: [&str; 2] = ["s", "t"];
+
+/// The size of a result that is the largest permitted for an entry without other steps.
+const LARGE: usize = MAX_STEPS_BYTES - "#t####".len();
+
+/// The results of the handler's steps: the attempt that recorded each, or zero.
+pub(crate) fn step_results(steps: Option<&Steps>) -> [u8; 2] {
+    STEPS.map(|name| steps.and_then(|steps| steps.get(name)).map_or(0, |result| result[0]))
+}
 
 /// A step as an entry has it.
 pub(crate) fn encoded_step(name: &str, result: &[u8]) -> Vec<u8> {
@@ -223,8 +236,12 @@ pub(crate) enum Verb {
     None,
     Acquire,
     Renew,
-    /// The result is the number of the attempt.
-    RecordStep,
+    /// The result of the first step, which is the number of the attempt.
+    RecordFirst,
+    /// The result of the second step, also the number of the attempt.
+    RecordSecond,
+    /// A result of the second step that is too large behind the first.
+    RecordLarge,
     Complete,
     Fail,
     /// A permanent failure.
@@ -245,6 +262,7 @@ pub(crate) enum Verb {
 pub(crate) struct Command {
     pub(crate) verb: Verb,
     pub(crate) owner: u8,
+    /// Zero is a payload without a fingerprint.
     pub(crate) payload: u8,
     pub(crate) attempt: u16,
     pub(crate) token: Token,
@@ -269,6 +287,11 @@ impl Command {
         let ttl = TICK * TTL as u32;
         let delay = TICK * DELAY as u32;
         let error: Box<str> = error_text(self.payload).into();
+        let record = |step: usize, len| Operation::RecordStep {
+            grant: grant(),
+            name: STEPS[step].into(),
+            result: Bytes::from(vec![self.attempt as u8; len]),
+        };
         match self.verb {
             Verb::None => unreachable!("only commands are sent"),
             Verb::Acquire => Operation::Acquire {
@@ -280,11 +303,9 @@ impl Command {
                 details: None,
             },
             Verb::Renew => Operation::Renew { grant: grant(), ttl },
-            Verb::RecordStep => Operation::RecordStep {
-                grant: grant(),
-                name: STEP.into(),
-                result: Bytes::from(vec![self.attempt as u8]),
-            },
+            Verb::RecordFirst => record(0, 1),
+            Verb::RecordSecond => record(1, 1),
+            Verb::RecordLarge => record(1, LARGE),
             Verb::Complete => Operation::Complete {
                 grant: grant(),
                 attempt: self.attempt,

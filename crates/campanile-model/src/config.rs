@@ -10,10 +10,12 @@ use crate::world::World;
 pub(crate) const TWO_CLIENTS: &str = "two clients";
 pub(crate) const THREE_CLIENTS: &str = "three clients";
 pub(crate) const OPERATOR: &str = "two payloads, an operator, the end of retention";
-pub(crate) const STEPS: &str = "a handler with a step";
+pub(crate) const FINGERPRINTS: &str = "payloads with and without a fingerprint";
+pub(crate) const STEPS: &str = "a handler with two steps, an operator";
 pub(crate) const CLOCKS: &str = "clocks that step";
 pub(crate) const ANY_COMMAND: &str = "clients that send any command";
 pub(crate) const LIMITS: &str = "counters at their limits";
+pub(crate) const NO_LIMIT: &str = "counters at their limits, attempts without a limit";
 pub(crate) const LAST_TOKENS: &str = "the last tokens";
 pub(crate) const EVICTION: &str = "a store that evicts";
 pub(crate) const FAILOVER: &str = "a store that fails over, with a clock that is behind";
@@ -24,7 +26,9 @@ pub struct Config {
     /// A name for the report.
     pub name: &'static str,
     pub(crate) clients: u8,
-    pub(crate) payloads: u8,
+    /// Zero is a payload without a fingerprint.
+    pub(crate) payloads: &'static [u8],
+    /// Zero is no limit.
     pub(crate) max_attempts: u16,
     pub(crate) budget: Budget,
     /// Whether a client may send any command with its grant, also one after another.
@@ -74,7 +78,7 @@ impl Config {
         let base = Self {
             name: "",
             clients: 2,
-            payloads: 1,
+            payloads: &[1],
             max_attempts: 1,
             budget: Budget {
                 acquisitions: pick(2, 3),
@@ -101,14 +105,27 @@ impl Config {
             },
             Self {
                 name: OPERATOR,
-                payloads: 2,
+                payloads: &[1, 2],
                 budget: Budget { takes: 1, redrives: 1, expirations: 1, ticks: 1, ..base.budget },
+                ..base
+            },
+            Self {
+                name: FINGERPRINTS,
+                payloads: &[0, 1, 2],
+                max_attempts: 2,
+                budget: Budget {
+                    acquisitions: 3,
+                    ticks: 2,
+                    copies: pick(0, 1),
+                    expirations: 1,
+                    ..base.budget
+                },
                 ..base
             },
             Self {
                 name: STEPS,
                 max_attempts: 2,
-                budget: Budget { steps: 2, redrives: pick(0, 1), ..base.budget },
+                budget: Budget { steps: 3, redrives: 1, ..base.budget },
                 ..base
             },
             Self { name: CLOCKS, budget: Budget { forward: 1, back: 1, ..base.budget }, ..base },
@@ -117,6 +134,13 @@ impl Config {
                 name: LIMITS,
                 start: Start::Limits,
                 budget: Budget { acquisitions: 2, ticks: 2, redrives: 1, ..base.budget },
+                ..base
+            },
+            Self {
+                name: NO_LIMIT,
+                max_attempts: 0,
+                start: Start::Limits,
+                budget: Budget { acquisitions: 2, ticks: 2, ..base.budget },
                 ..base
             },
             Self {
@@ -153,7 +177,7 @@ impl Config {
         let bounds = [
             (acquisitions, "acquisitions"),
             (ticks, "half hours"),
-            (steps, "results of a step"),
+            (steps, "results of steps"),
             (crashes, "crashes"),
             (copies, "late copies"),
             (redrives, "redrives"),

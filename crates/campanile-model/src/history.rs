@@ -44,5 +44,7 @@ pub(crate) static STEP: Rule = Rule {
     section: "Decision 20",
 };
 
-pub(crate) static PAYLOAD: Rule =
-    Rule { name: "no client gets the reply to another payload", section: "Decision 7" };
+pub(crate) static PAYLOAD: Rule = Rule {
+    name: "no client gets the reply to another payload, if both have a fingerprint",
+    section: "Decision 7",
+};

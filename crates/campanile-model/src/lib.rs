@@ -32,9 +32,12 @@
 //!   its retention, long after its last lock, or is lost at any time, which exempts its clients.
 //! * Unreadable values, spare bytes and unknown kinds of tail: a store rejects or keeps them before or around
 //!   `step`.
-//! * Limits of `ttl`, `delay` and the error's text, and of the size of steps: the model's clients send permitted
-//!   values. They have one step, and a limit of attempts. The tests of `campanile-core` check several steps,
-//!   steps that are too large, and no limit.
+//! * Limits of `ttl`, `delay`, the error's text and a step's name: the model's clients send permitted values.
+//! * The exact limit of the size of steps: a result has one byte, or is too large beside another. Handlers have
+//!   two steps, in one order. The tests of `campanile-core` check these limits and the one before.
+//! * Clients with different limits of attempts: all clients of a configuration have the same, or none.
+//! * What only separate configurations have, together: steps with several payloads, with clocks that step or
+//!   with lost data; payloads without a fingerprint with a redrive.
 //! * A floor that is more than a day ahead is refused by the clients.
 
 mod action;

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::{Entry, FencingToken, Grant, Operation, Owner, Reply, reply, step};
 
-use crate::compact::TICK;
+use crate::compact::{TICK, encoded_step};
 use crate::config::{
-    ANY_COMMAND, CLOCKS, Config, FAILOVER, LAST_TOKENS, LIMITS, OPERATOR, STEPS, Size,
-    THREE_CLIENTS, TWO_CLIENTS,
+    ANY_COMMAND, CLOCKS, Config, FAILOVER, FINGERPRINTS, LAST_TOKENS, LIMITS, NO_LIMIT, OPERATOR,
+    STEPS, Size, THREE_CLIENTS, TWO_CLIENTS,
 };
 use crate::explore::explore;
 use crate::raw::{COMPLETED, FAILED, NO_TAIL, PROCESSING, RETRYING, Raw};
@@ -151,6 +151,10 @@ fn fails(operation: &Operation) -> bool {
 
 fn releases(operation: &Operation) -> bool {
     matches!(operation, Operation::Release { .. })
+}
+
+fn has_no_limit(operation: &Operation) -> bool {
+    matches!(operation, Operation::Acquire { max_attempts: 0, .. })
 }
 
 fn redrives(operation: &Operation) -> bool {
@@ -299,6 +303,37 @@ pub const MUTANTS: &[Mutant] = mutants! {
             *max_attempts = max_attempts.saturating_add(1);
         }
         step(entry, &more, now)
+    };
+    Step in NO_LIMIT: "no limit of attempts permits none" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            if has_no_limit(operation) && is_new_grant(before, after) && !after.giving_up {
+                after.giving_up = true;
+                after.attempt = before.map_or(0, |before| before.attempt);
+                after.give_ups = after.give_ups.saturating_add(1);
+            }
+        })
+    };
+    Step in NO_LIMIT: "attempts without a limit are not counted" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            if has_no_limit(operation) && is_new_grant(before, after) {
+                after.attempt = before.map_or(0, |before| before.attempt);
+            }
+        })
+    };
+    Step in NO_LIMIT: "attempts without a limit overflow" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            let was_at_end = before.is_some_and(|before| before.attempt == u16::MAX);
+            if was_at_end && has_no_limit(operation) && is_new_grant(before, after) {
+                after.attempt = 0;
+            }
+        })
+    };
+    Step in NO_LIMIT: "a permanent failure is retried if attempts have no limit" => |entry, operation, now| {
+        with_entry(entry, operation, now, |entry| {
+            if has_no_limit(operation) {
+                entry.permanent_failure = false;
+            }
+        })
     };
     Step in TWO_CLIENTS: "a permanent failure is retried" => |entry, operation, now| {
         let mut retried = operation.clone();
@@ -498,6 +533,48 @@ pub const MUTANTS: &[Mutant] = mutants! {
         };
         if is_other { (entry, Reply::Mismatch) } else { step(entry, operation, now) }
     };
+    Step in FINGERPRINTS: "a grant without a fingerprint forgets that of the key" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            if matches!(operation, Operation::Acquire { fingerprint: None, .. }) && is_new_grant(before, after) {
+                after.fingerprint = 0;
+            }
+        })
+    };
+    Step in FINGERPRINTS: "a takeover without a fingerprint forgets that of the key" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            if matches!(operation, Operation::Acquire { fingerprint: None, .. })
+                && let Some(before) = before && before.state == PROCESSING && is_new_grant(Some(before), after)
+            {
+                after.fingerprint = 0;
+            }
+        })
+    };
+    History in FINGERPRINTS: "only the first grant stores its fingerprint" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            if let Some(before) = before && is_new_grant(Some(before), after) {
+                after.fingerprint = before.fingerprint;
+            }
+        })
+    };
+    Step in FINGERPRINTS: "an acquire without a fingerprint is a mismatch" => |entry, operation, now| {
+        let is_missing = matches!(operation, Operation::Acquire { fingerprint: None, .. })
+            && entry.as_ref().is_some_and(|entry| entry.fingerprint().is_some());
+        if is_missing { (entry, Reply::Mismatch) } else { step(entry, operation, now) }
+    };
+    Step in FINGERPRINTS: "a key without a fingerprint is a mismatch" => |entry, operation, now| {
+        let is_missing = matches!(operation, Operation::Acquire { fingerprint: Some(_), .. })
+            && entry.as_ref().is_some_and(|entry| entry.fingerprint().is_none());
+        if is_missing { (entry, Reply::Mismatch) } else { step(entry, operation, now) }
+    };
+    Step in FINGERPRINTS: "a completion stores its fingerprint" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            if let Operation::Complete { fingerprint, .. } = operation
+                && before.is_some_and(|before| before.state == PROCESSING) && after.state == COMPLETED
+            {
+                after.fingerprint = fingerprint.map_or(0, |bits| bits.to_bits());
+            }
+        })
+    };
     Step in OPERATOR: "a redrive does not compare the token" => |entry, operation, now| {
         let mut current = operation.clone();
         if let (Operation::Redrive { token, .. }, Some(entry)) = (&mut current, &entry) {
@@ -592,7 +669,69 @@ pub const MUTANTS: &[Mutant] = mutants! {
     };
     History in STEPS: "a step gets its last result" => |entry, operation, now| {
         with_entry(entry, operation, now, |entry| {
-            if matches!(operation, Operation::RecordStep { .. }) {
+            if let Operation::RecordStep { name, .. } = operation {
+                entry.remove_step(name);
+            }
+        })
+    };
+    History in STEPS: "a give-up drops the steps" => |entry, operation, now| {
+        with_result(entry, operation, now, |_, after| {
+            if after.state == FAILED {
+                after.steps.clear();
+            }
+        })
+    };
+    History in STEPS: "a redrive drops the steps" => |entry, operation, now| {
+        with_result(entry, operation, now, |_, after| {
+            if redrives(operation) && after.state == RETRYING {
+                after.steps.clear();
+            }
+        })
+    };
+    History in STEPS: "a step replaces the one before" => |entry, operation, now| {
+        with_entry(entry, operation, now, |entry| {
+            if let Operation::RecordStep { name, .. } = operation && !entry.has_step(name) {
+                entry.steps.clear();
+            }
+        })
+    };
+    History in STEPS: "the names of steps are not compared" => |entry, operation, now| {
+        match step(entry.clone(), operation, now) {
+            (_, Reply::StepRecorded) if entry.as_ref().is_some_and(|entry| entry.steps().is_some()) => {
+                (entry, Reply::StepRecorded)
+            }
+            stepped => stepped,
+        }
+    };
+    Step in STEPS: "a second step is recorded again" => |entry, operation, now| {
+        with_result(entry, operation, now, |before, after| {
+            if let Operation::RecordStep { name, result, .. } = operation
+                && let Some(before) = before && after.state == PROCESSING && before.has_step(name)
+                && !before.steps.starts_with(&encoded_step(name, &[])[..1 + name.len()])
+            {
+                after.steps.extend(encoded_step(name, result));
+            }
+        })
+    };
+    Step in STEPS: "each step is limited, and not all together" => |entry, operation, now| {
+        match (step(entry, operation, now), operation) {
+            ((Some(entry), Reply::StepTooLarge), Operation::RecordStep { name, result, .. }) => {
+                let mut raw = Raw::of(&entry);
+                raw.steps.extend(encoded_step(name, result));
+                (Some(raw.entry()), Reply::StepRecorded)
+            }
+            (stepped, _) => stepped,
+        }
+    };
+    History in STEPS: "a step that is too large is acknowledged" => |entry, operation, now| {
+        match step(entry, operation, now) {
+            (entry, Reply::StepTooLarge) => (entry, Reply::StepRecorded),
+            stepped => stepped,
+        }
+    };
+    History in STEPS: "a step that is too large makes room for itself" => |entry, operation, now| {
+        with_entry(entry, operation, now, |entry| {
+            if let Operation::RecordStep { result, .. } = operation && result.len() > 1 {
                 entry.steps.clear();
             }
         })

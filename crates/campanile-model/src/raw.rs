@@ -66,6 +66,30 @@ impl Raw {
         }
     }
 
+    pub(crate) fn has_step(&self, name: &str) -> bool {
+        self.split_steps().iter().any(|step| is_step(step, name))
+    }
+
+    pub(crate) fn remove_step(&mut self, name: &str) {
+        let mut steps = self.split_steps();
+        steps.retain(|step| !is_step(step, name));
+        self.steps = steps.concat();
+    }
+
+    /// The steps one by one, as they are stored.
+    fn split_steps(&self) -> Vec<&[u8]> {
+        let mut steps = Vec::new();
+        let mut rest = &self.steps[..];
+        while let Some(&name_len) = rest.first() {
+            let result = 5 + usize::from(name_len);
+            let result_len = rest[result - 4..result].try_into().expect("4 bytes");
+            let (step, others) = rest.split_at(result + u32::from_be_bytes(result_len) as usize);
+            steps.push(step);
+            rest = others;
+        }
+        steps
+    }
+
     pub(crate) fn entry(&self) -> Entry {
         let flag = |is_set, bit| if is_set { bit } else { 0 };
         let flags = flag(self.giving_up, GIVING_UP)
@@ -89,4 +113,8 @@ impl Raw {
         bytes.extend(&self.tail);
         Entry::from_bytes(&bytes).expect("the fields of an entry are readable")
     }
+}
+
+fn is_step(step: &[u8], name: &str) -> bool {
+    usize::from(step[0]) == name.len() && step[1..].starts_with(name.as_bytes())
 }

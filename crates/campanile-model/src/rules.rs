@@ -5,10 +5,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL};
+use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL, MAX_STEPS_BYTES};
 use campanile_core::{Entry, FencingToken, Operation, Reply, State};
 
-use crate::compact::encoded_step;
 use crate::raw::{COMPLETED, ERROR, FAILED, NO_TAIL, PROCESSING, REPLY, RETRYING, Raw};
 use crate::step::{Step, belongs_to, is_grant, leave, release, set_error, state};
 
@@ -50,8 +49,8 @@ pub(crate) static STEP_RULES: &[StepRule] = rules! {
             Operation::Redrive { .. } => return None,
             _ => matches!(
                 step.reply,
-                Reply::Renewed | Reply::StepRecorded | Reply::Completed | Reply::Retrying | Reply::Released
-                    | Reply::GivenUp
+                Reply::Renewed | Reply::StepRecorded | Reply::StepTooLarge | Reply::Completed
+                    | Reply::Retrying | Reply::Released | Reply::GivenUp
             ),
         };
         let token = step.after.as_ref().map(|after| after.token);
@@ -186,14 +185,14 @@ pub(crate) static STEP_RULES: &[StepRule] = rules! {
         let end = entry.at.max(step.plus(ttl));
         Some(step.became(entry, &Reply::Renewed, |entry| entry.at = end))
     };
-    "record_step": "the step has the first result that was recorded" => |step| {
-        let Operation::RecordStep { ref name, ref result, .. } = step.operation else { return None };
-        let entry = step.mine().filter(|entry| entry.state == PROCESSING)?;
-        Some(step.became(entry, &Reply::StepRecorded, |entry| {
-            if entry.steps.is_empty() {
-                entry.steps = encoded_step(name, result);
-            }
-        }))
+    "record_step": "the step is appended, unless there is one of its name" => |step| {
+        let (entry, appended) = step.recorded()?;
+        (appended.len() <= MAX_STEPS_BYTES)
+            .then(|| step.became(entry, &Reply::StepRecorded, |entry| entry.steps = appended))
+    };
+    "record_step": "a step beyond the limit of all steps is refused, and nothing changes" => |step| {
+        let (entry, appended) = step.recorded()?;
+        (appended.len() > MAX_STEPS_BYTES).then(|| step.became(entry, &Reply::StepTooLarge, |_| {}))
     };
     "complete": "the entry becomes C with the reply, and the steps and all flags are cleared" => |step| {
         let Operation::Complete { ref reply, .. } = step.operation else { return None };

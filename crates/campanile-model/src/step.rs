@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use campanile_core::limits::{MAX_BACKOFF, MAX_INTERRUPTS, MAX_LOCK_TTL};
 use campanile_core::{Entry, FencingToken, Grant, Operation, Owner, Reply, State};
 
+use crate::compact::encoded_step;
 use crate::raw::{COMPLETED, ERROR, PROCESSING, RETRYING, Raw};
 use crate::rules::StepFn;
 
@@ -82,6 +83,17 @@ impl Step {
         let grant = |entry: &Raw| (entry.token, entry.owner);
         let is_new = self.before.as_ref().is_none_or(|before| grant(before) != grant(after));
         is_new.then_some(after)
+    }
+
+    /// The entry whose owner records a step, and the steps that it would have without a limit.
+    pub(crate) fn recorded(&self) -> Option<(&Raw, Vec<u8>)> {
+        let Operation::RecordStep { name, result, .. } = &self.operation else {
+            return None;
+        };
+        let entry = self.mine().filter(|entry| entry.state == PROCESSING)?;
+        let has_step = entry.has_step(name);
+        let step = if has_step { Vec::new() } else { encoded_step(name, result) };
+        Some((entry, [&entry.steps[..], &step].concat()))
     }
 
     /// Whether the acquire has another fingerprint than a key that was tried.

@@ -76,10 +76,8 @@ fn describe(action: Action, before: &World, names: &[char; 3], answered: &str) -
     let client = |index: u8| names[usize::from(index)];
     match action {
         Action::Acquire(index, payload) => {
-            format!(
-                "{} gets the record with payload {payload}, and sends an acquire.",
-                client(index)
-            )
+            let payload = describe_payload(payload);
+            format!("{} gets the record with {payload}, and sends an acquire.", client(index))
         }
         Action::Arrive(index) => format!("{}'s {answered}.", client(index)),
         Action::Unanswered(index) => {
@@ -102,8 +100,13 @@ fn describe(action: Action, before: &World, names: &[char; 3], answered: &str) -
                 client(index)
             )
         }
-        Action::RecordStep(index) => {
-            format!("{}'s handler has run its step, and {0} sends the result.", client(index))
+        Action::RecordStep(index, verb) => {
+            let step = match verb {
+                Verb::RecordFirst => "first step",
+                Verb::RecordSecond => "second step",
+                _ => "second step, with a large result",
+            };
+            format!("{}'s handler has run its {step}, and {0} sends the result.", client(index))
         }
         Action::Renew(index) => format!("{} sends a renewal.", client(index)),
         Action::Settle(index, verb) => {
@@ -140,7 +143,7 @@ fn describe(action: Action, before: &World, names: &[char; 3], answered: &str) -
 }
 
 fn describe_entry(entry: Slot) -> String {
-    let Slot { attempt, interrupts, give_ups, at, step, .. } = entry;
+    let Slot { attempt, interrupts, give_ups, at, .. } = entry;
     let [giving_up, permanent_failure, released] = entry.flags;
     let flag = |is_set, name| if is_set { name } else { "" };
     let state = match entry.state {
@@ -152,24 +155,33 @@ fn describe_entry(entry: Slot) -> String {
     };
     let tail = match entry.tail {
         (NO_TAIL, _) => "neither error nor reply".to_owned(),
-        (ERROR, payload) => format!("the error of payload {payload}"),
-        (_, payload) => format!("the reply to payload {payload}"),
+        (ERROR, payload) => format!("the error of {}", describe_payload(payload)),
+        (_, payload) => format!("the reply to {}", describe_payload(payload)),
     };
-    let step = match step {
+    let step = |step, result| match result {
         0 => String::new(),
-        result => format!(", with the step's result of attempt {result}"),
+        attempt => format!(", with the {step} step's result of attempt {attempt}"),
     };
     format!(
-        "{state} {} with token {}, nonce {}, payload {}, {attempt} attempts, {interrupts} uncounted \
-         interruptions, {give_ups} give-ups and {tail}{step}{}{}{}",
+        "{state} {} with token {}, nonce {}, {}, {attempt} attempts, {interrupts} uncounted \
+         interruptions, {give_ups} give-ups and {tail}{}{}{}{}{}",
         clock(at),
         entry.token.number(),
         entry.owner,
-        entry.fingerprint,
+        describe_payload(entry.fingerprint),
+        step("first", entry.steps[0]),
+        step("second", entry.steps[1]),
         flag(giving_up, ", giving up"),
         flag(permanent_failure, ", failed permanently"),
         flag(released, ", released"),
     )
+}
+
+fn describe_payload(payload: u8) -> String {
+    match payload {
+        0 => "a payload without a fingerprint".to_owned(),
+        payload => format!("payload {payload}"),
+    }
 }
 
 fn describe_command(command: Command) -> String {
@@ -178,7 +190,9 @@ fn describe_command(command: Command) -> String {
         Verb::None => "nothing".to_owned(),
         Verb::Acquire => "acquire".to_owned(),
         Verb::Renew => format!("renewal of token {token}"),
-        Verb::RecordStep => format!("result of the step under token {token}"),
+        Verb::RecordFirst => format!("result of the first step under token {token}"),
+        Verb::RecordSecond => format!("result of the second step under token {token}"),
+        Verb::RecordLarge => format!("large result of the second step under token {token}"),
         Verb::Complete => format!("completion of token {token}"),
         Verb::Fail => format!("failure of token {token}"),
         Verb::FailLast => format!("permanent failure of token {token}"),

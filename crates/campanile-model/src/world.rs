@@ -5,7 +5,7 @@ use campanile_core::limits::MAX_INTERRUPTS;
 
 use crate::action::{Action, Budget};
 use crate::client::{Client, Phase};
-use crate::compact::{Command, LONG, STEP, Slot, TTL, Token, Verb, reply_text};
+use crate::compact::{Command, LONG, Slot, TTL, Token, Verb, reply_text, step_results};
 use crate::history;
 use crate::raw::COMPLETED;
 use crate::rules::Rule;
@@ -40,8 +40,8 @@ pub(crate) struct World {
     is_settled: bool,
     /// How many more handler runs the rules permit.
     runs_left: u16,
-    /// The result of the step that a client knows to be recorded, or zero.
-    known_step: u8,
+    /// The results of the steps that a client knows to be recorded, or zeros.
+    known_steps: [u8; 2],
 }
 
 /// What an action did.
@@ -67,7 +67,7 @@ impl World {
             was_set_back: false,
             is_settled: entry.is_settled(),
             runs_left: runs_left(entry, max_attempts),
-            known_step: 0,
+            known_steps: [0; 2],
         }
     }
 
@@ -138,10 +138,10 @@ impl World {
                 client.pending = client.command(Verb::Renew);
                 client.sent = time;
             }
-            Action::RecordStep(index) => {
+            Action::RecordStep(index, verb) => {
                 self.budget.steps -= 1;
                 let client = &mut self.clients[usize::from(index)];
-                client.pending = client.command(Verb::RecordStep);
+                client.pending = client.command(verb);
             }
             Action::Settle(index, verb) => self.clients[usize::from(index)].settle(verb),
             Action::Tick => {
@@ -235,7 +235,7 @@ impl World {
             self.is_settled = true;
         }
         if self.entry.state == COMPLETED {
-            self.known_step = 0;
+            self.known_steps = [0; 2];
         }
         if transition.reply == Reply::Reopened && before != self.entry {
             self.is_settled = false;
@@ -246,7 +246,7 @@ impl World {
 
     /// The client at `index` gets the answer to its command.
     fn handle_reply(&mut self, index: usize, reply: &Reply) -> Option<&'static Rule> {
-        let (time, entry, known_step) = (self.time, self.entry, self.known_step);
+        let (time, entry) = (self.time, self.entry);
         let client = &mut self.clients[index];
         match (client.pending.verb, reply) {
             (Verb::Acquire, Reply::Acquired { attempt, .. } | Reply::Exhausted { attempt, .. }) => {
@@ -263,12 +263,13 @@ impl World {
                     return Some(&history::FLOOR);
                 }
                 if let Reply::Acquired { steps, .. } = reply {
-                    let result = steps.as_ref().and_then(|steps| steps.get(STEP));
-                    let result = result.map_or(0, |result| result[0]);
-                    if known_step != 0 && result != known_step {
+                    let results = step_results(steps.as_ref());
+                    let mut known = self.known_steps.iter().zip(&results);
+                    if known.any(|(&known, &result)| known != 0 && known != result) {
                         return Some(&history::STEP);
                     }
-                    self.known_step = result;
+                    client.has_first_step = results[0] != 0;
+                    self.known_steps = results;
                 }
                 let client = *client;
                 let mut others = (0..MAX_CLIENTS).filter(|other| *other != index);
@@ -279,19 +280,28 @@ impl World {
                 (overlaps && client.holds(time) && !client.is_cut).then_some(&history::OVERLAP)
             }
             (Verb::Acquire, Reply::Duplicate { reply: Some(reply), .. }) => {
-                let is_own = **reply == *reply_text(client.payload).as_bytes();
+                let is_of = |payload| **reply == *reply_text(payload).as_bytes();
+                let is_foreign = client.payload != 0 && !is_of(client.payload) && !is_of(0);
                 client.end();
-                (!is_own).then_some(&history::PAYLOAD)
+                is_foreign.then_some(&history::PAYLOAD)
             }
             (Verb::Acquire, Reply::Locked { .. } | Reply::BackingOff { .. }) => {
                 client.end();
                 self.budget.acquisitions += 1;
                 None
             }
-            (Verb::RecordStep, Reply::StepRecorded) => {
+            (verb, Reply::StepRecorded) => {
+                let is_first = verb == Verb::RecordFirst;
                 client.pending = Command::NONE;
-                self.known_step = entry.step;
-                (known_step != 0 && entry.step != known_step).then_some(&history::STEP)
+                client.has_first_step |= is_first;
+                let step = usize::from(!is_first);
+                let result = entry.steps[step];
+                let known = std::mem::replace(&mut self.known_steps[step], result);
+                (result == 0 || (known != 0 && known != result)).then_some(&history::STEP)
+            }
+            (_, Reply::StepTooLarge) => {
+                client.pending = Command::NONE;
+                None
             }
             (Verb::Renew, Reply::Renewed) => {
                 client.pending = Command::NONE;
@@ -338,7 +348,7 @@ impl World {
         self.was_lost = true;
         self.is_settled = entry.is_settled();
         self.runs_left = runs_left(entry, max_attempts);
-        self.known_step = 0;
+        self.known_steps = [0; 2];
     }
 
     fn unused_nonce(&self) -> u8 {

@@ -84,6 +84,16 @@ fn grant_stores_fingerprint_of_command() {
 }
 
 #[test]
+fn takeover_keeps_fingerprint_unless_command_has_one() {
+    for (stored, asked, kept) in [(5, None, 5), (0, Some(fingerprint(6)), 6)] {
+        let before = Draft { state: State::Processing, fingerprint: stored, ..due() };
+        let acquire = Acquire { fingerprint: asked, ..Acquire::PLAIN }.operation();
+        let after = Draft { fingerprint: kept, ..granted(NOW, before.clone()) };
+        assert_step(Some(before), &acquire, Some(after), acquired(NOW, 2));
+    }
+}
+
+#[test]
 fn permanent_failure_gets_give_up_lock_with_unlimited_attempts() {
     let before = Draft { permanent_failure: true, ..due() }.with_error("declined");
     let after = Draft { giving_up: true, give_ups: 1, attempt: 1, ..granted(NOW, before.clone()) };
