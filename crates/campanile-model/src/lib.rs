@@ -32,9 +32,10 @@
 //!   its retention, long after its last lock, or is lost at any time, which exempts its clients.
 //! * Unreadable values, spare bytes and unknown kinds of tail: a store rejects or keeps them before or around
 //!   `step`.
-//! * Limits of `ttl`, `delay`, the error's text and a step's name: the model's clients send permitted values.
-//! * The exact limit of the size of steps: a result has one byte, or is too large beside another. Handlers have
-//!   two steps, in one order. The tests of `campanile-core` check these limits and the one before.
+//! * Limits of `ttl`, `delay`, the error's text and a step's name: the model's clients send permitted values. The
+//!   exact limit of the size of steps: a result has one byte, or is too large behind another. The tests of
+//!   `campanile-core` check them.
+//! * More than two steps, or steps in another order.
 //! * Clients with different limits of attempts: all clients of a configuration have the same, or none.
 //! * What only separate configurations have, together: steps with several payloads, with clocks that step or
 //!   with lost data; payloads without a fingerprint with a redrive.
