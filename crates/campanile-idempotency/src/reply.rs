@@ -181,3 +181,15 @@ impl ReplyCodec<Bytes> for BytesReply {
         Ok(Some(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_reply_is_not_an_empty_one() {
+        assert_eq!(none().encode(&7).unwrap(), None);
+        let decoded: Option<u32> = none().decode(Bytes::from_static(b"7")).unwrap();
+        assert_eq!(decoded, None);
+    }
+}

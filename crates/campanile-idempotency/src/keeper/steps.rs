@@ -100,6 +100,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn taken_steps_are_all_that_there_were() {
+        let mut steps = PendingSteps::default();
+        assert!(steps.take().is_none());
+        for name in ["charge", "ship"] {
+            let now = Duration::ZERO;
+            steps.push(PendingStep::new(name.into(), Bytes::new(), oneshot::channel().0, now));
+        }
+        let mut taken = steps.take().expect("two steps");
+        assert_eq!(
+            [taken.pop().unwrap().name, taken.pop().unwrap().name],
+            ["charge", "ship"].map(Box::from)
+        );
+        assert!(steps.take().is_none());
+    }
+
+    #[test]
     fn time_for_a_try_ends_with_half_the_ttl_and_before_the_deadline() {
         let (ttl, now) = (Duration::from_secs(30), Duration::from_secs(1000));
         let nano = Duration::from_nanos(1);

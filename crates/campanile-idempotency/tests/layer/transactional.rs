@@ -189,3 +189,13 @@ async fn lock_of_an_earlier_attempt_controls_nothing() {
     sleep(HOUR).await;
     assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed((true, false)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn layer_is_stored_by_its_own_keeper_only() {
+    let harness = Harness::new();
+    let other = harness.other_process();
+    let layer = harness.layer();
+    assert!(layer.is_stored_by(&harness.keeper));
+    assert!(layer.is_stored_by(&harness.keeper.clone()));
+    assert!(!layer.is_stored_by(&other.keeper));
+}

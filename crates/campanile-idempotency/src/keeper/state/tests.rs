@@ -255,3 +255,20 @@ fn failed_renewal_is_repeated_after_a_24th_of_the_ttl() {
         assert_eq!(keeper.next_timer(), TTL / 24);
     }
 }
+
+#[test]
+fn requests_that_are_dropped_unsent_are_removed_when_slots_have_doubled() {
+    let mut keeper = Keeper::new(1);
+    let _in_flight = keeper.acquire(0);
+    let _batch = keeper.call();
+    let _kept: Vec<_> = (1..600).map(|number| keeper.acquire(number)).collect();
+    let mut lengths = Vec::new();
+    for number in 600..=2_000 {
+        drop(keeper.acquire(number));
+        lengths.push(keeper.state.slots.len());
+    }
+    let removed = lengths.windows(2).filter(|pair| pair[1] < pair[0]);
+    // Each was followed by the slot of the request that had caused it.
+    let removed: Vec<_> = removed.map(|pair| (pair[0], pair[1] - 1)).collect();
+    assert_eq!(removed, [(1024, 600), (1200, 600)]);
+}
