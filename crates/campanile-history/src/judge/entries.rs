@@ -35,7 +35,7 @@ fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
         .runs
         .iter()
         .map(|&run| &index.runs[run])
-        .filter_map(|run| Some((run.processed?, run.token?, run)))
+        .filter_map(|run| Some((run.processed()?, run.token?, run)))
         .collect();
     recorded.sort_unstable_by_key(|((at, event), ..)| (*at, *event));
     let visible = visible_runs(index, key);

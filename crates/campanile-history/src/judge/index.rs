@@ -91,10 +91,8 @@ pub(super) struct Run {
     pub(super) is_invisible: bool,
     /// The store lost writes of some time after the run began.
     pub(super) may_be_lost: bool,
-    /// When the stack answered that this run was processed, and the event.
-    pub(super) processed: Option<(u64, usize)>,
-    /// When the run was answered after its success, and how.
-    pub(super) answer: Option<(u64, Outcome)>,
+    /// How the run was answered after its success, when, and the event.
+    pub(super) answer: Option<(Outcome, u64, usize)>,
 }
 
 #[derive(Clone, Copy)]
@@ -129,6 +127,12 @@ impl Index<'_> {
 }
 
 impl Run {
+    /// Finds when the stack answered that this run was processed, and the event.
+    pub(super) fn processed(&self) -> Option<(u64, usize)> {
+        let (_, at, event) = self.answer.filter(|(outcome, ..)| *outcome == Outcome::Processed)?;
+        Some((at, event))
+    }
+
     /// Finds the end of a handler that returned `Ok` and was not rolled back for certain.
     pub(super) fn success(&self) -> Option<u64> {
         let end = self.end.filter(|end| end.how == How::Ok)?;

@@ -121,7 +121,6 @@ impl<'a> Indexer<'a> {
                     visible,
                     is_invisible,
                     may_be_lost,
-                    processed: None,
                     answer: None,
                 });
             }
@@ -145,9 +144,7 @@ impl<'a> Indexer<'a> {
                 *self.answered.entry(record).or_default() += 1;
                 let run = self.unanswered.remove(&record);
                 if let Some(run) = run {
-                    let run = &mut self.index.runs[run];
-                    run.answer = Some((at, outcome));
-                    run.processed = (outcome == Outcome::Processed).then_some((at, event));
+                    self.index.runs[run].answer = Some((outcome, at, event));
                 }
                 if outcome.is_finished() {
                     self.finish_record(record, at, event);
@@ -221,7 +218,7 @@ impl<'a> Indexer<'a> {
             }
             let key = &mut self.index.keys[run.key];
             key.runs.push(number);
-            let processed = run.processed.filter(|_| run.token.is_some());
+            let processed = run.processed().filter(|_| run.token.is_some());
             key.first_processed = [key.first_processed, processed].into_iter().flatten().min();
             key.first_success = [key.first_success, run.success()].into_iter().flatten().min();
         }

@@ -34,7 +34,7 @@ impl<'a> Pair<'a> {
         let lock_ttl = index.faults.lock_ttl;
         // The lock was granted before, but it was renewed since if that was long before.
         let locked = if is_recorded { from } else { from.saturating_sub(lock_ttl) };
-        let acknowledged = first.processed.map_or(until, |(at, _)| at.min(until)).max(from);
+        let acknowledged = first.processed().map_or(until, |(at, _)| at.min(until)).max(from);
         let lock_end = lock_end(index, first).map_or(until, |at| at.min(until));
         let (not_renewed, not_needed) =
             (lock_end.saturating_sub(lock_ttl), lock_end.saturating_add(lock_ttl).min(until));
@@ -68,7 +68,7 @@ impl<'a> Pair<'a> {
             return self.began_late;
         }
         let has_ended = first.end.is_some_and(|end| end.how == How::Ok && end.at <= next.began);
-        if self.is_rerun || (first.is_invisible && first.processed.is_none() && has_ended) {
+        if self.is_rerun || (first.is_invisible && first.processed().is_none() && has_ended) {
             return Some(Cause::RolledBack);
         }
         let is_settled = self.is_recorded || self.is_given_up;
@@ -91,7 +91,7 @@ impl<'a> Pair<'a> {
         let was_killed = killed.is_some_and(|at| at <= next.began);
         let lock_ttl = self.index.faults.lock_ttl;
         // After an answer, at most the lock's time to live was left to record the success.
-        let answered = first.answer.map(|(at, _)| at.saturating_add(lock_ttl));
+        let answered = first.answer.map(|(_, at, _)| at.saturating_add(lock_ttl));
         let was_recording = || answered.is_none_or(|at| killed.is_some_and(|killed| killed <= at));
         if was_killed && (first.end.is_none() || has_ended(How::Ok) && was_recording()) {
             let has_shown = first.effect.is_some() || first.end.is_some();
@@ -104,7 +104,8 @@ impl<'a> Pair<'a> {
         if has_ended(How::Dropped) && !has_lost_lock {
             return Some(Cause::Dropped);
         }
-        if let (Some(end), Some((_, Outcome::Dropped)), Some(until)) = (end, first.answer, answered)
+        if let (Some(end), Some((Outcome::Dropped, ..)), Some(until)) =
+            (end, first.answer, answered)
             && self.index.faults.was_away(first.process, end.at, until.min(next.began).max(end.at))
         {
             return Some(Cause::DroppedAfterSuccess);
@@ -152,7 +153,7 @@ impl<'a> Pair<'a> {
 /// Finds why a run began only after another one, which was granted the lock later: its process was
 /// suspended meanwhile, or a step of the clock ended its lock. `None` if it did not, or was processed.
 pub(super) fn began_late(index: &Index<'_>, first: &Run, next: &Run) -> Option<Cause> {
-    if next.token.is_none() || next.token >= first.token || next.processed.is_some() {
+    if next.token.is_none() || next.token >= first.token || next.processed().is_some() {
         return None;
     }
     let (from, until) = (first.began, next.began);
@@ -175,7 +176,7 @@ fn is_rerun(first: &Run, next: &Run) -> bool {
 /// Finds when a run needed its lock no longer: at its answer, its end without a success, or the end of
 /// its process.
 fn lock_end(index: &Index<'_>, run: &Run) -> Option<u64> {
-    let answered = run.answer.map(|(at, _)| at);
+    let answered = run.answer.map(|(_, at, _)| at);
     let ended = || run.end.filter(|end| end.how != How::Ok).map(|end| end.at);
     answered.or_else(ended).or_else(|| index.faults.killed(run.process))
 }
@@ -196,7 +197,7 @@ pub(super) fn shows_given_up(index: &Index<'_>, key: &Key<'_>, by: u64) -> bool 
 
 /// Checks whether the success of a run is known to be in the store when another begins.
 fn is_recorded(index: &Index<'_>, run: &Run, until: u64) -> bool {
-    if run.processed.is_some() || !run.visible.is_empty() {
+    if run.processed().is_some() || !run.visible.is_empty() {
         return true;
     }
     let Some(success) = run.success() else { return false };

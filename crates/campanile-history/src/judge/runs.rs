@@ -120,7 +120,7 @@ pub(super) fn events_of<'a>(
 ) -> impl Iterator<Item = usize> {
     runs.into_iter().flat_map(|run| {
         let end = run.end.map(|end| end.event);
-        let processed = run.processed.map(|(_, event)| event);
+        let processed = run.processed().map(|(_, event)| event);
         let events = [Some(run.begin), run.effect, end, processed].into_iter().flatten();
         events.chain(run.visible.iter().copied())
     })
