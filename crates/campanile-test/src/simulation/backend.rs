@@ -159,7 +159,7 @@ impl Connection for MemoryConnection {
         let Shared { odds, store, process, since, world } = &*self.0;
         odds.lock().unwrap().clear();
         store.heal();
-        if !world.plan.has_faults {
+        if !world.plan.has_faults() {
             return;
         }
         let cut = FaultKind::NetworkCut { process: Some(process.clone()), peer: Peer::Store };

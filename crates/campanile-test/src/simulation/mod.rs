@@ -203,7 +203,7 @@ async fn run<B: Backend>(mut rng: Rng) -> Report {
         let at = rng.usize(..processes.len());
         match rng.u8(..100) {
             ..76 => processes[at].request(&environment, &mut rng),
-            76..94 if !plan.has_faults => processes[at].request(&environment, &mut rng),
+            76..94 if !plan.has_faults() => processes[at].request(&environment, &mut rng),
             76..84 => processes[at].outage(&mut rng),
             84..87 => environment.backend.break_store(&mut rng),
             87..92 if plan.steps_clock => environment.step_clock(&mut rng),

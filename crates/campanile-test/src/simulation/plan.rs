@@ -20,12 +20,10 @@ pub struct Plan {
     pub(super) max_hold: Duration,
     pub(super) max_attempts: u16,
     pub(super) on_lost: OnLost,
-    /// Whether anything is broken, except that processes are killed. Without faults, fewer causes hold for
-    /// a key that runs again.
-    pub(super) has_faults: bool,
     /// Whether the store's clock is set forward and back.
     pub(super) steps_clock: bool,
-    /// How often faults occur, from 0 (never) to 1 (often).
+    /// How often faults occur, from 0 (never, except that processes are killed) to 1 (often). Without
+    /// faults, fewer causes hold for a key that runs again.
     pub fault_rate: f64,
 }
 
@@ -36,7 +34,7 @@ impl Plan {
             1 => Duration::from_secs(3),
             _ => Duration::from_secs(30),
         };
-        let has_faults = rng.u8(..4) > 0;
+        let fault_rate = if rng.u8(..4) == 0 { 0.0 } else { rng.f64() };
         Self {
             processes: rng.usize(1..=3),
             keys: rng.usize(1..=10),
@@ -45,10 +43,14 @@ impl Plan {
             max_hold: ttl * rng.u32(2..=10),
             max_attempts: rng.u16(1..=4),
             on_lost: *choose(rng, &[OnLost::Cancel, OnLost::Cancel, OnLost::Notify]),
-            has_faults,
-            steps_clock: has_faults && rng.u8(..3) == 0,
-            fault_rate: rng.f64(),
+            steps_clock: fault_rate > 0.0 && rng.u8(..3) == 0,
+            fault_rate,
         }
+    }
+
+    /// Whether anything is broken, except that processes are killed.
+    pub(super) fn has_faults(&self) -> bool {
+        self.fault_rate > 0.0
     }
 
     /// The pause between two events: mostly much shorter than a lock's TTL.

@@ -45,7 +45,7 @@ impl<B: Backend> Process<B> {
         let layer = layer.on_locked(*choose(rng, &[OnLocked::Error, OnLocked::Wait { at_most }]));
         let dropped = [OnDropped::Fail, OnDropped::Release, OnDropped::Expire];
         process.layer = layer.on_dropped(*choose(rng, &dropped));
-        if environment.world.plan.has_faults {
+        if environment.world.plan.has_faults() {
             process.connection.inject_faults(rng);
         }
         process
