@@ -81,6 +81,20 @@ fn with_entry(
     if after == changed { (entry, reply) } else { (after, reply) }
 }
 
+/// Runs `step`, and then drops the steps of the entry on a condition.
+fn without_steps(
+    entry: Option<Entry>,
+    operation: &Operation,
+    now: SystemTime,
+    is_dropped: impl FnOnce(Option<&Raw>, &Raw) -> bool,
+) -> Stepped {
+    with_result(entry, operation, now, |before, after| {
+        if is_dropped(before, after) {
+            after.steps.clear();
+        }
+    })
+}
+
 /// Runs `step`, and then changes the result.
 fn with_result(
     entry: Option<Entry>,
@@ -155,6 +169,10 @@ fn releases(operation: &Operation) -> bool {
 
 fn has_no_limit(operation: &Operation) -> bool {
     matches!(operation, Operation::Acquire { max_attempts: 0, .. })
+}
+
+fn has_no_fingerprint(operation: &Operation) -> bool {
+    matches!(operation, Operation::Acquire { fingerprint: None, .. })
 }
 
 fn redrives(operation: &Operation) -> bool {
@@ -535,14 +553,14 @@ pub const MUTANTS: &[Mutant] = mutants! {
     };
     Step in FINGERPRINTS: "a grant without a fingerprint forgets that of the key" => |entry, operation, now| {
         with_result(entry, operation, now, |before, after| {
-            if matches!(operation, Operation::Acquire { fingerprint: None, .. }) && is_new_grant(before, after) {
+            if has_no_fingerprint(operation) && is_new_grant(before, after) {
                 after.fingerprint = 0;
             }
         })
     };
     Step in FINGERPRINTS: "a takeover without a fingerprint forgets that of the key" => |entry, operation, now| {
         with_result(entry, operation, now, |before, after| {
-            if matches!(operation, Operation::Acquire { fingerprint: None, .. })
+            if has_no_fingerprint(operation)
                 && let Some(before) = before && before.state == PROCESSING && is_new_grant(Some(before), after)
             {
                 after.fingerprint = 0;
@@ -557,7 +575,7 @@ pub const MUTANTS: &[Mutant] = mutants! {
         })
     };
     Step in FINGERPRINTS: "an acquire without a fingerprint is a mismatch" => |entry, operation, now| {
-        let is_missing = matches!(operation, Operation::Acquire { fingerprint: None, .. })
+        let is_missing = has_no_fingerprint(operation)
             && entry.as_ref().is_some_and(|entry| entry.fingerprint().is_some());
         if is_missing { (entry, Reply::Mismatch) } else { step(entry, operation, now) }
     };
@@ -647,25 +665,13 @@ pub const MUTANTS: &[Mutant] = mutants! {
         })
     };
     History in STEPS: "a grant drops the steps" => |entry, operation, now| {
-        with_result(entry, operation, now, |before, after| {
-            if is_new_grant(before, after) {
-                after.steps.clear();
-            }
-        })
+        without_steps(entry, operation, now, is_new_grant)
     };
     History in STEPS: "a failure drops the steps" => |entry, operation, now| {
-        with_result(entry, operation, now, |_, after| {
-            if fails(operation) && after.state == RETRYING {
-                after.steps.clear();
-            }
-        })
+        without_steps(entry, operation, now, |_, after| fails(operation) && after.state == RETRYING)
     };
     History in STEPS: "a release drops the steps" => |entry, operation, now| {
-        with_result(entry, operation, now, |_, after| {
-            if releases(operation) && after.state == RETRYING {
-                after.steps.clear();
-            }
-        })
+        without_steps(entry, operation, now, |_, after| releases(operation) && after.state == RETRYING)
     };
     History in STEPS: "a step gets its last result" => |entry, operation, now| {
         with_entry(entry, operation, now, |entry| {
@@ -675,18 +681,10 @@ pub const MUTANTS: &[Mutant] = mutants! {
         })
     };
     History in STEPS: "a give-up drops the steps" => |entry, operation, now| {
-        with_result(entry, operation, now, |_, after| {
-            if after.state == FAILED {
-                after.steps.clear();
-            }
-        })
+        without_steps(entry, operation, now, |_, after| after.state == FAILED)
     };
     History in STEPS: "a redrive drops the steps" => |entry, operation, now| {
-        with_result(entry, operation, now, |_, after| {
-            if redrives(operation) && after.state == RETRYING {
-                after.steps.clear();
-            }
-        })
+        without_steps(entry, operation, now, |_, after| redrives(operation) && after.state == RETRYING)
     };
     History in STEPS: "a step replaces the one before" => |entry, operation, now| {
         with_entry(entry, operation, now, |entry| {
