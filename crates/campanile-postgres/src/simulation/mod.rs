@@ -37,7 +37,7 @@ use self::server::Server;
 use crate::{PgConfig, PgStore};
 
 /// The number of seeds of a normal run, which take a few seconds without optimization.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 300;
 
 /// The number of seeds within which each planted bug must be found.
 const BUG_SEEDS: u64 = 1_000;
