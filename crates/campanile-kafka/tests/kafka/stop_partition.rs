@@ -132,14 +132,17 @@ async fn stopped_partition_leaves_the_in_flight_limit_to_others() {
 async fn stopped_partition_is_reported_at_the_lowest_offset() {
     let kafka = mock("orders", 1, 2);
     let config = kafka.consumer_config("g");
-    let gate = Arc::new(Semaphore::new(0));
+    let (log, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
     let opened = gate.clone();
     let service = service_fn(move |record: Record| {
-        let gate = gate.clone();
+        log.push(&record);
+        let (begun, gate) = (log.clone(), gate.clone());
         async move {
             if record.offset() == 0 {
                 gate.acquire().await?.forget();
             }
+            // In a stopped partition, no further record is started.
+            begun.reaches(2).await;
             Err::<(), _>(BoxError::from(error::permanent("no")))
         }
     });
