@@ -191,6 +191,9 @@ pub struct Position {
 pub struct Entry {
     /// When the entry was read, at the latest.
     pub at: u64,
+    /// When the entry was read, at the earliest. If `None` or later, it is `at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
     /// The idempotency key.
     pub key: String,
     /// The state.
@@ -202,6 +205,13 @@ pub struct Entry {
     /// The number of counted attempts. `None` if the entry is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
+}
+
+impl Entry {
+    /// Returns when the entry was read, at the earliest.
+    pub fn since(&self) -> u64 {
+        self.since.map_or(self.at, |since| since.min(self.at))
+    }
 }
 
 /// The state of an entry.

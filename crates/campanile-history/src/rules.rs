@@ -46,7 +46,7 @@ table! {
     /// What a sound history does not show.
     Rule {
         Lost "lost": "A record that was sent or copied is never finished.",
-        NoEffect "no_effect": "A record is answered as done, and no handler had ended with `ok`.",
+        NoEffect "no_effect": "A record is answered as done, and no handler had ended with `ok`; or as given up, and none had begun.",
         Key "key": "A run has another key than its record.",
         Unexplained "unexplained": "A key runs again without a cause.",
         Overlap "overlap": "Two runs of a key overlap, although the lock of the first was not lost.",
@@ -55,7 +55,7 @@ table! {
         CommitLowered "commit_lowered": "A commit lowers the committed offset.",
         Token "token": "The fencing token does not rise from one run of a key to the next.",
         AttemptWithoutRun "attempt_without_run": "More attempts are counted than runs and faults explain.",
-        AttemptNotCounted "attempt_not_counted": "The attempt of a process that was killed is not counted.",
+        AttemptNotCounted "attempt_not_counted": "The attempt of a process that was killed is not counted, or fewer attempts are counted than before.",
         Effect "effect": "The effect of a key is visible twice, or that of a handler that did not succeed.",
         OutputMissing "output_missing": "A record is answered as done and committed, and no output of its key is visible.",
         OutputUncommitted "output_uncommitted": "An output is visible, and the offset of its record is not committed.",

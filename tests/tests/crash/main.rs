@@ -61,15 +61,15 @@ fn stop_and_kill_lose_no_key_and_only_the_kill_repeats_keys() {
     let unrecorded = pause_between_effect_and_record(&mut killed, &history, &redis);
     let (killed_name, survivor_name) = (killed.name().to_owned(), survivor.name().to_owned());
     killed.kill(&history);
-    let (at, entries) = (history.recorder.now(), store::read_entries([&redis], "payments"));
-    history.record_entries_after_kill(at, &killed_name, |key| entries.get(key));
+    let (since, entries) = (history.recorder.now(), store::read_entries([&redis], "payments"));
+    history.record_entries_after_kill(since, &killed_name, |key| entries.get(key));
 
     group::wait_until_committed(&kafka.consumer_config(GROUP), TOPIC, PARTITIONS, TIMEOUT);
     survivor.stop();
     history.recorder.record_commits(&kafka.consumer_config(GROUP), GROUP).unwrap();
-    let (entries, at) = (store::read_entries([&redis], "payments"), history.recorder.now());
+    let (since, entries) = (history.recorder.now(), store::read_entries([&redis], "payments"));
     for key in (0..KEYS).map(|number| format!("p-{number}")) {
-        history.recorder.entry(at, &key, entries.get(&key));
+        history.recorder.entry(since, &key, entries.get(&key));
     }
 
     let mut report = history.judge(&[Cause::KilledBeforeEffect, Cause::KilledAfterEffect]);

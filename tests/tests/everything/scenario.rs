@@ -176,10 +176,10 @@ impl Scenario {
                 }
             }
         }
-        let (entries, at) =
-            (entries::read(&store.direct_url(), kind.program.namespace()), recorder.now());
+        let (since, entries) =
+            (recorder.now(), entries::read(&store.direct_url(), kind.program.namespace()));
         for key in (0..*keys).map(key) {
-            recorder.entry(at, &key, entries.get(&key));
+            recorder.entry(since, &key, entries.get(&key));
         }
         let mut report = history.judge(CAUSES);
         report.expect(entries.unreadable == 0, || {

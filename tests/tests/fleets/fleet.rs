@@ -122,8 +122,8 @@ impl Fleet {
         if self.releases.len().is_multiple_of(3) {
             let name = process.name().to_owned();
             process.kill(&self.history);
-            let (at, entries) = (self.history.recorder.now(), self.entries());
-            self.history.record_entries_after_kill(at, &name, |key| entries.get(key));
+            let (since, entries) = (self.history.recorder.now(), self.entries());
+            self.history.record_entries_after_kill(since, &name, |key| entries.get(key));
             self.kills += 1;
         } else {
             process.stop();
@@ -141,10 +141,10 @@ impl Fleet {
         }
         let recorder = &self.history.recorder;
         recorder.record_commits(&config, &self.topic).unwrap();
-        let (entries, at) = (self.entries(), recorder.now());
+        let (since, entries) = (recorder.now(), self.entries());
         for number in 0..self.keys {
             let key = id(number);
-            recorder.entry(at, &key, entries.get(&key));
+            recorder.entry(since, &key, entries.get(&key));
         }
         let causes = [Cause::Failed, Cause::KilledBeforeEffect, Cause::KilledAfterEffect];
         let mut report = self.history.judge(&causes);

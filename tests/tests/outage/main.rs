@@ -191,8 +191,8 @@ fn record_end(
 ) {
     let recorder = &history.recorder;
     recorder.record_commits(&KAFKA.consumer_config(topic), topic).unwrap();
-    let (entries, at) = (store::read_entries([redis], NAMESPACE), recorder.now());
-    keys.for_each(|key| recorder.entry(at, &key, entries.get(&key)));
+    let (since, entries) = (recorder.now(), store::read_entries([redis], NAMESPACE));
+    keys.for_each(|key| recorder.entry(since, &key, entries.get(&key)));
 }
 
 fn serve(

@@ -171,8 +171,8 @@ impl Scenario {
         let member = self.members.swap_remove(member);
         let name = member.name().to_owned();
         member.kill(&self.history);
-        let (at, entries) = (self.history.recorder.now(), self.entries());
-        self.history.record_entries_after_kill(at, &name, |key| entries.get(key));
+        let (since, entries) = (self.history.recorder.now(), self.entries());
+        self.history.record_entries_after_kill(since, &name, |key| entries.get(key));
     }
 
     /// Kills a member at this moment of some key. The member is paused during the search, so that
@@ -240,9 +240,9 @@ impl Scenario {
         }
         let recorder = &self.history.recorder;
         recorder.record_commits(&self.settings, &self.topic).unwrap();
-        let (entries, at) = (self.entries(), recorder.now());
+        let (since, entries) = (recorder.now(), self.entries());
         for key in &keys {
-            recorder.entry(at, key, entries.get(key));
+            recorder.entry(since, key, entries.get(key));
         }
         self.history.judge(causes)
     }

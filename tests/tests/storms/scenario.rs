@@ -214,10 +214,10 @@ impl Scenario {
         let summaries: Vec<_> = consumers.into_iter().map(RunningConsumer::stop).collect();
         let recorder = &self.history.recorder;
         recorder.record_commits(&config, &self.topic).unwrap();
-        let (entries, at) = (store::read_entries(servers, NAMESPACE), recorder.now());
+        let (since, entries) = (recorder.now(), store::read_entries(servers, NAMESPACE));
         let keys = (0..self.keys).map(|number| Payment::normal(number).id);
         for key in keys.chain((0..LONG_RUNS).map(long_run)) {
-            recorder.entry(at, &key, entries.get(&key));
+            recorder.entry(since, &key, entries.get(&key));
         }
         let mut report = self.history.judge(causes);
         for summary in summaries {

@@ -58,7 +58,7 @@ impl TestHistory {
     /// Records the entries that a kill has left to the handlers in flight, as read since this time.
     pub(crate) fn record_entries_after_kill<'e>(
         &self,
-        at: u64,
+        since: u64,
         process: &str,
         entry_of: impl Fn(&str) -> Option<&'e Entry>,
     ) {
@@ -67,7 +67,7 @@ impl TestHistory {
             let key = run.key();
             // Another process may have taken the lock over.
             if let Some(entry) = entry_of(key).filter(|entry| run.has_token(entry)) {
-                self.recorder.entry(at, key, Some(entry));
+                self.recorder.entry(since, key, Some(entry));
             }
         }
     }

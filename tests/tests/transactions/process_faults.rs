@@ -117,9 +117,9 @@ fn run_with_faults(
     let all = invoices::read(&KAFKA, &launcher.topics.invoices, "read_uncommitted").len();
     invoices::record(&history, &KAFKA, payments, &invoices);
     if let Some(redis) = &redis {
-        let (entries, at) = (store::read_entries([redis], "bills"), history.recorder.now());
+        let (since, entries) = (history.recorder.now(), store::read_entries([redis], "bills"));
         for key in (0..keys).map(|id| format!("p-{id}")) {
-            history.recorder.entry(at, &key, entries.get(&key));
+            history.recorder.entry(since, &key, entries.get(&key));
         }
     }
     history.judge(causes).finish(

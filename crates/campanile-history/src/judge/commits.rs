@@ -3,6 +3,7 @@
 use super::findings::Findings;
 use super::index::{Index, PartitionEvents};
 use super::order::is_later;
+use super::times::any_within;
 use crate::{Event, Position, Rule};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
@@ -56,11 +57,8 @@ fn check_partition(
         }
         if let Some((before, earlier)) = previous.filter(|(_, one)| commit.offset < one.offset) {
             let from = earlier.at.saturating_sub(tolerance);
-            let was_moved = partition
-                .resets
-                .get(partition.resets.partition_point(|at| *at < from))
-                .is_some_and(|at| *at <= commit.at.saturating_add(tolerance));
-            if !was_moved {
+            let until = commit.at.saturating_add(tolerance);
+            if !any_within(&partition.resets, from, until) {
                 let text = || {
                     let (one, other) = (earlier.offset, commit.offset);
                     format!("offset {other} of {name} was committed after {one}")

@@ -1,25 +1,81 @@
 //! The rule of entries: an entry agrees with the runs of its key.
 
+use std::collections::HashMap;
+
 use super::findings::Findings;
 use super::index::{Index, Key, Run};
-use super::pair::shows_given_up;
+use super::times::any_within;
 use crate::{Entry, Event, Outcome, Rule, State};
 
+/// When an entry was read, or a record answered: at the latest, and at the earliest; and the event.
+type Seen = (u64, u64, usize);
+
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
-    for key in index.keys.iter().filter(|key| !key.entries.is_empty()) {
-        check_key(index, findings, key);
-    }
+    let mut given_up: HashMap<usize, Vec<Seen>> = HashMap::new();
     for answer in index.answers.iter().filter(|answer| answer.outcome == Outcome::GivenUp) {
-        let Some(key) = index.records[answer.record].key else { continue };
-        let key = &index.keys[key];
+        let Some(number) = index.records[answer.record].key else { continue };
+        let key = &index.keys[number];
+        if index.may_be_stale(key, answer.at) {
+            continue;
+        }
+        given_up.entry(number).or_default().push((answer.at, answer.at, answer.event));
         if let Some((processed, event)) = key.first_processed
             && processed <= answer.at
-            && shows_given_up(index, key, answer.at)
         {
             let text = || format!("{} was processed, and is answered as given up", key.name);
             findings.violation(Rule::Entry, &*key.name, text, [event, answer.event]);
         }
     }
+    for (number, key) in index.keys.iter().enumerate().filter(|(_, key)| !key.entries.is_empty()) {
+        check_key(index, findings, key);
+        check_settled(index, findings, key, given_up.remove(&number).unwrap_or_default());
+    }
+}
+
+/// Checks that a key that was COMPLETED or FAILED remains so.
+fn check_settled(
+    index: &Index<'_>,
+    findings: &mut Findings<'_>,
+    key: &Key<'_>,
+    mut failed: Vec<Seen>,
+) {
+    let mut completed = Vec::new();
+    for (event, entry) in entries(index, key) {
+        let seen = (entry.at, entry.since(), event);
+        match entry.state {
+            State::Completed => completed.push(seen),
+            State::Failed => failed.push(seen),
+            _ => {}
+        }
+    }
+    for (state, mut seen) in [(State::Completed, completed), (State::Failed, failed)] {
+        // Each has the latest start of all up to it.
+        seen.sort_unstable();
+        for next in 1..seen.len() {
+            let (_, since, event) = seen[next - 1];
+            if since > seen[next].1 {
+                (seen[next].1, seen[next].2) = (since, event);
+            }
+        }
+        for (event, entry) in entries(index, key).filter(|(_, entry)| entry.state != state) {
+            let earlier = seen.partition_point(|(at, ..)| *at < entry.since());
+            let Some((_, since, shown)) = earlier.checked_sub(1).map(|last| seen[last]) else {
+                continue;
+            };
+            if !may_be_lost(index, key, since, entry.at) {
+                let text = || format!("{} was settled, and its entry does not say so", key.name);
+                findings.violation(Rule::Entry, &*key.name, text, [shown, event]);
+            }
+        }
+    }
+}
+
+/// Lists the entries of a key.
+fn entries<'a>(index: &'a Index<'_>, key: &'a Key<'_>) -> impl Iterator<Item = (usize, &'a Entry)> {
+    key.entries.iter().map(|&event| match &index.history.events[event].event {
+        Event::Entry(entry) => (event, entry),
+        _ => unreachable!("only entries are listed"),
+    })
 }
 
 fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
@@ -39,10 +95,7 @@ fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
         .collect();
     recorded.sort_unstable_by_key(|((at, event), ..)| (*at, *event));
     let visible = visible_runs(index, key);
-    for &event in &key.entries {
-        let Event::Entry(entry) = &index.history.events[event].event else {
-            unreachable!("only entries are listed")
-        };
+    for (event, entry) in entries(index, key) {
         if entry.state == State::Completed && !is_success(&successes, entry) {
             let text = || {
                 format!(
@@ -54,18 +107,19 @@ fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
             findings.violation(Rule::Entry, &*key.name, text, begun.chain([event]));
         }
         let mut contradicts = |run: &Run, shown| {
-            if !may_be_lost(index, key, run, entry.at) {
+            if !may_be_lost(index, key, run.began, entry.at) {
                 let text = || format!("{} was processed, and its entry does not say so", key.name);
                 findings.violation(Rule::Entry, &*key.name, text, [run.begin, shown, event]);
             }
         };
         let is_completed = entry.state == State::Completed;
-        if let Some(((_, answer), token, run)) = last_by(&recorded, entry.at, |((at, _), ..)| *at)
+        if let Some(((_, answer), token, run)) =
+            last_by(&recorded, entry.since(), |((at, _), ..)| *at)
             && (!is_completed || entry.token < Some(*token))
         {
             contradicts(run, *answer);
         }
-        if let Some((_, shown, run)) = last_by(&visible, entry.at, |(at, ..)| *at)
+        if let Some((_, shown, run)) = last_by(&visible, entry.since(), |(at, ..)| *at)
             && !is_completed
         {
             contradicts(run, *shown);
@@ -103,13 +157,12 @@ fn visible_runs<'a>(index: &'a Index<'_>, key: &Key<'_>) -> Vec<(u64, usize, &'a
     visible
 }
 
-/// Checks whether the entry of a run may be lost, removed or reopened when it is read.
-fn may_be_lost(index: &Index<'_>, key: &Key<'_>, run: &Run, read: u64) -> bool {
-    let (from, until) = (run.began, read.max(run.began));
-    let reopened = key.reopened.partition_point(|at| *at < from);
-    index.faults.lost_writes(from, until)
-        || index.faults.evicted(from, until)
-        || key.reopened.get(reopened).is_some_and(|at| *at <= until)
+/// Checks whether an entry of this time may be lost, removed or reopened when it is read.
+fn may_be_lost(index: &Index<'_>, key: &Key<'_>, since: u64, read: u64) -> bool {
+    let until = read.max(since);
+    index.faults.lost_writes(since, until)
+        || index.faults.evicted(since, until)
+        || any_within(&key.reopened, since, until)
 }
 
 /// Checks whether the run with the entry's token has ended with `ok` before the entry was read.

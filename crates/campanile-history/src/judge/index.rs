@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::faults::Faults;
+use super::times;
 use crate::{History, How, Outcome, Partition};
 
 /// All of a history that the rules need. Events, records, keys, partitions and runs are known by
@@ -57,6 +58,8 @@ pub(super) struct Key<'a> {
     pub(super) reopened: Vec<u64>,
     pub(super) unlocked: Vec<u64>,
     pub(super) first_sent: Option<u64>,
+    /// When the first handler began.
+    pub(super) first_begun: Option<u64>,
     /// When the first run with a token was processed, and the event.
     pub(super) first_processed: Option<(u64, usize)>,
     /// When the first handler had ended with `ok`.
@@ -117,6 +120,29 @@ impl Index<'_> {
     pub(super) fn record_name(&self, record: usize) -> String {
         let Record { partition, offset, .. } = self.records[record];
         format!("{}@{offset}", self.partitions[partition].name)
+    }
+
+    /// Checks whether what a consumer knows of the key at this time may be stale: it may have learned
+    /// that before the entry was reopened, lost or removed.
+    pub(super) fn may_be_stale(&self, key: &Key<'_>, by: u64) -> bool {
+        times::any_within(&key.reopened, 0, by) || self.faults.lost_anything(by)
+    }
+
+    /// Computes how many attempts of a key may have been counted without a run in this interval. A
+    /// lock whose record waits for its turn for too long is lost, and counted when it is granted
+    /// again; a record waits from `waiting`.
+    pub(super) fn uncounted(&self, key: &Key<'_>, from: u64, waiting: u64, until: u64) -> u128 {
+        let unlocked = times::count_within(&key.unlocked, from, until) as u128;
+        let max_hold = self.history.settings.max_hold;
+        let waited = max_hold.map_or(0, |max_hold| (until - waiting) / max_hold.max(1));
+        self.faults.uncounted(from, until) + unlocked + u128::from(waited)
+    }
+
+    /// Computes how many attempts of a key may have been counted without a run before its first run,
+    /// by this time.
+    pub(super) fn uncounted_since_sent(&self, key: &Key<'_>, until: u64) -> u128 {
+        let sent = key.first_sent.unwrap_or_default().min(until);
+        self.uncounted(key, sent, sent, until)
     }
 
     /// Finds when a run was over: its end, or the end of its process.

@@ -13,6 +13,7 @@ mod pair;
 mod records;
 mod runs;
 mod spans;
+mod times;
 
 use self::findings::Findings;
 use self::indexer::index_history;

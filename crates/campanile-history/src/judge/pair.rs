@@ -1,7 +1,8 @@
 //! Two runs of a key: why the second one may follow the first, and whether they may overlap.
 
 use super::faults::Unrenewed;
-use super::index::{Index, Key, Run};
+use super::index::{Index, Run};
+use super::times::{any_within, first_from};
 use crate::{Cause, How, Outcome};
 
 /// A run of a key and a later one, with all that may explain the later one.
@@ -57,7 +58,6 @@ impl<'a> Pair<'a> {
 
     /// Finds why the second run may have begun. The first cause that holds, in this order.
     pub(super) fn cause(&self) -> Option<Cause> {
-        let Self { first, next, .. } = self;
         if self.is_reopened {
             return Some(Cause::Reopened);
         }
@@ -67,8 +67,7 @@ impl<'a> Pair<'a> {
         if self.began_late.is_some() {
             return self.began_late;
         }
-        let has_ended = first.end.is_some_and(|end| end.how == How::Ok && end.at <= next.began);
-        if self.is_rerun || (first.is_invisible && first.processed().is_none() && has_ended) {
+        if self.is_rerun {
             return Some(Cause::RolledBack);
         }
         let is_settled = self.is_recorded || self.is_given_up;
@@ -86,6 +85,9 @@ impl<'a> Pair<'a> {
         let has_lost_lock = end.is_some_and(|end| end.has_lost_lock);
         if has_ended(How::Error) {
             return Some(Cause::Failed);
+        }
+        if first.is_invisible && has_ended(How::Ok) {
+            return Some(Cause::RolledBack);
         }
         let killed = self.index.faults.killed(first.process);
         let was_killed = killed.is_some_and(|at| at <= next.began);
@@ -121,9 +123,11 @@ impl<'a> Pair<'a> {
                 _ => Cause::ClockStepped,
             });
         }
+        // The handler begins after its lock was requested.
         let max_hold = self.index.history.settings.max_hold;
+        let shortest = max_hold.map(|max_hold| max_hold.saturating_sub(lock_ttl));
         let held = end.map(|end| end.at.saturating_sub(first.began));
-        let was_long = max_hold.is_some_and(|max| held.is_some_and(|held| held >= max));
+        let was_long = shortest.is_some_and(|shortest| held.is_some_and(|held| held >= shortest));
         (has_ended(How::Dropped) && was_long).then_some(Cause::MaxHold)
     }
 
@@ -150,17 +154,25 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Finds why a run began only after another one, which was granted the lock later: its process was
-/// suspended meanwhile, or a step of the clock ended its lock. `None` if it did not, or was processed.
+/// Finds why a run began only after another one, which was granted the lock later: its lock had ended,
+/// and that was not noticed yet. `None` if it did not, or was processed.
 pub(super) fn began_late(index: &Index<'_>, first: &Run, next: &Run) -> Option<Cause> {
     if next.token.is_none() || next.token >= first.token || next.processed().is_some() {
         return None;
     }
-    let (from, until) = (first.began, next.began);
-    if index.faults.was_suspended(next.process, from, until) {
-        return Some(Cause::Suspended);
+    let Index { faults, keys, .. } = index;
+    let (from, until) = (next.began.saturating_sub(faults.lock_ttl), next.began);
+    if faults.was_suspended(next.process, from, until) {
+        Some(Cause::Suspended)
+    } else if faults.was_stepped(from, until) {
+        Some(Cause::ClockStepped)
+    } else if any_within(&keys[next.key].unlocked, from, until) {
+        Some(Cause::Unlocked)
+    } else if faults.lost_writes(from, until) {
+        Some(Cause::StoreLostWrites)
+    } else {
+        faults.evicted(from, until).then_some(Cause::StoreEvicted)
     }
-    index.faults.was_stepped(from, until).then_some(Cause::ClockStepped)
 }
 
 /// Checks whether a run belongs to the same delivery as another, under the same lock. Of the
@@ -184,15 +196,7 @@ fn lock_end(index: &Index<'_>, run: &Run) -> Option<u64> {
 /// Checks whether the key was FAILED between the begin of a run and this time.
 fn is_given_up(index: &Index<'_>, first: &Run, until: u64) -> bool {
     let key = &index.keys[first.key];
-    any_within(&key.given_up, first.began, until) && shows_given_up(index, key, until)
-}
-
-/// Checks whether the key is FAILED by what was read by this time. Otherwise, that may have been known
-/// before the entry was reopened, lost or removed.
-pub(super) fn shows_given_up(index: &Index<'_>, key: &Key<'_>, by: u64) -> bool {
-    !any_within(&key.reopened, 0, by)
-        && !index.faults.lost_writes(0, by)
-        && !index.faults.evicted(0, by)
+    any_within(&key.given_up, first.began, until) && !index.may_be_stale(key, until)
 }
 
 /// Checks whether the success of a run is known to be in the store when another begins.
@@ -202,10 +206,7 @@ fn is_recorded(index: &Index<'_>, run: &Run, until: u64) -> bool {
     }
     let Some(success) = run.success() else { return false };
     let key = &index.keys[run.key];
-    key.completed.binary_search(&run.token).is_ok() || any_within(&key.duplicates, success, until)
-}
-
-/// Checks whether one of these times, which are sorted, is in the closed interval.
-fn any_within(times: &[u64], from: u64, until: u64) -> bool {
-    times.get(times.partition_point(|at| *at < from)).is_some_and(|at| *at <= until)
+    let duplicate = first_from(&key.duplicates, success);
+    key.completed.binary_search(&run.token).is_ok()
+        || duplicate.is_some_and(|at| at <= until && !index.may_be_stale(key, at))
 }

@@ -28,12 +28,23 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
             Outcome::Duplicate => index.records[answer.record].key.is_none_or(|key| {
                 index.keys[key].first_success.is_some_and(|success| success <= answer.at)
             }),
-            Outcome::GivenUp | Outcome::Error | Outcome::Dropped => true,
+            Outcome::GivenUp => index.records[answer.record].key.is_none_or(|key| {
+                let key = &index.keys[key];
+                key.first_begun.is_some_and(|begun| begun <= answer.at)
+                    || index.uncounted_since_sent(key, answer.at) > 0
+            }),
+            Outcome::Error | Outcome::Dropped => true,
         };
         if !is_shown {
             let name = index.record_name(answer.record);
-            let text =
-                || format!("{name} was answered as done, and no handler had ended with ok before");
+            let text = || match answer.outcome {
+                Outcome::GivenUp => {
+                    format!("{name} was answered as given up, and no handler had begun before")
+                }
+                _ => {
+                    format!("{name} was answered as done, and no handler had ended with ok before")
+                }
+            };
             let origin = index.records[answer.record].origin;
             findings.violation(
                 Rule::NoEffect,

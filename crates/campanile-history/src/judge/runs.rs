@@ -1,7 +1,7 @@
 //! The rules of the runs of a key: causes, overlaps, tokens and attempts.
 
 use super::findings::Findings;
-use super::index::{Index, Run};
+use super::index::{Index, Key, Run};
 use super::order::is_later;
 use super::pair::{Pair, began_late};
 use crate::Rule;
@@ -9,7 +9,7 @@ use crate::Rule;
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
     for key in &index.keys {
         let runs = key.runs.iter().map(|&run| &index.runs[run]);
-        check_key(index, findings, &key.name, key.first_sent.unwrap_or_default(), runs);
+        check_key(index, findings, key, runs);
     }
 }
 
@@ -17,8 +17,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
 fn check_key<'a>(
     index: &'a Index<'a>,
     findings: &mut Findings<'_>,
-    key: &str,
-    first_sent: u64,
+    key: &Key<'_>,
     runs: impl Iterator<Item = &'a Run>,
 ) {
     let mut last: Option<&Run> = None;
@@ -29,10 +28,10 @@ fn check_key<'a>(
         let is_guarded = run.token.is_some();
         let guarded = last_guarded.filter(|_| is_guarded);
         if let Some(first) = guarded.or(last) {
-            check_cause(index, findings, key, first, run);
+            check_cause(index, findings, &key.name, first, run);
         }
         if let (Some(first), Some(longest)) = (guarded, longest) {
-            check_overlap(index, findings, key, [longest, first], run);
+            check_overlap(index, findings, &key.name, [longest, first], run);
             if began_late(index, first, run).is_some() {
                 continue;
             }
@@ -41,7 +40,7 @@ fn check_key<'a>(
         if !is_guarded {
             continue;
         }
-        check_attempt(index, findings, key, first_sent, guarded, run);
+        check_attempt(index, findings, key, guarded, run);
         last_guarded = Some(run);
         if longest.is_none_or(|longest| !is_later(index.over(longest), index.over(run))) {
             longest = Some(run);
@@ -80,37 +79,42 @@ fn check_overlap(
 fn check_attempt(
     index: &Index<'_>,
     findings: &mut Findings<'_>,
-    key: &str,
-    first_sent: u64,
+    key: &Key<'_>,
     previous: Option<&Run>,
     run: &Run,
 ) {
     let Some(token) = run.token else { return };
     let attempt = u64::from(run.attempt.unwrap_or(1));
     let counted = previous.map_or(0, |first| u64::from(first.attempt.unwrap_or(1)));
-    let since = previous.map_or(first_sent.min(run.began), |first| first.began);
-    // A lock whose record waits for its turn for too long is lost, and counted when it is granted again.
-    let max_hold = index.history.settings.max_hold;
-    let waited = max_hold.map_or(0, |max_hold| (run.began - since) / max_hold.max(1));
-    let explained = index.faults.uncounted(since, run.began) + u128::from(waited);
+    let name = &*key.name;
+    let explained = match previous {
+        // Attempts may have been counted while the lock of the first was ending, before its begin.
+        Some(first) => {
+            let from = first.began.saturating_sub(index.faults.lock_ttl);
+            index.uncounted(key, from, first.began, run.began)
+        }
+        None => index.uncounted_since_sent(key, run.began),
+    };
     if u128::from(attempt) > u128::from(counted) + 1 + explained {
         let text = || {
-            format!("{key} began attempt {attempt}, and {counted} were counted in the run before")
+            format!("{name} began attempt {attempt}, and {counted} were counted in the run before")
         };
         let events = events_of(previous.into_iter().chain([run]));
-        findings.violation(Rule::AttemptWithoutRun, key, text, events);
+        findings.violation(Rule::AttemptWithoutRun, name, text, events);
     }
     let Some(first) = previous else { return };
     let pair = Pair::new(index, first, run);
     if Some(token) <= first.token && !pair.lost_writes && !pair.evicted && !pair.is_rerun {
-        let text = || format!("the fencing token of {key} did not rise");
-        findings.violation(Rule::Token, key, text, events_of([first, run]));
+        let text = || format!("the fencing token of {name} did not rise");
+        findings.violation(Rule::Token, name, text, events_of([first, run]));
     }
     let killed = index.faults.killed(first.process);
     let was_killed = first.end.is_none() && killed.is_some_and(|at| at <= run.began);
-    if was_killed && attempt <= counted && !pair.may_forget() && !pair.may_expire() {
-        let text = || format!("the process was killed in attempt {counted} of {key}, which counts");
-        findings.violation(Rule::AttemptNotCounted, key, text, events_of([first, run]));
+    let must_rise = was_killed && !pair.may_expire();
+    if !pair.may_forget() && (attempt < counted || must_rise && attempt == counted) {
+        let text =
+            || format!("{name} began attempt {attempt} after attempt {counted}, which counts");
+        findings.violation(Rule::AttemptNotCounted, name, text, events_of([first, run]));
     }
 }
 

@@ -223,7 +223,7 @@ impl Random {
 
     fn step(&mut self, process: &mut Process) {
         let at = self.time();
-        let line = match self.rng.u32(..37) {
+        let line = match self.rng.u32(..41) {
             0..8 => return self.begin(process, at),
             8..16 => return self.end(process, at),
             16..19 => {
@@ -259,14 +259,8 @@ impl Random {
                 )
             }
             26 => {
-                let states =
-                    ["absent", "processing", "retrying", "completed", "completed", "failed"];
-                let (key, state) = (self.key(), self.rng.choice(states).unwrap());
-                let token = self.rng.u64(..=self.tokens);
-                let token = self.maybe(2, format!(",\"token\":{token}"));
-                format!(
-                    "\"event\":\"entry\",\"at\":{at},\"key\":\"{key}\",\"state\":\"{state}\"{token}"
-                )
+                let key = self.key();
+                self.entry(at, key)
             }
             27 => {
                 let (event, key) = (self.rng.choice(["reopened", "unlocked"]).unwrap(), self.key());
@@ -280,6 +274,9 @@ impl Random {
                 )
             }
             30..33 => return self.unrecorded(process, at),
+            33 | 34 => return self.late(process, at),
+            35 => return self.entries(process, at),
+            36 => return self.given_up(process, at),
             _ => {
                 // The last one has no header.
                 let process = format!("w-{}", self.rng.u32(..5));
@@ -290,16 +287,25 @@ impl Random {
     }
 
     fn begin(&mut self, process: &mut Process, at: u64) {
-        process.runs += 1;
-        let run = process.runs;
         let again = process.last.take().filter(|_| self.chance(4));
         let (record, fields) = again.unwrap_or_else(|| {
             let (record, key, token) = (self.record(), self.key_field(), self.token());
             let token = if self.chance(8) { String::new() } else { format!(",\"token\":{token}") };
-            let attempt = self.rng.u64(..4);
-            let attempt = self.maybe(2, format!(",\"attempt\":{attempt}"));
+            let attempt = self.attempt_field();
             (record, format!("{key}{token}{attempt}"))
         });
+        Self::begin_with(process, at, record, fields);
+    }
+
+    fn attempt_field(&mut self) -> String {
+        let attempt = self.rng.u64(..4);
+        self.maybe(2, format!(",\"attempt\":{attempt}"))
+    }
+
+    /// Begins a run with these fields from the key on.
+    fn begin_with(process: &mut Process, at: u64, record: Record, fields: String) {
+        process.runs += 1;
+        let run = process.runs;
         process.running.push((run, record));
         let (partition, offset) = record;
         process.lines.push(format!(
@@ -378,6 +384,80 @@ impl Random {
             let at = self.time();
             Self::answer_with(process, at, &record, "given_up");
         }
+    }
+
+    /// Adds two runs of a key, the later one with a smaller token, and what may have ended its lock
+    /// before it began.
+    fn late(&mut self, process: &mut Process, at: u64) {
+        let (key, token, token_of_late) = (self.key(), self.token() + 1, self.rng.u64(..2));
+        let tokens = [token, token.saturating_sub(1 + token_of_late)];
+        for (index, token) in tokens.into_iter().enumerate() {
+            let (record, attempt) = (self.record(), self.attempt_field());
+            let fields = format!(",\"key\":\"{key}\",\"token\":{token}{attempt}");
+            if index == 0 {
+                Self::begin_with(process, at, record, fields);
+                if self.chance(2) {
+                    self.end(process, at);
+                }
+                self.disturb(process, key);
+            } else {
+                let at = self.time();
+                Self::begin_with(process, at, record, fields);
+            }
+        }
+    }
+
+    /// Adds up to two faults or commands of an operator, which mostly affect the process or the key.
+    fn disturb(&mut self, process: &mut Process, key: &str) {
+        for _ in 0..self.rng.u32(..3) {
+            let at = self.time();
+            let line = match self.rng.u32(..6) {
+                0 | 1 => format!("\"event\":\"unlocked\",\"at\":{at},\"key\":\"{key}\""),
+                2 => format!("\"event\":\"reopened\",\"at\":{at},\"key\":\"{key}\""),
+                _ => self.fault(at, &process.name),
+            };
+            process.lines.push(format!("{{{line}}}\n"));
+        }
+    }
+
+    /// Adds entries of a key that are mostly read one after the other, and what may have changed it.
+    fn entries(&mut self, process: &mut Process, mut at: u64) {
+        let key = self.key();
+        for _ in 0..self.rng.u32(1..4) {
+            let entry = self.entry(at, key);
+            process.lines.push(format!("{{{entry}}}\n"));
+            if self.chance(3) {
+                self.disturb(process, key);
+            }
+            at = self.time() + self.rng.u64(..3);
+        }
+    }
+
+    fn entry(&mut self, at: u64, key: &str) -> String {
+        let states = ["absent", "processing", "retrying", "completed", "completed", "failed"];
+        let state = self.rng.choice(states).unwrap();
+        let token = self.rng.u64(..=self.tokens);
+        let token = self.maybe(2, format!(",\"token\":{token}"));
+        // Rarely later than the entry.
+        let since = (at + 1).saturating_sub(self.rng.u64(..5));
+        let since = self.maybe(2, format!(",\"since\":{since}"));
+        format!(
+            "\"event\":\"entry\",\"at\":{at}{since},\"key\":\"{key}\",\"state\":\"{state}\"{token}"
+        )
+    }
+
+    /// Adds an answer `given_up` of a record, whose key has rarely a run before, and what may have
+    /// counted its attempts.
+    fn given_up(&mut self, process: &mut Process, at: u64) {
+        let (record, key) = (self.text(), "b");
+        if !self.chance(4) {
+            process.lines.push(format!(
+                "{{\"event\":\"sent\",\"at\":{at},\"record\":\"{record}\",\"key\":\"{key}\"}}\n"
+            ));
+        }
+        self.disturb(process, key);
+        let at = self.time();
+        Self::answer_with(process, at, &record, "given_up");
     }
 
     fn fault(&mut self, at: u64, process: &str) -> String {

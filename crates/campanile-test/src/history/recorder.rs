@@ -118,9 +118,9 @@ impl HistoryRecorder {
         self.record(&Event::Skipped(Skipped { at, record }));
     }
 
-    /// Records the store's entry of a key as it was read at this time, in microseconds of the
-    /// history's clock. `None` if there is none.
-    pub fn entry(&self, at: u64, key: &str, entry: Option<&campanile_core::Entry>) {
+    /// Records the store's entry of a key as it was read between this time, in microseconds of the
+    /// history's clock, and now. `None` if there is none.
+    pub fn entry(&self, since: u64, key: &str, entry: Option<&campanile_core::Entry>) {
         let state = entry.map_or(State::Absent, |entry| match entry.state() {
             campanile_core::State::Processing => State::Processing,
             campanile_core::State::Retrying => State::Retrying,
@@ -128,7 +128,8 @@ impl HistoryRecorder {
             campanile_core::State::Failed => State::Failed,
         });
         self.record(&Event::Entry(Entry {
-            at,
+            at: self.now(),
+            since: Some(since),
             key: key.into(),
             state,
             token: entry.map(|entry| entry.token().get()),

@@ -73,8 +73,7 @@ impl Plan {
         Settings {
             order: Order::None,
             lock_ttl: micros(self.ttl),
-            // The time begins when the lock is acquired, and so before the handler.
-            max_hold: Some(micros(self.max_hold - self.ttl)),
+            max_hold: Some(micros(self.max_hold)),
             transactions: None,
             tolerance: 0,
         }

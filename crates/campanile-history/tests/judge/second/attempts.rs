@@ -1,11 +1,11 @@
 //! The rules for attempts: `attempt_without_run` and `attempt_not_counted`.
 
-use std::cmp::{max, min};
+use std::cmp::max;
 
 use super::Findings;
 use super::read::{Fault, Run, Time};
 use super::runs::pairs;
-use super::terms::{Terms, between, touch};
+use super::terms::{Interval, Key, KeyRun, Terms, between, touch};
 
 pub(super) fn attempt_without_run(terms: &Terms<'_>, findings: &mut Findings) {
     for (name, key) in &terms.keys {
@@ -14,19 +14,34 @@ pub(super) fn attempt_without_run(terms: &Terms<'_>, findings: &mut Findings) {
             if attempt(n.run) <= expected {
                 continue;
             }
-            let first_sent = key.sent.iter().min().copied().unwrap_or(0);
-            let from = p.map_or(min(first_sent, n.run.begin), |p| p.run.begin);
-            let time = (from, n.run.begin);
-            let faults = terms.history.faults.iter();
-            let faults = faults.filter(|fault| touch(terms.interval(fault), time));
-            let weights: Time = faults.map(|fault| weight(terms, fault)).sum();
-            let length = n.run.begin - from;
-            let waits = terms.history.max_hold.map_or(0, |max_hold| length / max(max_hold, 1));
-            if attempt(n.run) > expected + weights + waits {
+            let from = match p {
+                Some(p) => max(p.run.begin - terms.lock_ttl_or_1(), 0),
+                None => key.first_sent(n.run.begin),
+            };
+            let explained = explained_by_faults(terms, key, p, (from, n.run.begin));
+            if attempt(n.run) > expected + explained {
                 findings.violated("attempt_without_run", name);
             }
         }
     }
+}
+
+/// Returns the attempts of a key that are explained by faults within this time, which begins with
+/// the begin of `p`, if there is one, for what waits for its turn.
+pub(super) fn explained_by_faults(
+    terms: &Terms<'_>,
+    key: &Key<'_>,
+    p: Option<&KeyRun<'_>>,
+    time: Interval,
+) -> Time {
+    let faults = terms.history.faults.iter();
+    let faults = faults.filter(|fault| touch(terms.interval(fault), time));
+    let weights: Time = faults.map(|fault| weight(terms, fault)).sum();
+    let unlocked = key.unlocked.iter().filter(|at| touch((**at, **at), time));
+    let unlocked: Time = unlocked.map(|_| 1).sum();
+    let length = time.1 - p.map_or(time.0, |p| p.run.begin);
+    let waits = terms.history.max_hold.map_or(0, |max_hold| length / max(max_hold, 1));
+    weights + unlocked + waits
 }
 
 pub(super) fn attempt_not_counted(terms: &Terms<'_>, findings: &mut Findings) {
@@ -34,13 +49,15 @@ pub(super) fn attempt_not_counted(terms: &Terms<'_>, findings: &mut Findings) {
         for (p, n) in pairs(key) {
             let Some(p) = p else { continue };
             let killed = terms.killed(p.run).is_some_and(|killed| killed <= n.run.begin);
-            if p.run.end.is_none()
+            let not_counted = p.run.end.is_none()
                 && killed
                 && attempt(n.run) <= attempt(p.run)
+                && !terms.lock_may_have_expired(p, n);
+            let lowered = attempt(n.run) < attempt(p.run);
+            if (not_counted || lowered)
                 && !between(&key.reopened, p, n)
                 && !terms.writes_lost(key, p, n)
                 && !terms.evicted(key, p, n)
-                && !terms.lock_may_have_expired(p, n)
             {
                 findings.violated("attempt_not_counted", name);
             }

@@ -27,10 +27,8 @@ fn cause(terms: &Terms<'_>, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Op
     } else if p.run.token.is_none() || n.run.token.is_none() {
         Some("unguarded")
     } else if n.began_late {
-        terms.cause_of_late_begin(p, n)
-    } else if terms.rerun(p, n)
-        || p.invisible && p.processed().is_none() && p.ended(n.run.begin) == Some("ok")
-    {
+        terms.cause_of_late_begin(key, n)
+    } else if terms.rerun(p, n) {
         Some("rolled_back")
     } else if let Some(cause) = cause_of_not_recorded(terms, key, p, n) {
         Some(cause)
@@ -49,12 +47,15 @@ fn cause_of_not_recorded(
     p: &KeyRun<'_>,
     n: &KeyRun<'_>,
 ) -> Option<&'static str> {
-    if key.recorded(p, n.run.begin) || terms.given_up(key, p, n) {
+    if terms.recorded(key, p, n.run.begin) || terms.given_up(key, p, n) {
         return None;
     }
     let ended = p.ended(n.run.begin);
     if ended == Some("error") {
         return Some("failed");
+    }
+    if p.invisible && ended == Some("ok") {
+        return Some("rolled_back");
     }
     let killed = terms.killed(p.run).filter(|killed| *killed <= n.run.begin);
     let answered_long_before =
@@ -90,7 +91,7 @@ fn cause_of_not_recorded(
     }
     if let (Some("dropped"), Some(end), Some(max_hold)) =
         (ended, &p.run.end, terms.history.max_hold)
-        && max(0, end.at - p.run.begin) >= max_hold
+        && max(0, end.at - p.run.begin) >= max(0, max_hold - terms.lock_ttl_or_1())
     {
         return Some("max_hold");
     }

@@ -105,6 +105,8 @@ pub(super) struct Published {
 
 #[derive(Debug)]
 pub(super) struct Entry {
+    /// When it was read, at the earliest and at the latest.
+    pub(super) since: Time,
     pub(super) at: Time,
     pub(super) key: String,
     pub(super) state: String,
@@ -294,7 +296,9 @@ impl History {
             "entry" => {
                 let states = ["absent", "processing", "retrying", "completed", "failed"];
                 line.attempt()?;
+                let since = line.maybe_number("since")?.map_or(at, Time::from);
                 self.entries.push(Entry {
+                    since: since.min(at),
                     at,
                     key: line.text("key")?,
                     state: line.one_of("state", &states)?,

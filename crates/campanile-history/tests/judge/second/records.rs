@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Findings;
+use super::attempts::explained_by_faults;
 use super::read::{Partition, Record, Time};
 use super::terms::{NEVER, Terms};
 
@@ -22,10 +23,20 @@ pub(super) fn no_effect(terms: &Terms<'_>, findings: &mut Findings) {
             findings.violated("no_effect", &answer.record);
         }
     }
-    for answer in terms.history.answers.iter().filter(|answer| answer.outcome == "duplicate") {
+    for answer in &terms.history.answers {
         let Some(key) = terms.key_of_record.get(&answer.record) else { continue };
-        let runs = &terms.keys[key].runs;
-        if !runs.iter().any(|run| run.success().is_some_and(|success| success <= answer.at)) {
+        let key = &terms.keys[key];
+        let mut runs = key.runs.iter();
+        let without = match &*answer.outcome {
+            "duplicate" => !runs.any(|run| run.success().is_some_and(|at| at <= answer.at)),
+            "given_up" => {
+                let time = (key.first_sent(answer.at), answer.at);
+                let begun = runs.any(|run| run.run.begin <= answer.at);
+                !begun && explained_by_faults(terms, key, None, time) == 0
+            }
+            _ => false,
+        };
+        if without {
             findings.violated("no_effect", &answer.record);
         }
     }

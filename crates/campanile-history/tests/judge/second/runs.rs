@@ -29,8 +29,8 @@ fn may_overlap(terms: &Terms<'_>, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>)
     };
     terms.writes_lost(key, p, n)
         || terms.evicted(key, p, n)
-        || terms.began_late(p, n)
-        || !key.recorded(p, n.run.begin) && lock_lost()
+        || terms.began_late(key, p, n)
+        || !terms.recorded(key, p, n.run.begin) && lock_lost()
 }
 
 pub(super) fn token(terms: &Terms<'_>, findings: &mut Findings) {

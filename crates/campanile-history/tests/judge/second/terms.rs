@@ -10,7 +10,7 @@ use super::read::{Answer, Entry, Fault, History, Record, Run, Time};
 pub(super) const NEVER: Time = Time::MAX;
 
 /// From one time to another, both included. Only the first if the second is before it.
-type Interval = (Time, Time);
+pub(super) type Interval = (Time, Time);
 
 pub(super) struct Terms<'h> {
     pub(super) history: &'h History,
@@ -108,15 +108,9 @@ impl<'h> Key<'h> {
         has_token.then(with_token).flatten().or_else(|| before().next_back())
     }
 
-    pub(super) fn recorded(&self, run: &KeyRun<'_>, by: Time) -> bool {
-        let in_entry = self.entries.iter().any(|entry| {
-            entry.state == "completed" && run.run.token.is_some() && entry.token == run.run.token
-        });
-        run.processed().is_some()
-            || !run.visible.is_empty()
-            || run.success().is_some_and(|success| {
-                in_entry || self.duplicates.iter().any(|at| success <= *at && *at <= by)
-            })
+    /// Returns when its first record was sent, or 0 if none was, but at most this time.
+    pub(super) fn first_sent(&self, at_most: Time) -> Time {
+        min(self.sent.iter().min().copied().unwrap_or(0), at_most)
     }
 }
 
@@ -188,7 +182,8 @@ impl<'h> Terms<'h> {
             key.runs.sort_by_key(|run| (run.run.begin, run.run.token));
             for n in 0..key.runs.len() {
                 let p = key.predecessor(n);
-                key.runs[n].began_late = p.is_some_and(|p| terms.began_late(p, &key.runs[n]));
+                let began_late = p.is_some_and(|p| terms.began_late(key, p, &key.runs[n]));
+                key.runs[n].began_late = began_late;
             }
         }
         terms.keys = keys;
@@ -235,24 +230,33 @@ impl<'h> Terms<'h> {
     }
 
     /// Checks whether a run began late, with `p` as its predecessor.
-    pub(super) fn began_late(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
+    pub(super) fn began_late(&self, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
         let smaller = match (p.run.token, n.run.token) {
             (Some(p), Some(n)) => n < p,
             _ => false,
         };
-        smaller && n.processed().is_none() && self.cause_of_late_begin(p, n).is_some()
+        smaller && n.processed().is_none() && self.cause_of_late_begin(key, n).is_some()
     }
 
     pub(super) fn cause_of_late_begin(
         &self,
-        p: &KeyRun<'_>,
+        key: &Key<'_>,
         n: &KeyRun<'_>,
     ) -> Option<&'static str> {
-        let time = (p.run.begin, n.run.begin);
+        let time = (max(n.run.begin - self.lock_ttl_or_1(), 0), n.run.begin);
         if self.suspended(&n.run.process).any(|it| touch(it, time)) {
-            return Some("suspended");
+            Some("suspended")
+        } else if self.steps_forward(time).next().is_some() {
+            Some("clock_stepped")
+        } else if key.unlocked.iter().any(|at| touch((*at, *at), time)) {
+            Some("unlocked")
+        } else if self.intervals("store_lost_writes").any(|it| touch(it, time)) {
+            Some("store_lost_writes")
+        } else if self.intervals("store_evicted").any(|it| touch(it, time)) {
+            Some("store_evicted")
+        } else {
+            None
         }
-        self.steps_forward(time).next().map(|_| "clock_stepped")
     }
 
     /// Returns the steps of the store's clock whose interval touches this time.
@@ -330,25 +334,40 @@ impl<'h> Terms<'h> {
         away.any(|it| touch(it, time))
     }
 
-    /// Checks whether what is read at this time shows that a key is FAILED, if it says so.
-    pub(super) fn shows_failed(&self, key: &Key<'_>, at: Time) -> bool {
-        let reopened = key.reopened.iter().any(|reopened| *reopened <= at);
+    /// Checks whether what a consumer knows of a key at this time may be stale.
+    pub(super) fn stale(&self, key: &Key<'_>, at: Time) -> bool {
         let mut losses = self.intervals("store_lost_writes").chain(self.intervals("store_evicted"));
-        !reopened && !losses.any(|(from, _)| from <= at)
+        key.reopened.iter().any(|reopened| *reopened <= at) || losses.any(|(from, _)| from <= at)
+    }
+
+    /// Checks whether a run of a key is recorded by a time.
+    pub(super) fn recorded(&self, key: &Key<'_>, run: &KeyRun<'_>, by: Time) -> bool {
+        let in_entry = || {
+            key.entries.iter().any(|entry| {
+                let same_token = run.run.token.is_some() && entry.token == run.run.token;
+                entry.state == "completed" && same_token
+            })
+        };
+        let answered_as_duplicate = |success: Time| {
+            let mut answers = key.duplicates.iter();
+            answers.any(|at| success <= *at && *at <= by && !self.stale(key, *at))
+        };
+        run.processed().is_some()
+            || !run.visible.is_empty()
+            || run.success().is_some_and(|at| in_entry() || answered_as_duplicate(at))
     }
 
     /// Checks whether a key was given up between two runs.
     pub(super) fn given_up(&self, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
         let entries = key.entries.iter().filter(|entry| entry.state == "failed");
         let mut times = entries.map(|entry| entry.at).chain(key.given_up.iter().copied());
-        let shown =
-            times.any(|at| p.run.begin <= at && at <= n.run.begin && self.shows_failed(key, at));
-        shown && self.shows_failed(key, n.run.begin)
+        let shown = times.any(|at| p.run.begin <= at && at <= n.run.begin && !self.stale(key, at));
+        shown && !self.stale(key, n.run.begin)
     }
 
     /// Returns the time of the lock of `p` before `n`.
     fn time_of_lock(&self, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Interval {
-        if key.recorded(p, n.run.begin) {
+        if self.recorded(key, p, n.run.begin) {
             (p.run.begin, n.run.begin)
         } else {
             (max(p.run.begin - self.lock_ttl_or_1(), 0), n.run.begin)

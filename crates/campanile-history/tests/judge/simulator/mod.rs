@@ -407,7 +407,10 @@ impl Simulation {
         for (key, entry) in std::mem::take(&mut self.entries) {
             let Stored { state, token, attempt, .. } = entry;
             let (token, attempt) = (Some(token), Some(attempt));
-            self.record_event("test", Event::Entry(Entry { at, key, state, token, attempt }));
+            self.record_event(
+                "test",
+                Event::Entry(Entry { at, since: None, key, state, token, attempt }),
+            );
         }
         self.recorded
     }

@@ -1,0 +1,17 @@
+//! Sorted times.
+
+/// Finds the first of these times that is not before `from`.
+pub(super) fn first_from(times: &[u64], from: u64) -> Option<u64> {
+    times.get(times.partition_point(|at| *at < from)).copied()
+}
+
+/// Checks whether one of these times is in the closed interval.
+pub(super) fn any_within(times: &[u64], from: u64, until: u64) -> bool {
+    first_from(times, from).is_some_and(|at| at <= until)
+}
+
+/// Counts those of these times that are in the closed interval.
+pub(super) fn count_within(times: &[u64], from: u64, until: u64) -> usize {
+    let end = times.partition_point(|at| *at <= until);
+    end.saturating_sub(times.partition_point(|at| *at < from))
+}
