@@ -200,9 +200,10 @@ impl Fixture {
 
     /// Records the entries of all keys, read without the product's client.
     fn record_entries(&self, keys: usize) {
-        let at = self.history.recorder.now();
+        let since = Some(self.history.recorder.now());
         let rows =
             self.psql("SELECT encode(key, 'hex'), state, token, attempt FROM campanile.entry");
+        let at = self.history.recorder.now();
         let rows: HashMap<_, _> = rows.lines().map(|row| row.split_once('|').unwrap()).collect();
         let namespace = Namespace::try_from(NAMESPACE).unwrap();
         for key in (0..keys).map(name) {
@@ -220,7 +221,8 @@ impl Fixture {
             };
             let token = row.as_ref().map(|row| row[1].parse().unwrap());
             let attempt = row.as_ref().map(|row| row[2].parse().unwrap());
-            self.history.recorder.record(&Event::Entry(Entry { at, key, state, token, attempt }));
+            let entry = Entry { at, since, key, state, token, attempt };
+            self.history.recorder.record(&Event::Entry(entry));
         }
     }
 

@@ -223,7 +223,7 @@ impl Random {
 
     fn step(&mut self, process: &mut Process) {
         let at = self.time();
-        let line = match self.rng.u32(..41) {
+        let line = match self.rng.u32(..42) {
             0..8 => return self.begin(process, at),
             8..16 => return self.end(process, at),
             16..19 => {
@@ -259,8 +259,8 @@ impl Random {
                 )
             }
             26 => {
-                let key = self.key();
-                self.entry(at, key)
+                let (key, token) = (self.key(), self.rng.u64(..=self.tokens));
+                self.entry(at, key, token)
             }
             27 => {
                 let (event, key) = (self.rng.choice(["reopened", "unlocked"]).unwrap(), self.key());
@@ -275,8 +275,8 @@ impl Random {
             }
             30..33 => return self.unrecorded(process, at),
             33 | 34 => return self.late(process, at),
-            35 => return self.entries(process, at),
-            36 => return self.given_up(process, at),
+            35 | 36 => return self.entries(process, at),
+            37 => return self.given_up(process, at),
             _ => {
                 // The last one has no header.
                 let process = format!("w-{}", self.rng.u32(..5));
@@ -420,24 +420,34 @@ impl Random {
         }
     }
 
-    /// Adds entries of a key that are mostly read one after the other, and what may have changed it.
-    fn entries(&mut self, process: &mut Process, mut at: u64) {
-        let key = self.key();
+    /// Adds a run that succeeds, entries of its key that are mostly read one after the other, and what
+    /// may have changed it.
+    fn entries(&mut self, process: &mut Process, at: u64) {
+        let (key, token, (partition, offset)) = (self.key(), self.token(), self.record());
+        let fields = format!(",\"key\":\"{key}\",\"token\":{token}");
+        Self::begin_with(process, at, (partition, offset), fields);
+        let ((run, _), at) = (process.running.pop().expect("a run began"), self.time());
+        process
+            .lines
+            .push(format!("{{\"event\":\"end\",\"at\":{at},\"run\":{run},\"how\":\"ok\"}}\n"));
+        if self.chance(3) {
+            let at = self.time();
+            Self::answer_with(process, at, &format!("{partition}@{offset}"), "processed");
+        }
         for _ in 0..self.rng.u32(1..4) {
-            let entry = self.entry(at, key);
+            let at = self.time() + self.rng.u64(..3);
+            let entry = self.entry(at, key, token);
             process.lines.push(format!("{{{entry}}}\n"));
-            if self.chance(3) {
+            if self.chance(4) {
                 self.disturb(process, key);
             }
-            at = self.time() + self.rng.u64(..3);
         }
     }
 
-    fn entry(&mut self, at: u64, key: &str) -> String {
+    fn entry(&mut self, at: u64, key: &str, token: u64) -> String {
         let states = ["absent", "processing", "retrying", "completed", "completed", "failed"];
         let state = self.rng.choice(states).unwrap();
-        let token = self.rng.u64(..=self.tokens);
-        let token = self.maybe(2, format!(",\"token\":{token}"));
+        let token = if self.chance(4) { String::new() } else { format!(",\"token\":{token}") };
         // Rarely later than the entry.
         let since = (at + 1).saturating_sub(self.rng.u64(..5));
         let since = self.maybe(2, format!(",\"since\":{since}"));
