@@ -70,8 +70,23 @@ pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
     Ok(())
 }
 
-/// Calls `job` for each item, on a few threads, until one fails.
-fn in_parallel<T: Sync>(items: &[T], job: impl Fn(&T) -> Result + Sync) -> Result {
+/// The number of threads that run tests without a mutant: some tests wait for a server or a timer.
+fn tracing_threads() -> usize {
+    processors() + 1
+}
+
+/// The number of threads that run tests with a mutant. More than without one, because a test that
+/// hangs with its mutant keeps its thread until the time limit, and most of these wait.
+fn mutant_threads() -> usize {
+    2 * processors() + 2
+}
+
+fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Calls `job` for each item, on this number of threads, until one fails.
+fn in_parallel<T: Sync>(threads: usize, items: &[T], job: impl Fn(&T) -> Result + Sync) -> Result {
     let next = AtomicUsize::new(0);
     let error = Mutex::new(None);
     let work = || {
@@ -82,8 +97,6 @@ fn in_parallel<T: Sync>(items: &[T], job: impl Fn(&T) -> Result + Sync) -> Resul
             }
         }
     };
-    // Many tests wait for a server or a timer.
-    let threads = thread::available_parallelism().map_or(1, usize::from) + 1;
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     into_inner(error).map_or(Ok(()), |error| Err(error.into()))
 }
@@ -104,7 +117,7 @@ fn trace(tests: Vec<Test>, mutants: usize) -> Result<Vec<Test>> {
     }
     fs::create_dir_all(&folder)?;
     let tests: Vec<_> = tests.into_iter().map(Mutex::new).enumerate().collect();
-    in_parallel(&tests, |(number, test)| {
+    in_parallel(tracing_threads(), &tests, |(number, test)| {
         lock(test).trace(mutants, &folder.join(number.to_string()))
     })?;
     Ok(tests.into_iter().map(|(_, test)| into_inner(test)).collect())
@@ -128,7 +141,7 @@ fn run_all(
     // How many mutants each test has found, of each package and of each file.
     let found = Mutex::new(HashMap::<(&Test, &str), u32>::new());
     let verdicts = Mutex::new(BTreeMap::new());
-    in_parallel(todo, |&mutant| {
+    in_parallel(mutant_threads(), todo, |&mutant| {
         let Mutant { package, file, .. } = &mutants[mutant];
         let reaches = |test: &&Test| test.reached.contains(&mutant);
         let mut reaching: Vec<_> =
@@ -151,10 +164,11 @@ fn run_all(
                 break;
             }
             let (outcome, failed) = suite::run(&group, Some(mutant))?;
-            // Twice with the mutant and never without it: not because of the machine's load.
+            // Twice with the mutant, and not without it in between: a load that slows both runs with
+            // it also slows the one without it, which has the same time limit.
             let is_found = outcome != Outcome::Passed
-                && suite::run(&group, Some(mutant))?.0 != Outcome::Passed
-                && suite::run(&group, None)?.0 == Outcome::Passed;
+                && suite::run(&group, None)?.0 == Outcome::Passed
+                && suite::run(&group, Some(mutant))?.0 != Outcome::Passed;
             if !is_found {
                 continue;
             }
@@ -233,8 +247,8 @@ mod tests {
             ran.fetch_add(1, Ordering::Relaxed);
             Err("it failed".into())
         };
-        assert_eq!(in_parallel(&[0; 1000], job).unwrap_err().to_string(), "it failed");
+        assert_eq!(in_parallel(2, &[0; 1000], job).unwrap_err().to_string(), "it failed");
         assert!(ran.into_inner() < 1000);
-        assert!(in_parallel(&[1, 2], |_| Ok(())).is_ok());
+        assert!(in_parallel(2, &[1, 2], |_| Ok(())).is_ok());
     }
 }
