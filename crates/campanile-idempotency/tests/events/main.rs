@@ -12,7 +12,7 @@ mod observing;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Outcome, Record, Request, error};
-use campanile_idempotency::policy::OnExhausted;
+use campanile_idempotency::policy::{OnExhausted, OnLost};
 use campanile_idempotency::{IdempotencyLayer, LockKeeper};
 use campanile_test::faults::Fault;
 use tokio::time::{advance, sleep};
@@ -163,6 +163,20 @@ async fn failure_pending_at_the_keepers_end_is_no_lost_completion() {
     harness.crash().await;
     call.await.unwrap().unwrap_err();
     assert_eq!(lines.count(&[POSSIBLE]), 0, "{lines:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_lost_before_the_keepers_end_is_reported_once() {
+    let (lines, _guard) = Lines::capture();
+    let mut harness = Harness::new();
+    let layer = layer(&harness).on_lost(OnLost::Notify);
+    let (service, mut handle) = harness.mock_service(layer);
+    let _call = service.start(request("p-1"));
+    let (request, _respond) = handle.next_request().await.unwrap();
+    harness.take_over("p-1").await;
+    lock(&request).lost().await;
+    harness.crash().await;
+    lines.assert_one("WARN", "lock lost", &["cause=Superseded"]);
 }
 
 #[tokio::test(start_paused = true)]

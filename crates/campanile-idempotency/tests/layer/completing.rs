@@ -10,7 +10,8 @@ use campanile_core::{
 };
 use campanile_idempotency::policy::OnLost;
 use campanile_idempotency::{
-    IdempotencyError, LockKeeper, MemoryStore, Runner, Store, StoreError, StoreErrorKind, reply,
+    IdempotencyConfig, IdempotencyError, LockKeeper, MemoryStore, Runner, Store, StoreError,
+    StoreErrorKind, reply,
 };
 use campanile_test::TestClock;
 use campanile_test::faults::{Fault, FaultyStore};
@@ -18,8 +19,8 @@ use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
 use crate::harness::{
-    HOUR, Harness, TTL, TestService, fingerprint_layer, is_pending, layer_error, lock, request,
-    request_with_payload, run_until_idle, store_key,
+    HOUR, Harness, TTL, TestService, failed, failing_service, fingerprint_layer, is_pending,
+    layer_error, layer_of, lock, request, request_with_payload, run_until_idle, store_key,
 };
 
 #[tokio::test(start_paused = true)]
@@ -330,6 +331,24 @@ async fn grant_without_receiver_is_released() {
     task.await.unwrap();
     let entry = memory.entry(&store_key("p-1")).unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
+}
+
+/// Its command has no runtime, so the background sends it, and does not wait for a time limit first.
+#[tokio::test(start_paused = true)]
+async fn lock_dropped_outside_of_runtime_is_settled_at_once() {
+    for batches in [false, true] {
+        let harness = Harness::new();
+        let (memory, clock) = (harness.memory.clone(), harness.clock.keeper_clock());
+        let (keeper, task) = LockKeeper::pair(memory, clock);
+        let _task = tokio::spawn(task);
+        let keeper = if batches { &harness.keeper } else { &keeper };
+        let layer = layer_of(keeper, IdempotencyConfig::new("payments").with_max_attempts(1));
+        let result = failing_service(&layer, || "declined".into()).run("p-1").await;
+        let lock = failed(&result).take_lock().unwrap();
+        std::thread::spawn(move || drop(lock)).join().unwrap();
+        run_until_idle().await;
+        assert_eq!(harness.state("p-1"), Some(State::Retrying), "batches: {batches}");
+    }
 }
 
 /// For example, the entry has another version: a repeat would not change that.

@@ -81,6 +81,7 @@ async fn other_key_runs_while_one_waits() {
     let (_, respond) = handle.next_request().await.unwrap();
     respond.send_response("done");
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
+    assert!(!waiter.is_finished(), "it still waits");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use campanile::policy::{OnExhausted, OnLocked, OnMissingKey};
 use campanile::store::{Answer, Cached, Command, Reply, Store, StoreError};
 use campanile::{
     Backoff, BoxError, IdempotencyConfig, IdempotencyError, IdempotencyKey, IdempotencyLayer,
-    KeyExtractor, LockKeeper, MemoryStore, Outcome, Record, Request, key,
+    KeyExtractor, LockKeeper, MemoryStore, Outcome, Record, Request, Runner, key,
 };
 use campanile_test::TestClock;
 use campanile_test::faults::{Fault, FaultyStore};
@@ -31,6 +31,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 struct Process {
     store: FaultyStore<MemoryStore>,
     keeper: LockKeeper,
+    /// The background of the keeper.
+    task: JoinHandle<()>,
     recorder: Arc<PrometheusRecorder>,
     clock: TestClock,
     /// How far the store's clock is ahead, in seconds.
@@ -66,8 +68,8 @@ impl Process {
         let store = FaultyStore::new(memory);
         let pair = || LockKeeper::pair(store.clone(), clock.keeper_clock());
         let (keeper, task) = metrics::with_local_recorder(&*recorder, pair);
-        drop(tokio::spawn(task));
-        Self { store, keeper, recorder, clock, ahead, scrape }
+        let task = tokio::spawn(task);
+        Self { store, keeper, task, recorder, clock, ahead, scrape }
     }
 
     fn layer(&self) -> TestLayer {
@@ -231,6 +233,19 @@ async fn record_locked_elsewhere_is_an_other_process_duplicate() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn function_that_waited_for_another_process_is_its_duplicate() {
+    let process = Process::new();
+    let other = process.other();
+    let running = start(&service(process.layer()), "a", "wait").await;
+    // A function has no record that would know of the wait.
+    let runner = Runner::from(other.layer().on_locked(OnLocked::Wait { at_most: HOUR }));
+    assert!(runner.run("a", async |_| Ok::<_, BoxError>(())).await.unwrap().is_duplicate());
+    running.await.unwrap().unwrap();
+    let elsewhere = [("campanile_duplicate_cause", "other_process")];
+    process.scrape.assert("campanile_duplicates_total", &elsewhere, 1.0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn lost_locks_are_counted_by_cause() {
     let process = Process::new();
     let service = service(process.layer());
@@ -280,6 +295,42 @@ async fn unrecorded_completion_shows_until_it_is_recorded() {
     let unavailable =
         scrape.value("campanile_store_errors_total", &[("error_type", "unavailable")]);
     assert!(unavailable >= 1.0, "{unavailable}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_settlements_are_not_unrecorded_completions() {
+    let process = Process::new();
+    let (scrape, service) = (&process.scrape, service(process.layer()));
+    let unrecorded = "campanile_completions_unrecorded";
+    call(&service, "a", "ok").await.unwrap();
+    scrape.assert(unrecorded, &[], 0.0);
+    process.store.inject_always_of("fail", Fault::Refuse);
+    let running = start(&service, "b", "fail").await;
+    scrape.assert(unrecorded, &[], 0.0);
+    process.store.heal();
+    running.await.unwrap().unwrap_err();
+    scrape.assert(unrecorded, &[], 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn completions_are_no_longer_unrecorded_after_their_keepers_end() {
+    let process = Process::new();
+    let (scrape, service) = (&process.scrape, service(process.layer()));
+    let (unrecorded, held) = ("campanile_completions_unrecorded", "campanile_locks_held");
+    process.store.inject_always_of("fail", Fault::Refuse);
+    process.store.inject_always_of("complete", Fault::Refuse);
+    let failing = start(&service, "a", "fail").await;
+    let pending = start(&service, "b", "ok").await;
+    process.store.inject_next_of("complete", Fault::Hang);
+    let unanswered = start(&service, "c", "ok").await;
+    scrape.assert(unrecorded, &[], 1.0);
+    scrape.assert(held, &[], 3.0);
+    process.task.abort();
+    for call in [failing, pending, unanswered] {
+        call.await.unwrap().unwrap_err();
+    }
+    scrape.assert(unrecorded, &[], 0.0);
+    scrape.assert(held, &[], 0.0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -98,6 +98,16 @@ fn redrive_with_other_token_is_lost() {
     }
 }
 
+/// No operation leaves such an entry, but all stores must judge it alike.
+#[test]
+fn attempted_entry_without_owner_is_not_reopened() {
+    let before = || Draft { owner: 0, ..r() };
+    let settled = Reply::Settled(State::Retrying);
+    check_one("R, no owner", Some(before()), &redrive(false), (Some(before()), settled));
+    let after = (Some(reopened(before())), Reply::Reopened);
+    check_one("R, no owner", Some(before()), &redrive(true), after);
+}
+
 #[test]
 fn redrive_clears_all_counters() {
     let before = Draft {

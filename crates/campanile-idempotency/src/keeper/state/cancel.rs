@@ -5,7 +5,6 @@ use std::time::Duration;
 use campanile_core::Answer;
 
 use super::{KeeperState, is_final, retry_delay};
-use crate::keeper::deferred::Deferred;
 use crate::keeper::request::Acquisition;
 use crate::keeper::slot::Phase;
 use crate::store::StoreError;
@@ -50,12 +49,9 @@ impl KeeperState {
             // fails for the same reason.
             Ok(_) | Err(_) => {
                 self.finish_cancel(index);
-                match next {
-                    Some(next) if next.reply.is_closed() => {
-                        self.deferred.push(Deferred::DropAcquire(next));
-                    }
-                    Some(next) => self.acquire(next),
-                    None => {}
+                // If that request was dropped, its acquire is not sent.
+                if let Some(next) = next {
+                    self.acquire(next);
                 }
             }
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use campanile_core::{Command, IdempotencyKey, Operation, Retention};
 use futures_util::future::AbortHandle;
 use smallvec::smallvec;
@@ -13,6 +14,7 @@ use crate::keeper::calls::Batch;
 use crate::keeper::request::{AcquireRequest, Acquisition, LockKey, LockSettings, Settlement};
 use crate::keeper::shared::StartCall;
 use crate::keeper::slot::new_nonce;
+use crate::keeper::steps::StepResult;
 use crate::telemetry::LayerMetrics;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -113,6 +115,21 @@ impl Keeper {
         (slot, batch)
     }
 
+    /// Records a step under the lock of this slot.
+    fn record_step(&mut self, slot: usize) -> oneshot::Receiver<StepResult> {
+        let (reply, receiver) = oneshot::channel();
+        let (key, grant) = (self.state.slots[slot].key.store_key.clone(), self.held(slot).grant);
+        self.state.record_step((&key, grant), "charge".into(), Bytes::new(), reply);
+        receiver
+    }
+
+    fn held(&self, slot: usize) -> &HeldGrant {
+        match &self.state.slots[slot].phase {
+            Phase::Held(held) => held,
+            phase => panic!("{phase:?}"),
+        }
+    }
+
     /// The time until the next timer.
     fn next_timer(&self) -> Duration {
         self.state.next_wake() - self.state.clock.now()
@@ -176,6 +193,19 @@ fn cancel_is_not_repeated_after_a_minute() {
 }
 
 #[test]
+fn request_dropped_while_it_waits_for_a_cancel_is_not_sent() {
+    let mut keeper = Keeper::new(1);
+    let _receiver = keeper.acquire(0);
+    let id = keeper.call().id;
+    keeper.answer(id, Err(lost()));
+    let cancel = keeper.background_call();
+    drop(keeper.acquire(0));
+    keeper.answer(cancel.id, Ok(Reply::Released));
+    assert!(keeper.state.take_effects().start.is_none());
+    assert!(keeper.state.slots.is_empty());
+}
+
+#[test]
 fn settlement_is_repeated_in_the_background() {
     let mut keeper = Keeper::new(1);
     let slot = keeper.grant(0);
@@ -186,6 +216,39 @@ fn settlement_is_repeated_in_the_background() {
     keeper.set_millis(50);
     let batch = keeper.background_call();
     assert!(matches!(batch.commands[0].operation, Operation::Complete { .. }));
+}
+
+#[test]
+fn step_is_repeated_in_the_background() {
+    let mut keeper = Keeper::new(1);
+    let slot = keeper.grant(0);
+    let _receiver = keeper.record_step(slot);
+    let first = keeper.call();
+    assert!(matches!(first.commands[0].operation, Operation::RecordStep { .. }));
+    keeper.answer(first.id, Err(lost()));
+    assert_eq!(keeper.next_timer(), Duration::from_millis(50));
+    keeper.set_millis(50);
+    let batch = keeper.background_call();
+    assert!(matches!(batch.commands[0].operation, Operation::RecordStep { .. }));
+}
+
+#[test]
+fn queued_step_of_a_lost_lock_is_not_sent() {
+    let mut keeper = Keeper::new(1);
+    let slot = keeper.grant(0);
+    let mut receivers = Vec::new();
+    let ids = [1, 2, 3, 4].map(|number| {
+        receivers.push(keeper.acquire(number));
+        let id = keeper.call().id;
+        keeper.state.set_call_pending(id, AbortHandle::new_pair().0);
+        id
+    });
+    let _receiver = keeper.record_step(slot);
+    assert!(keeper.state.take_effects().start.is_none(), "four calls are in flight");
+    keeper.held(slot).control.lose(LostCause::MaxHold);
+    keeper.answer(ids[0], Ok(Reply::Mismatch));
+    assert!(keeper.state.take_effects().start.is_none());
+    assert!(keeper.state.slots.contains(slot), "its slot is kept until its holder ends");
 }
 
 #[test]
