@@ -76,3 +76,21 @@ impl fmt::Debug for SettledFuture {
         write!(f, "SettledFuture({})", self.signal.peek().is_some())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_ends_with_the_holder_or_after_its_time() {
+        let (holder, settled) = SettledFuture::pair();
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        settled.clone().wait_at_most(second).await;
+        assert_eq!(start.elapsed(), second);
+        drop(holder);
+        settled.wait_at_most(second).await;
+        assert_eq!(start.elapsed(), second);
+    }
+}

@@ -11,10 +11,11 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::keeper::calls::Batch;
+use crate::keeper::deferred::Deferred;
 use crate::keeper::request::{AcquireRequest, Acquisition, LockKey, LockSettings, Settlement};
 use crate::keeper::shared::StartCall;
 use crate::keeper::slot::new_nonce;
-use crate::keeper::steps::StepResult;
+use crate::keeper::steps::{RecordError, StepResult};
 use crate::telemetry::LayerMetrics;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -28,11 +29,15 @@ struct Keeper {
 
 impl Keeper {
     fn new(max_batch: usize) -> Self {
+        Self::with_ttl(max_batch, TTL)
+    }
+
+    fn with_ttl(max_batch: usize, ttl: Duration) -> Self {
         let millis = Arc::new(AtomicU64::new(0));
         let time = millis.clone();
         let clock = Clock::from_fn(move || Duration::from_millis(time.load(Ordering::Relaxed)));
         let settings = LockSettings {
-            ttl: TTL,
+            ttl,
             max_attempts: 1,
             max_hold: Duration::from_secs(600),
             retention: Retention::default(),
@@ -219,6 +224,25 @@ fn settlement_is_repeated_in_the_background() {
 }
 
 #[test]
+fn settlement_is_repeated_at_least_six_times_per_ttl() {
+    let mut keeper = Keeper::with_ttl(1, Duration::from_millis(600));
+    let slot = keeper.grant(0);
+    keeper.state.settle(slot, Settlement::Complete { reply: None }, None);
+    let mut id = keeper.call().id;
+    let mut millis = 0;
+    for delay in [50, 100, 100] {
+        keeper.answer(id, Err(lost()));
+        assert_eq!(keeper.next_timer(), Duration::from_millis(delay));
+        assert_eq!(keeper.state.in_doubt, 1);
+        millis += delay;
+        keeper.set_millis(millis);
+        id = keeper.background_call().id;
+    }
+    keeper.answer(id, Ok(Reply::Completed));
+    assert!(keeper.state.slots.is_empty() && keeper.state.in_doubt == 0);
+}
+
+#[test]
 fn step_is_repeated_in_the_background() {
     let mut keeper = Keeper::new(1);
     let slot = keeper.grant(0);
@@ -230,6 +254,21 @@ fn step_is_repeated_in_the_background() {
     keeper.set_millis(50);
     let batch = keeper.background_call();
     assert!(matches!(batch.commands[0].operation, Operation::RecordStep { .. }));
+}
+
+#[test]
+fn step_is_not_repeated_after_a_final_error() {
+    let mut keeper = Keeper::new(1);
+    let slot = keeper.grant(0);
+    let _receiver = keeper.record_step(slot);
+    let id = keeper.call().id;
+    keeper.answer(id, Err(StoreError::unreadable("garbage")));
+    assert!(keeper.held(slot).steps.front().is_none());
+    let deferred = keeper.state.take_effects().deferred;
+    assert!(
+        matches!(&*deferred, [Deferred::SendStepResult(_, Err(RecordError::Store(_)))]),
+        "{deferred:?}"
+    );
 }
 
 #[test]
@@ -284,6 +323,24 @@ fn background_takes_over_behind_an_overdue_call() {
 }
 
 #[test]
+fn batch_has_at_most_as_many_commands_as_the_store_takes() {
+    let mut keeper = Keeper::new(2);
+    let _receivers: Vec<_> = (0..5).map(|number| keeper.acquire(number)).collect();
+    let mut lengths = Vec::new();
+    while let Some(start) = keeper.state.take_effects().start {
+        match start {
+            StartCall::Call(batch) => lengths.push(batch.commands.len()),
+            StartCall::Gather(id) => {
+                let abort = AbortHandle::new_pair().0;
+                let batch = keeper.state.take_gathered_batch(id, abort).unwrap();
+                lengths.push(batch.commands.len());
+            }
+        }
+    }
+    assert_eq!(lengths, [2, 2, 1]);
+}
+
+#[test]
 fn suspended_process_has_time_to_read_its_answers() {
     for (millis, grace) in [(5_100, None), (5_101, Some(100)), (60_000, Some(100))] {
         let mut keeper = Keeper::new(1);
@@ -307,6 +364,31 @@ fn lock_that_expires_ends_with_the_answer_to_its_renewal() {
     assert_eq!(keeper.state.slots.len(), 1, "its renewal is not answered");
     keeper.answer(renewal.id, Ok(Reply::Renewed));
     assert!(keeper.state.slots.is_empty());
+}
+
+#[test]
+fn lock_that_expires_ends_with_the_answer_to_its_step() {
+    let mut keeper = Keeper::new(1);
+    let slot = keeper.grant(0);
+    let _receiver = keeper.record_step(slot);
+    let step = keeper.call();
+    keeper.state.settle(slot, Settlement::Expire, None);
+    assert_eq!(keeper.state.slots.len(), 1, "its step is not answered");
+    keeper.answer(step.id, Ok(Reply::StepRecorded));
+    assert!(keeper.state.slots.is_empty());
+}
+
+#[test]
+fn renewals_are_due_at_multiples_of_a_24th_of_the_ttl() {
+    for millis in 0..100 {
+        let mut keeper = Keeper::new(1);
+        keeper.set_millis(millis);
+        let slot = keeper.grant(0);
+        let due = keeper.held(slot).renew_at;
+        assert_eq!(due.as_nanos() % (TTL / 24).as_nanos(), 0, "{due:?}");
+        let after = due - Duration::from_millis(millis);
+        assert!((TTL / 4..=TTL / 3).contains(&after), "after {after:?}");
+    }
 }
 
 #[test]
