@@ -41,9 +41,15 @@ const TESTERS: &[&str] = &["campanile"];
 const SMALL: &[&str] = &["campanile-core"];
 
 /// How long tests run for one mutant before no others are started: some mutants are reached by a
-/// thousand tests, and one that could find them is seldom among the last. Tests that take longer are
-/// not run.
-const MUTANT_TIMEOUT: Duration = Duration::from_secs(30);
+/// thousand tests, and one that could find them is seldom among the last.
+const MUTANT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The duration from which a test is not run for a mutant.
+const LONG_TEST: Duration = Duration::from_secs(30);
+
+/// How much sooner, at most, a test is run because it has found mutants. A long test that finds most of
+/// them must not run before all the short ones, which may be the only tests of a detail.
+const MAX_WEIGHT: u32 = 30;
 
 /// Runs all mutants, and prints what happened as Markdown.
 pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
@@ -64,7 +70,7 @@ pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
     let todo: Vec<_> = (0..mutants.len()).filter(|it| !tree.rejected.contains_key(it)).collect();
     progress.step(&format!("running {} mutants of {}", todo.len(), mutants.len()));
     let verdicts = run_all(progress, &mutants, &tests, &todo)?;
-    let is_used = |test: &&Test| !test.reached.is_empty() && test.duration < MUTANT_TIMEOUT;
+    let is_used = |test: &&Test| !test.reached.is_empty() && test.duration < LONG_TEST;
     let used = tests.iter().filter(is_used).count();
     println!("{}", to_markdown(packages, &mutants, &tree.rejected, &verdicts, used));
     Ok(())
@@ -145,7 +151,7 @@ fn run_all(
         let Mutant { package, file, .. } = &mutants[mutant];
         let reaches = |test: &&Test| test.reached.contains(&mutant);
         let mut reaching: Vec<_> =
-            tests.iter().filter(reaches).filter(|test| test.duration < MUTANT_TIMEOUT).collect();
+            tests.iter().filter(reaches).filter(|test| test.duration < LONG_TEST).collect();
         {
             let found = lock(&found);
             let count = |test, of: &str| found.get(&(test, of)).copied().unwrap_or(0);
@@ -153,7 +159,8 @@ fn run_all(
                 // By chance, because a test has to be run to be known for what it finds.
                 let chance =
                     BuildHasherDefault::<DefaultHasher>::default().hash_one((mutant, test));
-                let weight = 1 + 4 * count(test, package) + 20 * count(test, file);
+                let weight =
+                    (1 + 4 * count(test, package) + 20 * count(test, file)).min(MAX_WEIGHT);
                 test.duration.as_millis() * u128::from(chance % 1000) / u128::from(weight)
             });
         }
