@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use super::findings::Findings;
 use super::index::{Index, Key, Run};
-use super::times::any_within;
 use crate::{Entry, Event, Outcome, Rule, State};
 
 /// When an entry was read, or a record answered: at the latest, and at the earliest; and the event.
@@ -62,7 +61,7 @@ fn check_settled(
             let Some((_, since, shown)) = earlier.checked_sub(1).map(|last| seen[last]) else {
                 continue;
             };
-            if !may_be_lost(index, key, since, entry.at) {
+            if !index.may_be_lost(key, since, entry.at) {
                 let text = || format!("{} was settled, and its entry does not say so", key.name);
                 findings.violation(Rule::Entry, &*key.name, text, [shown, event]);
             }
@@ -107,7 +106,7 @@ fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
             findings.violation(Rule::Entry, &*key.name, text, begun.chain([event]));
         }
         let mut contradicts = |run: &Run, shown| {
-            if !may_be_lost(index, key, run.began, entry.at) {
+            if !index.may_be_lost(key, run.began, entry.at.max(run.began)) {
                 let text = || format!("{} was processed, and its entry does not say so", key.name);
                 findings.violation(Rule::Entry, &*key.name, text, [run.begin, shown, event]);
             }
@@ -155,14 +154,6 @@ fn visible_runs<'a>(index: &'a Index<'_>, key: &Key<'_>) -> Vec<(u64, usize, &'a
         }
     }
     visible
-}
-
-/// Checks whether an entry of this time may be lost, removed or reopened when it is read.
-fn may_be_lost(index: &Index<'_>, key: &Key<'_>, since: u64, read: u64) -> bool {
-    let until = read.max(since);
-    index.faults.lost_writes(since, until)
-        || index.faults.evicted(since, until)
-        || any_within(&key.reopened, since, until)
 }
 
 /// Checks whether the run with the entry's token has ended with `ok` before the entry was read.

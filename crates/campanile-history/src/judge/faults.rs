@@ -124,11 +124,6 @@ impl Faults {
         self.unavailable.touches(from, until) || self.cut_off[process].touches(from, until)
     }
 
-    /// Checks whether the store lost or removed something by this time.
-    pub(super) fn lost_anything(&self, by: u64) -> bool {
-        self.lost_writes(0, by) || self.evicted(0, by)
-    }
-
     /// Checks whether the store lost writes of some time of this interval.
     pub(super) fn lost_writes(&self, from: u64, until: u64) -> bool {
         self.lost_writes.touches(from, until)

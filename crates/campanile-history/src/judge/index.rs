@@ -58,8 +58,6 @@ pub(super) struct Key<'a> {
     pub(super) reopened: Vec<u64>,
     pub(super) unlocked: Vec<u64>,
     pub(super) first_sent: Option<u64>,
-    /// When the first handler began.
-    pub(super) first_begun: Option<u64>,
     /// When the first run with a token was processed, and the event.
     pub(super) first_processed: Option<(u64, usize)>,
     /// When the first handler had ended with `ok`.
@@ -125,7 +123,14 @@ impl Index<'_> {
     /// Checks whether what a consumer knows of the key at this time may be stale: it may have learned
     /// that before the entry was reopened, lost or removed.
     pub(super) fn may_be_stale(&self, key: &Key<'_>, by: u64) -> bool {
-        times::any_within(&key.reopened, 0, by) || self.faults.lost_anything(by)
+        self.may_be_lost(key, 0, by)
+    }
+
+    /// Checks whether the entry of the key may be reopened, lost or removed in this interval.
+    pub(super) fn may_be_lost(&self, key: &Key<'_>, from: u64, until: u64) -> bool {
+        self.faults.lost_writes(from, until)
+            || self.faults.evicted(from, until)
+            || times::any_within(&key.reopened, from, until)
     }
 
     /// Computes how many attempts of a key may have been counted without a run in this interval. A

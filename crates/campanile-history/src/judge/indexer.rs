@@ -218,7 +218,6 @@ impl<'a> Indexer<'a> {
             }
             let key = &mut self.index.keys[run.key];
             key.runs.push(number);
-            key.first_begun = Some(key.first_begun.map_or(run.began, |at| at.min(run.began)));
             let processed = run.processed().filter(|_| run.token.is_some());
             key.first_processed = [key.first_processed, processed].into_iter().flatten().min();
             key.first_success = [key.first_success, run.success()].into_iter().flatten().min();
@@ -329,7 +328,6 @@ impl<'a> Indexer<'a> {
             reopened: Vec::new(),
             unlocked: Vec::new(),
             first_sent: None,
-            first_begun: None,
             first_processed: None,
             first_success: None,
         });

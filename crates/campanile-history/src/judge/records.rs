@@ -30,7 +30,8 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
             }),
             Outcome::GivenUp => index.records[answer.record].key.is_none_or(|key| {
                 let key = &index.keys[key];
-                key.first_begun.is_some_and(|begun| begun <= answer.at)
+                // The runs are in the order of their begins.
+                key.runs.first().is_some_and(|&run| index.runs[run].began <= answer.at)
                     || index.uncounted_since_sent(key, answer.at) > 0
             }),
             Outcome::Error | Outcome::Dropped => true,
