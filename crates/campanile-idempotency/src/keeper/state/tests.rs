@@ -71,6 +71,14 @@ impl Keeper {
         receiver
     }
 
+    /// Sends an acquire that is not answered yet.
+    fn pending_acquire(&mut self, number: u64) -> (CallId, oneshot::Receiver<Acquisition>) {
+        let receiver = self.acquire(number);
+        let id = self.call().id;
+        self.state.set_call_pending(id, AbortHandle::new_pair().0);
+        (id, receiver)
+    }
+
     /// Takes the call that starts on the caller's runtime.
     fn call(&mut self) -> Batch {
         match self.state.take_effects().start {
@@ -275,17 +283,11 @@ fn step_is_not_repeated_after_a_final_error() {
 fn queued_step_of_a_lost_lock_is_not_sent() {
     let mut keeper = Keeper::new(1);
     let slot = keeper.grant(0);
-    let mut receivers = Vec::new();
-    let ids = [1, 2, 3, 4].map(|number| {
-        receivers.push(keeper.acquire(number));
-        let id = keeper.call().id;
-        keeper.state.set_call_pending(id, AbortHandle::new_pair().0);
-        id
-    });
+    let in_flight = [1, 2, 3, 4].map(|number| keeper.pending_acquire(number));
     let _receiver = keeper.record_step(slot);
     assert!(keeper.state.take_effects().start.is_none(), "four calls are in flight");
     keeper.held(slot).control.lose(LostCause::MaxHold);
-    keeper.answer(ids[0], Ok(Reply::Mismatch));
+    keeper.answer(in_flight[0].0, Ok(Reply::Mismatch));
     assert!(keeper.state.take_effects().start.is_none());
     assert!(keeper.state.slots.contains(slot), "its slot is kept until its holder ends");
 }
@@ -305,13 +307,8 @@ fn call_that_its_runtime_dropped_wakes_the_background() {
 #[test]
 fn background_takes_over_behind_an_overdue_call() {
     let mut keeper = Keeper::new(1);
-    let mut receivers = Vec::new();
-    for number in 0..4 {
-        receivers.push(keeper.acquire(number));
-        let id = keeper.call().id;
-        keeper.state.set_call_pending(id, AbortHandle::new_pair().0);
-    }
-    receivers.push(keeper.acquire(4));
+    let _in_flight = [0, 1, 2, 3].map(|number| keeper.pending_acquire(number));
+    let _receiver = keeper.acquire(4);
     assert!(keeper.state.take_effects().start.is_none(), "four calls are in flight");
     keeper.set_millis(5_000);
     assert!(keeper.state.take_background_work().batches.is_empty(), "the calls end first");
