@@ -15,6 +15,9 @@ use crate::print::{print, print_json};
 /// A history is what producers, consumers, the broker and the store recorded as JSON lines; see
 /// docs/history-format.md. No server is needed, and nothing is changed.
 ///
+/// The text counts the runs again of each cause; with --json, each has its cause and its events. The
+/// first 10 violations of each rule are shown, and all with --json.
+///
 /// The exit code is 0 if the history is sound, 1 if it violates a rule, and 2 if it cannot be read.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {

@@ -36,8 +36,8 @@ fn verify(text: &str, options: &[&str]) -> (Option<i32>, String, String) {
 fn sound_history_exits_with_0() {
     let (code, stdout, stderr) = verify(&format!("{HEADER}\n{SENT}\n{ANSWERS}\n{{"), &[]);
     assert_eq!((code, &*stderr), (Some(0), ""));
-    let expected = "sound: 4 events of 1 process, 1 record, 1 key, 1 run\n\
-                    ignored incomplete last lines: 1\n";
+    let expected = "4 events of 1 process, 1 record, 1 key, 1 run: sound\n\
+                    note: lines ignored, because they have no end: w-1.jsonl:6\n";
     assert!(stdout.starts_with(expected), "{stdout}");
 }
 

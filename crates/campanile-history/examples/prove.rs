@@ -1,5 +1,5 @@
 //! Judges many histories with both judges, and prints what they found as Markdown: `cargo xtask prove
-//! history`. Fails if the judges disagree.
+//! history`. Fails if the judges disagree, or do not find what was changed.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 #[path = "../tests/judge/agreement.rs"]
@@ -44,16 +44,24 @@ fn main() -> ExitCode {
     let first = fastrand::u64(..u64::MAX / 2);
     let seeds = |count: u64| format!("seeds {first} to {}", first + count - 1);
     let of_random = compare_all_random(first..first + random);
+    let (of_mutated, found) = compare_mutated(first, mutated);
     let rows = [
         ("forged".to_owned(), compare_forged()),
         (format!("simulated, seed {first}"), compare_simulated(first, records)),
-        (format!("simulated and changed, {}", seeds(mutated)), compare_mutated(first, mutated)),
+        (format!("simulated and changed, {}", seeds(mutated)), of_mutated),
         (format!("random, {}", seeds(random)), of_random),
     ];
     print_rows(&rows);
+    println!(
+        "\nThere are {} kinds of changes. The violation that a change causes was found in {found} of {} \
+         changed histories.",
+        MUTATIONS.len(),
+        rows[2].1.histories
+    );
     print_rules_and_causes(&rows[3].1);
     let disagreements: usize = rows.iter().map(|(_, compared)| compared.disagreements).sum();
-    if disagreements == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let has_missed = found < rows[2].1.histories;
+    if disagreements > 0 || has_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// What the judges found in some histories.
@@ -116,8 +124,10 @@ fn compare_simulated(seed: u64, records: usize) -> Compared {
     compared
 }
 
-fn compare_mutated(first: u64, count: u64) -> Compared {
-    let mut compared = Compared::default();
+/// Compares the judges on histories of which one event was changed. Also returns how many of them
+/// violate the rule that the change breaks.
+fn compare_mutated(first: u64, count: u64) -> (Compared, usize) {
+    let (mut compared, mut found) = (Compared::default(), 0);
     for seed in first..first + count {
         let (records, partitions, steps_per_fault) = (200, 6, 30);
         let (has_data_loss, transactions) = (false, TRANSACTIONS[(seed % 3) as usize]);
@@ -125,12 +135,16 @@ fn compare_mutated(first: u64, count: u64) -> Compared {
         let recorded = simulate(&plan);
         for (_, mutation) in MUTATIONS {
             let mut mutated = recorded.clone();
-            if mutation(&mut mutated).is_some() {
-                with_texts(&mutated, |files| compared.add(compare(files)));
+            if let Some(rule) = mutation(&mut mutated) {
+                let result = with_texts(&mutated, compare);
+                let has_rule =
+                    |verdict: &Verdict| verdict.violations.iter().any(|it| it.rule == rule);
+                found += usize::from(matches!(&result, Ok(Some(verdict)) if has_rule(verdict)));
+                compared.add(result);
             }
         }
     }
-    compared
+    (compared, found)
 }
 
 fn compare_all_random(seeds: std::ops::Range<u64>) -> Compared {

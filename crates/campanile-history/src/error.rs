@@ -13,7 +13,6 @@ pub struct ReadError {
 #[derive(Debug)]
 pub(crate) enum Problem {
     Io(io::Error),
-    Json(serde_json::Error),
     Invalid(String),
 }
 
@@ -26,12 +25,6 @@ impl ReadError {
 impl From<io::Error> for Problem {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
-    }
-}
-
-impl From<serde_json::Error> for Problem {
-    fn from(error: serde_json::Error) -> Self {
-        Self::Json(error)
     }
 }
 
@@ -49,9 +42,6 @@ impl fmt::Display for ReadError {
         }
         match &self.problem {
             Problem::Io(_) => write!(f, ": cannot be read"),
-            Problem::Json(_) => {
-                write!(f, ": not an event of version {} of the format", crate::VERSION)
-            }
             Problem::Invalid(text) => write!(f, ": {text}"),
         }
     }
@@ -61,7 +51,6 @@ impl std::error::Error for ReadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.problem {
             Problem::Io(error) => Some(error),
-            Problem::Json(error) => Some(error),
             Problem::Invalid(_) => None,
         }
     }

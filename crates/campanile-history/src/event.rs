@@ -304,6 +304,22 @@ pub enum FaultKind {
     },
 }
 
+impl FaultKind {
+    /// Returns the process that has the fault, if it is that of one process.
+    pub(crate) fn process(&self) -> Option<&String> {
+        match self {
+            Self::Killed { process } | Self::Suspended { process } => Some(process),
+            Self::NetworkCut { process, .. } => process.as_ref(),
+            Self::StoreUnavailable
+            | Self::StoreLostWrites
+            | Self::StoreEvicted
+            | Self::StoreSessionsEnded
+            | Self::BrokerKilled
+            | Self::ClockStepped { .. } => None,
+        }
+    }
+}
+
 /// The server at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

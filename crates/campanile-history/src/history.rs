@@ -18,7 +18,10 @@ pub struct History {
     pub(crate) processes: Vec<Process>,
     /// The events of one process after another, in the order of their lines.
     pub(crate) events: Vec<Line>,
-    pub(crate) torn_lines: usize,
+    /// The file and the number of each last line without an end.
+    pub(crate) torn: Vec<(String, usize)>,
+    /// The number of files of the folder whose names do not end in `.jsonl`.
+    pub(crate) other_files: usize,
 }
 
 /// A process and the file with its events.
@@ -36,11 +39,16 @@ pub(crate) struct Line {
     pub(crate) event: Event,
 }
 
-/// The fields that decide how a line is read.
+/// The field that decides how a line is read.
 #[derive(Deserialize)]
 struct AnyLine {
     event: String,
-    version: Option<u32>,
+}
+
+/// The fields that decide how a header is read.
+#[derive(Deserialize)]
+struct AnyHeader {
+    version: Option<serde_json::Value>,
     /// An object. What is derived for [`Settings`] would also read it from an array.
     #[serde(rename = "settings")]
     _settings: Option<serde_json::Map<String, serde_json::Value>>,
@@ -63,7 +71,8 @@ struct Reader {
     /// The runs of each process, and whether they have ended.
     runs: Vec<HashMap<u64, bool>>,
     events: Vec<Line>,
-    torn_lines: usize,
+    torn: Vec<(String, usize)>,
+    other_files: usize,
 }
 
 impl History {
@@ -78,18 +87,20 @@ impl History {
         let name = path.display().to_string();
         let failed = |error: io::Error| ReadError::new(&name, None, error);
         let mut files = Vec::new();
+        let mut reader = Reader::default();
         if path.is_dir() {
             for entry in fs::read_dir(path).map_err(failed)? {
                 let file = entry.map_err(failed)?.path();
                 if file.extension().is_some_and(|extension| extension == EXTENSION) {
                     files.push(file);
+                } else {
+                    reader.other_files += 1;
                 }
             }
             files.sort();
         } else {
             files.push(path.to_owned());
         }
-        let mut reader = Reader::default();
         for file in files {
             let relative = file.strip_prefix(path).unwrap_or(&file);
             let relative = if relative.as_os_str().is_empty() { &file } else { relative };
@@ -127,41 +138,41 @@ impl History {
 
     /// Returns the number of last lines without an end.
     pub fn torn_lines(&self) -> usize {
-        self.torn_lines
+        self.torn.len()
     }
 }
 
 impl Reader {
     fn read_file(&mut self, file: &str, bytes: &[u8]) -> Result<(), ReadError> {
         let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        self.torn_lines += usize::from(complete < bytes.len());
+        if complete < bytes.len() {
+            let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
+            self.torn.push((file.to_owned(), lines + 1));
+        }
         let mut has_header = false;
         for (index, line) in bytes[..complete].split_inclusive(|byte| *byte == b'\n').enumerate() {
             let number = index + 1;
-            if !line.trim_ascii_start().starts_with(b"{") {
-                let text = "the line is not a JSON object".to_owned();
-                return Err(ReadError::new(file, Some(number), text));
+            let line = line.trim_ascii();
+            let read = if !line.starts_with(b"{") {
+                Err("the line is not a JSON object".to_owned())
             } else if is_header(line) {
-                let header = read_header(line);
-                let header =
-                    header.map_err(|problem| ReadError::new(file, Some(number), problem))?;
-                let added = self.add_process(file, header);
-                added.map_err(|problem| ReadError::new(file, Some(number), problem))?;
                 has_header = true;
+                read_header(line).and_then(|header| self.add_process(file, header))
             } else if !has_header {
-                let text =
-                    "the first line must be a header: {\"event\":\"history\",\"version\":1, …}"
-                        .to_owned();
-                return Err(ReadError::new(file, Some(number), text));
+                Err("the first line must be a header: {\"event\":\"history\",\"version\":1, …}"
+                    .to_owned())
             } else {
-                let event =
-                    read_event(line).map_err(|error| ReadError::new(file, Some(number), error))?;
-                self.check_run(&event)
-                    .map_err(|problem| ReadError::new(file, Some(number), problem))?;
-                let process = self.processes.len() - 1;
-                self.events.push(Line { process, number, event });
-            }
+                read_event(line).and_then(|event| self.add_event(number, event))
+            };
+            read.map_err(|problem| ReadError::new(file, Some(number), problem))?;
         }
+        Ok(())
+    }
+
+    fn add_event(&mut self, number: usize, event: Event) -> Result<(), String> {
+        self.check_run(&event)?;
+        let process = self.processes.len() - 1;
+        self.events.push(Line { process, number, event });
         Ok(())
     }
 
@@ -175,8 +186,15 @@ impl Reader {
             ));
         }
         self.settings = self.settings.or(settings);
-        if settings.is_some() && settings != self.settings {
-            return Err("the settings are not those of another process of the history".into());
+        if let (Some(settings), Some(expected)) = (settings, self.settings)
+            && settings != expected
+        {
+            return Err(format!(
+                "the settings are {}, and those of an earlier header {}; a history has the same in all \
+                 headers that have them",
+                to_json(&settings),
+                to_json(&expected)
+            ));
         }
         if self.names.insert(process.clone(), self.processes.len()).is_some() {
             return Err(format!("there are two processes {process:?}; give each its own name"));
@@ -234,8 +252,8 @@ impl Reader {
             invalid("no header has settings; add them to the header of one of the processes")
         })?;
         self.check_visible()?;
-        let Self { processes, events, torn_lines, .. } = self;
-        Ok(History { settings, processes, events, torn_lines })
+        let Self { processes, events, torn, other_files, .. } = self;
+        Ok(History { settings, processes, events, torn, other_files })
     }
 }
 
@@ -247,22 +265,33 @@ fn is_header(line: &[u8]) -> bool {
     may_be && serde_json::from_slice::<AnyLine>(line).is_ok_and(|any| any.event == "history")
 }
 
-fn read_event(line: &[u8]) -> Result<Event, serde_json::Error> {
-    let event = serde_json::from_slice(line)?;
+fn read_event(line: &[u8]) -> Result<Event, String> {
+    let event = read_json(line, "an event")?;
     if matches!(event, Event::Fault(_)) {
-        serde_json::from_slice::<AnyFault>(line)?;
+        read_json::<AnyFault>(line, "an event")?;
     }
     Ok(event)
 }
 
-fn read_header(line: &[u8]) -> Result<Header, crate::error::Problem> {
-    let any: AnyLine = serde_json::from_slice(line)?;
+fn read_header(line: &[u8]) -> Result<Header, String> {
+    let any: AnyHeader = read_json(line, "a header")?;
     match any.version {
-        Some(VERSION) => Ok(serde_json::from_slice(line)?),
+        Some(version) if version == VERSION => read_json(line, "a header"),
         Some(other) => {
-            Err(format!("version {other} of the format; this reader reads version {VERSION}")
-                .into())
+            Err(format!("version {other} of the format; this reader reads version {VERSION}"))
         }
-        None => Err("the header has no version".to_owned().into()),
+        None => Err("the header has no version".to_owned()),
     }
+}
+
+fn read_json<'a, T: Deserialize<'a>>(line: &'a [u8], what: &str) -> Result<T, String> {
+    serde_json::from_slice(line).map_err(|error| {
+        // A line is read alone, so it is always the first one.
+        let error = error.to_string().replace(" at line 1 column ", " at column ");
+        format!("not {what} of version {VERSION} of the format: {error}")
+    })
+}
+
+fn to_json(settings: &Settings) -> String {
+    serde_json::to_string(settings).expect("settings have no maps")
 }

@@ -18,17 +18,18 @@ pub struct Verdict {
     pub processes: usize,
     /// The number of events.
     pub events: usize,
-    /// The number of last lines without an end, which were ignored.
-    pub torn_lines: usize,
     /// The number of records that were sent, and of their copies.
     pub records: usize,
     /// The number of keys, including records without one.
     pub keys: usize,
     /// The number of runs.
     pub runs: usize,
+    /// What was not read, and what cannot be found because the history lacks the events for it, in
+    /// sentences.
+    pub notes: Vec<String>,
     /// Each run of a key that had run before and could run again, by key and time.
     pub reruns: Vec<Rerun>,
-    /// What the history shows and must not, by rule and subject. There is at most one violation of
+    /// What the history shows and must not, by rule and time. There is at most one violation of
     /// a rule for each subject.
     pub violations: Vec<Violation>,
 }
@@ -117,37 +118,46 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Prints a summary, the rules and the causes, and each violation with its events. Control characters
-/// are escaped.
+/// How many violations of a rule are printed. One cause often has many: if a record is not finished,
+/// each later one of its queue begins too early.
+const MAX_PRINTED: usize = 10;
+
+/// Prints a summary, the notes, the rules and the causes, and the first 10 violations of each rule with
+/// their events. Control characters are escaped.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.violations.len() {
-            0 => f.write_str("sound")?,
-            count => f.write_str(&counted(count, "violation", "violations"))?,
-        }
+        let violations = self.violations.len();
         writeln!(
             f,
-            ": {} of {}, {}, {}, {}",
+            "{} of {}, {}, {}, {}: {}",
             counted(self.events, "event", "events"),
             counted(self.processes, "process", "processes"),
             counted(self.records, "record", "records"),
             counted(self.keys, "key", "keys"),
             counted(self.runs, "run", "runs"),
+            match violations {
+                0 => "sound".to_owned(),
+                _ => counted(violations, "violation", "violations"),
+            }
         )?;
-        if self.torn_lines > 0 {
-            writeln!(f, "ignored incomplete last lines: {}", self.torn_lines)?;
+        for note in &self.notes {
+            writeln!(f, "note: {}", Printable(note))?;
         }
-        if self.records == 0 {
-            writeln!(f, "no record is `sent`, so none can be found lost")?;
-        }
-        for (rule, count) in self.rules() {
-            writeln!(f, "{}: {}", counted(count, "violation", "violations"), rule.description())?;
+        let rules = self.rules();
+        for (rule, count) in &rules {
+            writeln!(f, "{count} of `{rule}`: {}", rule.description())?;
         }
         for (cause, count) in self.causes() {
             writeln!(f, "{}: {}", counted(count, "run again", "runs again"), cause.description())?;
         }
-        for violation in &self.violations {
-            write!(f, "\n{violation}")?;
+        for (rule, count) in rules {
+            let of_rule = self.violations.iter().filter(|violation| violation.rule == rule);
+            for violation in of_rule.take(MAX_PRINTED) {
+                write!(f, "\n{violation}")?;
+            }
+            if count > MAX_PRINTED {
+                writeln!(f, "\n{rule}: {} more", count - MAX_PRINTED)?;
+            }
         }
         Ok(())
     }

@@ -139,7 +139,7 @@ fn print_explored(explored: &[(Config, Report, Duration)], threads: usize) {
 fn print_mutants(mutants: &[(Mutant, Option<Found>)]) {
     let found = mutants.iter().filter(|(_, found)| found.is_some()).count();
     println!("\n{found} of {} mutants of `step` were found:\n", mutants.len());
-    println!("| mutant | rule that it breaks | states visited |");
+    println!("| mutant | rule that it breaks | states visited until it was found |");
     println!("|---|---|---|");
     for (mutant, found) in mutants {
         match found {

@@ -3,7 +3,6 @@
 use super::findings::Findings;
 use super::index::{Index, Key};
 use super::pair::Pair;
-use super::runs::events_of;
 use crate::{How, Rule};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
@@ -18,11 +17,11 @@ fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
     for run in runs.filter(|run| !run.visible.is_empty()) {
         if run.end.is_none_or(|end| end.how != How::Ok) {
             let text = || format!("{} has the effect of a handler without success", key.name);
-            findings.violation(Rule::Effect, &*key.name, text, events_of([run]));
+            findings.violation(Rule::Effect, &*key.name, text, run.events());
         }
         if run.visible.len() > 1 {
             let text = || format!("{} has an effect twice, by one run", key.name);
-            findings.violation(Rule::Effect, &*key.name, text, events_of([run]));
+            findings.violation(Rule::Effect, &*key.name, text, run.events());
         }
         if run.token.is_none() {
             continue;
@@ -34,7 +33,7 @@ fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, key: &Key<'_>) {
             && !pair.evicted
         {
             let text = || format!("{} has an effect twice, by two runs", key.name);
-            findings.violation(Rule::Effect, &*key.name, text, events_of([first, run]));
+            findings.violation(Rule::Effect, &*key.name, text, first.events().chain(run.events()));
         }
     }
 }

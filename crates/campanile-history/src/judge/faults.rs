@@ -3,13 +3,17 @@
 use std::collections::HashMap;
 
 use super::spans::{Spans, Weights};
+use super::times::first_from;
 use crate::{Event, FaultKind, History, Peer};
 
 /// The faults of a history, by the number of the process.
 pub(super) struct Faults {
     /// At least 1.
     pub(super) lock_ttl: u64,
-    killed: Vec<Option<u64>>,
+    /// The event of each fault and when it lasted.
+    events: Vec<(usize, u64, u64)>,
+    /// When each process was killed, sorted.
+    killed: Vec<Vec<u64>>,
     suspended: Vec<Spans>,
     cut_off: Vec<Spans>,
     unavailable: Spans,
@@ -37,21 +41,22 @@ impl Faults {
         let names: HashMap<&str, usize> =
             history.processes.iter().enumerate().map(|(n, process)| (&*process.name, n)).collect();
         let count = history.processes.len();
-        let mut killed: Vec<Option<u64>> = vec![None; count];
+        let mut killed = vec![Vec::new(); count];
         let (mut suspended, mut cut_off) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         let (mut unavailable, mut lost_writes, mut evicted) = (Vec::new(), Vec::new(), Vec::new());
         let (mut steps, mut uncounted) = (Vec::new(), Vec::new());
-        for line in &history.events {
+        let mut events = Vec::new();
+        for (event, line) in history.events.iter().enumerate() {
             let Event::Fault(fault) = &line.event else { continue };
             let from = fault.at;
             let span = (from, fault.until.unwrap_or(end).max(from));
+            events.push((event, span.0, span.1));
             let weighted = (span.0, span.1, u128::from((span.1 - span.0) / lock_ttl) + 1);
             match &fault.kind {
                 FaultKind::Killed { process } => {
                     uncounted.push((from, from, 1));
                     if let Some(&process) = names.get(&**process) {
-                        let first = killed[process].get_or_insert(from);
-                        *first = from.min(*first);
+                        killed[process].push(from);
                     }
                 }
                 FaultKind::Suspended { process } => {
@@ -89,9 +94,11 @@ impl Faults {
                 FaultKind::BrokerKilled | FaultKind::NetworkCut { peer: Peer::Broker, .. } => {}
             }
         }
+        killed.iter_mut().for_each(|times| times.sort_unstable());
         let collect = |spans: Vec<Vec<_>>| spans.into_iter().map(Spans::from_iter).collect();
         Self {
             lock_ttl,
+            events,
             killed,
             suspended: collect(suspended),
             cut_off: collect(cut_off),
@@ -103,9 +110,16 @@ impl Faults {
         }
     }
 
-    /// Finds when a process was killed.
-    pub(super) fn killed(&self, process: usize) -> Option<u64> {
-        self.killed[process]
+    /// Lists the events of the faults that touch this interval.
+    pub(super) fn touching(&self, from: u64, until: u64) -> impl Iterator<Item = usize> {
+        let touches = move |(_, start, end): &&(usize, u64, u64)| *start <= until && *end >= from;
+        self.events.iter().filter(touches).map(|(event, ..)| *event)
+    }
+
+    /// Finds when a process was killed that began a run at this time. If it was killed long before, it
+    /// was restarted under its old name, or lived on.
+    pub(super) fn killed(&self, process: usize, began: u64) -> Option<u64> {
+        first_from(&self.killed[process], began.saturating_sub(self.lock_ttl))
     }
 
     /// Checks whether a process was suspended at some time of this interval.

@@ -1,10 +1,10 @@
 //! What the rules have found.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::index::Index;
 use crate::story::describe;
-use crate::{Cause, Excerpt, Rerun, Rule, Verdict, Violation};
+use crate::{Cause, Event, Excerpt, Rerun, Rule, Verdict, Violation};
 
 /// Collects violations and reruns.
 pub(super) struct Findings<'a> {
@@ -59,18 +59,67 @@ impl<'a> Findings<'a> {
 
     pub(super) fn into_verdict(self) -> Verdict {
         let Self { index, mut violations, mut reruns, .. } = self;
-        violations.sort_by(|a, b| (a.rule, &a.subject).cmp(&(b.rule, &b.subject)));
+        let at = |violation: &Violation| violation.events.last().map(|event| event.at);
+        violations.sort_by(|a, b| (a.rule, at(a), &a.subject).cmp(&(b.rule, at(b), &b.subject)));
         reruns.sort_by(|a, b| (&a.key, a.again.at).cmp(&(&b.key, b.again.at)));
         Verdict {
             version: crate::VERSION,
             processes: index.history.processes.len(),
             events: index.history.events.len(),
-            torn_lines: index.history.torn_lines,
             records: index.records.iter().filter(|record| record.origin.is_some()).count(),
             keys: index.keys.len(),
             runs: index.runs.len(),
+            notes: notes(index),
             reruns,
             violations,
         }
     }
+}
+
+/// Says what was not read, and what cannot be found in a history without some events.
+fn notes(index: &Index<'_>) -> Vec<String> {
+    let history = index.history;
+    let mut notes = Vec::new();
+    if !history.torn.is_empty() {
+        let torn = history.torn.iter().map(|(file, line)| format!("{file}:{line}"));
+        notes.push(format!("lines ignored, because they have no end: {}", join(torn)));
+    }
+    if history.other_files > 0 {
+        let count = history.other_files;
+        notes.push(format!("files ignored, because their names do not end in .jsonl: {count}"));
+    }
+    let processes: HashSet<_> = history.processes.iter().map(|process| &process.name).collect();
+    let faults = history.events.iter().filter_map(|line| match &line.event {
+        Event::Fault(fault) => fault.kind.process(),
+        _ => None,
+    });
+    let unknown: BTreeSet<_> = faults.filter(|name| !processes.contains(name)).collect();
+    if !unknown.is_empty() {
+        let unknown = join(unknown.into_iter().cloned());
+        notes.push(format!("processes that have faults and no header: {unknown}"));
+    }
+    let has = |is: fn(&Event) -> bool| history.events.iter().any(|line| is(&line.event));
+    let missing = [
+        (
+            index.records.iter().any(|record| record.origin.is_some()),
+            "no record is `sent`, so none can be found lost",
+        ),
+        (
+            index.runs.iter().any(|run| run.token.is_some()),
+            "no run has a `token`, so each may run again and overlap others",
+        ),
+        (
+            index.runs.iter().any(|run| run.attempt.is_some()),
+            "no run has an `attempt`, so attempts are not checked",
+        ),
+        (has(|event| matches!(event, Event::Commit(_))), "there is no `commit` to check"),
+        (has(|event| matches!(event, Event::Entry(_))), "there is no `entry` to check"),
+    ];
+    let texts = missing.iter().filter(|(is_there, _)| !is_there).map(|(_, text)| (*text).into());
+    notes.extend(texts);
+    notes
+}
+
+fn join(texts: impl Iterator<Item = String>) -> String {
+    texts.collect::<Vec<_>>().join(", ")
 }

@@ -152,12 +152,25 @@ impl Index<'_> {
 
     /// Finds when a run was over: its end, or the end of its process.
     pub(super) fn over(&self, run: &Run) -> Option<u64> {
-        let killed = || self.faults.killed(run.process).map(|at| at.max(run.began));
+        let killed = || self.killed(run).map(|at| at.max(run.began));
         run.end.map(|end| end.at).or_else(killed)
+    }
+
+    /// Finds when the process of a run was killed.
+    pub(super) fn killed(&self, run: &Run) -> Option<u64> {
+        self.faults.killed(run.process, run.began)
     }
 }
 
 impl Run {
+    /// Lists the events of the run.
+    pub(super) fn events(&self) -> impl Iterator<Item = usize> {
+        let end = self.end.map(|end| end.event);
+        let answer = self.answer.map(|(.., event)| event);
+        let events = [Some(self.begin), self.effect, end, answer].into_iter().flatten();
+        events.chain(self.visible.iter().copied())
+    }
+
     /// Finds when the stack answered that this run was processed, and the event.
     pub(super) fn processed(&self) -> Option<(u64, usize)> {
         let (_, at, event) = self.answer.filter(|(outcome, ..)| *outcome == Outcome::Processed)?;

@@ -3,7 +3,7 @@
 use super::faults::Unrenewed;
 use super::index::{Index, Run};
 use super::times::{any_within, first_from};
-use crate::{Cause, How, Outcome};
+use crate::{Cause, Event, How, Outcome};
 
 /// A run of a key and a later one, with all that may explain the later one.
 pub(super) struct Pair<'a> {
@@ -22,6 +22,8 @@ pub(super) struct Pair<'a> {
     is_recorded: bool,
     /// Why the second run, whose lock was granted before that of the first, began late.
     began_late: Option<Cause>,
+    /// When the first run may have lost its lock because it was not renewed.
+    expiring: (u64, u64),
     unrenewed: Option<Unrenewed>,
     pub(super) lost_writes: bool,
     pub(super) evicted: bool,
@@ -37,7 +39,7 @@ impl<'a> Pair<'a> {
         let locked = if is_recorded { from } else { from.saturating_sub(lock_ttl) };
         let acknowledged = first.processed().map_or(until, |(at, _)| at.min(until)).max(from);
         let lock_end = lock_end(index, first).map_or(until, |at| at.min(until));
-        let (not_renewed, not_needed) =
+        let expiring =
             (lock_end.saturating_sub(lock_ttl), lock_end.saturating_add(lock_ttl).min(until));
         Self {
             index,
@@ -50,7 +52,8 @@ impl<'a> Pair<'a> {
             is_rerun: is_rerun(first, next),
             is_recorded,
             began_late: began_late(index, first, next),
-            unrenewed: index.faults.unrenewed(first.process, not_renewed, not_needed),
+            expiring,
+            unrenewed: index.faults.unrenewed(first.process, expiring.0, expiring.1),
             lost_writes: index.faults.lost_writes(locked, acknowledged),
             evicted: index.faults.evicted(locked, until),
         }
@@ -89,7 +92,7 @@ impl<'a> Pair<'a> {
         if first.is_invisible && has_ended(How::Ok) {
             return Some(Cause::RolledBack);
         }
-        let killed = self.index.faults.killed(first.process);
+        let killed = self.index.killed(first);
         let was_killed = killed.is_some_and(|at| at <= next.began);
         let lock_ttl = self.index.faults.lock_ttl;
         // After an answer, at most the lock's time to live was left to record the success.
@@ -148,6 +151,18 @@ impl<'a> Pair<'a> {
         self.is_reopened || self.lost_writes || self.evicted
     }
 
+    /// Lists the events of the two runs, and the faults when the lock of the first one ended.
+    pub(super) fn events(&self) -> impl Iterator<Item = usize> {
+        let Self { index, first, next, expiring: (from, until), .. } = self;
+        let first_process = &index.history.processes[first.process].name;
+        let may_matter = move |event: &usize| match &index.history.events[*event].event {
+            Event::Fault(fault) => fault.kind.process().is_none_or(|name| name == first_process),
+            _ => false,
+        };
+        let faults = index.faults.touching(*from, *until).filter(may_matter);
+        first.events().chain(next.events()).chain(faults)
+    }
+
     /// Checks whether the lock of the first run may have expired before the second began.
     pub(super) fn may_expire(&self) -> bool {
         self.unrenewed.is_some()
@@ -178,8 +193,7 @@ pub(super) fn began_late(index: &Index<'_>, first: &Run, next: &Run) -> Option<C
 /// Checks whether a run belongs to the same delivery as another, under the same lock. Of the
 /// transactions of a lock, at most one is committed; the first may be committed late.
 fn is_rerun(first: &Run, next: &Run) -> bool {
-    let delivery =
-        |run: &Run| (run.process, run.record, run.delivery, run.token, run.attempt.unwrap_or(1));
+    let delivery = |run: &Run| (run.process, run.record, run.delivery, run.token, run.attempt);
     next.token.is_some()
         && delivery(first) == delivery(next)
         && (first.is_invisible || next.is_invisible)
@@ -190,7 +204,7 @@ fn is_rerun(first: &Run, next: &Run) -> bool {
 fn lock_end(index: &Index<'_>, run: &Run) -> Option<u64> {
     let answered = run.answer.map(|(_, at, _)| at);
     let ended = || run.end.filter(|end| end.how != How::Ok).map(|end| end.at);
-    answered.or_else(ended).or_else(|| index.faults.killed(run.process))
+    answered.or_else(ended).or_else(|| index.killed(run))
 }
 
 /// Checks whether the key was FAILED between the begin of a run and this time.

@@ -40,7 +40,7 @@ fn check_key<'a>(
         if !is_guarded {
             continue;
         }
-        check_attempt(index, findings, key, guarded, run);
+        check_lock(index, findings, key, guarded, run);
         last_guarded = Some(run);
         if longest.is_none_or(|longest| !is_later(index.over(longest), index.over(run))) {
             longest = Some(run);
@@ -49,11 +49,12 @@ fn check_key<'a>(
 }
 
 fn check_cause(index: &Index<'_>, findings: &mut Findings<'_>, key: &str, first: &Run, run: &Run) {
-    match Pair::new(index, first, run).cause() {
+    let pair = Pair::new(index, first, run);
+    match pair.cause() {
         Some(cause) => findings.rerun(cause, key, first.begin, run.begin),
         None => {
             let text = || format!("{key} ran again, and nothing explains it");
-            findings.violation(Rule::Unexplained, key, text, events_of([first, run]));
+            findings.violation(Rule::Unexplained, key, text, pair.events());
         }
     }
 }
@@ -65,67 +66,65 @@ fn check_overlap(
     before: [&Run; 2],
     run: &Run,
 ) {
-    let overlaps = |before: &&Run| {
+    for before in before {
+        let pair = Pair::new(index, before, run);
         let is_over = index.over(before).is_some_and(|over| over <= run.began);
-        !is_over && !Pair::new(index, before, run).may_overlap()
-    };
-    if let Some(before) = before.into_iter().find(overlaps) {
-        let text = || format!("two runs of {key} overlapped, although no lock was lost");
-        findings.violation(Rule::Overlap, key, text, events_of([before, run]));
+        if !is_over && !pair.may_overlap() {
+            let text = || format!("two runs of {key} overlapped, and nothing permits it");
+            return findings.violation(Rule::Overlap, key, text, pair.events());
+        }
     }
 }
 
 /// Judges token and attempt of a run, given the previous one with a lock.
-fn check_attempt(
+fn check_lock(
     index: &Index<'_>,
     findings: &mut Findings<'_>,
     key: &Key<'_>,
     previous: Option<&Run>,
     run: &Run,
 ) {
-    let Some(token) = run.token else { return };
-    let attempt = u64::from(run.attempt.unwrap_or(1));
-    let counted = previous.map_or(0, |first| u64::from(first.attempt.unwrap_or(1)));
     let name = &*key.name;
-    let explained = match previous {
-        // Attempts may have been counted while the lock of the first was ending, before its begin.
-        Some(first) => {
-            let from = first.began.saturating_sub(index.faults.lock_ttl);
-            index.uncounted(key, from, first.began, run.began)
+    let Some(first) = previous else {
+        let explained = index.uncounted_since_sent(key, run.began);
+        if let Some(attempt) = run.attempt.filter(|&it| u128::from(it) > 1 + explained) {
+            let text = || {
+                format!(
+                    "the first run of {name} began attempt {attempt}, and faults explain \
+                     {explained} attempts before"
+                )
+            };
+            findings.violation(Rule::AttemptWithoutRun, name, text, run.events());
         }
-        None => index.uncounted_since_sent(key, run.began),
+        return;
     };
+    let pair = Pair::new(index, first, run);
+    if run.token <= first.token && !pair.lost_writes && !pair.evicted && !pair.is_rerun {
+        let text = || format!("the fencing token of {name} did not rise");
+        findings.violation(Rule::Token, name, text, pair.events());
+    }
+    let (Some(attempt), Some(counted)) = (run.attempt, first.attempt) else { return };
+    // Attempts may have been counted while the lock of the first was ending, before its begin.
+    let from = first.began.saturating_sub(index.faults.lock_ttl);
+    let explained = index.uncounted(key, from, first.began, run.began);
     if u128::from(attempt) > u128::from(counted) + 1 + explained {
         let text = || {
-            format!("{name} began attempt {attempt}, and {counted} were counted in the run before")
+            format!(
+                "{name} began attempt {attempt} after attempt {counted}, and faults explain \
+                 {explained} attempts between them"
+            )
         };
-        let events = events_of(previous.into_iter().chain([run]));
-        findings.violation(Rule::AttemptWithoutRun, name, text, events);
+        findings.violation(Rule::AttemptWithoutRun, name, text, pair.events());
     }
-    let Some(first) = previous else { return };
-    let pair = Pair::new(index, first, run);
-    if Some(token) <= first.token && !pair.lost_writes && !pair.evicted && !pair.is_rerun {
-        let text = || format!("the fencing token of {name} did not rise");
-        findings.violation(Rule::Token, name, text, events_of([first, run]));
-    }
-    let killed = index.faults.killed(first.process);
-    let was_killed = first.end.is_none() && killed.is_some_and(|at| at <= run.began);
+    let was_killed = first.end.is_none() && index.killed(first).is_some_and(|at| at <= run.began);
     let must_rise = was_killed && !pair.may_expire();
     if !pair.may_forget() && (attempt < counted || must_rise && attempt == counted) {
-        let text =
-            || format!("{name} began attempt {attempt} after attempt {counted}, which counts");
-        findings.violation(Rule::AttemptNotCounted, name, text, events_of([first, run]));
+        let text = || match attempt < counted {
+            true => format!("{name} began attempt {attempt} after attempt {counted}"),
+            false => format!(
+                "{name} began attempt {attempt} again after its process was killed, which counts"
+            ),
+        };
+        findings.violation(Rule::AttemptNotCounted, name, text, pair.events());
     }
-}
-
-/// Lists all events of these runs.
-pub(super) fn events_of<'a>(
-    runs: impl IntoIterator<Item = &'a Run>,
-) -> impl Iterator<Item = usize> {
-    runs.into_iter().flat_map(|run| {
-        let end = run.end.map(|end| end.event);
-        let processed = run.processed().map(|(_, event)| event);
-        let events = [Some(run.begin), run.effect, end, processed].into_iter().flatten();
-        events.chain(run.visible.iter().copied())
-    })
 }

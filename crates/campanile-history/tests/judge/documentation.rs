@@ -40,7 +40,7 @@ fn examples_show_each_event_and_each_fault() {
         let header = examples.lines().next().unwrap();
         let text = format!("{header}\n{line}\n");
         let error = History::parse([("h", &*text)]).unwrap_err();
-        let error = std::error::Error::source(&error).unwrap().to_string();
+        let error = error.to_string();
         let list = error.split_once("expected one of ").unwrap().1.to_owned();
         let names = list.split('`').skip(1).step_by(2).map(str::to_owned);
         names.collect::<BTreeSet<_>>()

@@ -11,3 +11,4 @@ mod random;
 mod reading;
 mod second;
 mod simulator;
+mod verdict;

@@ -1,6 +1,5 @@
 //! Files of histories, and errors.
 
-use std::error::Error;
 use std::fs;
 use std::io::Write;
 
@@ -25,13 +24,6 @@ fn begin(run: u64) -> Event {
     Event::Begin(Begin { at: run, run, record, key: None, token: None, attempt: None })
 }
 
-/// Reads a text, and returns its error with all sources.
-fn error_of(text: &str) -> String {
-    let error = History::parse([("a.jsonl", text)]).unwrap_err();
-    let source = error.source().map(|source| format!(": {source}"));
-    format!("{error}{}", source.unwrap_or_default())
-}
-
 #[test]
 fn invalid_lines_are_errors_with_file_and_line() {
     let other_clock = HEADER.replace("w-1", "w-2").replace("boot", "wall");
@@ -46,6 +38,10 @@ fn invalid_lines_are_errors_with_file_and_line() {
         (
             vec![HEADER, r#"{"event":"effect","run":1}"#],
             "a.jsonl:2: not an event of version 1 of the format: missing field `at`",
+        ),
+        (
+            vec![HEADER, r#"{"event":"effect""#],
+            "not an event of version 1 of the format: EOF while parsing an object at column 17",
         ),
         (vec![HEADER, "", BEGIN], "a.jsonl:2: the line is not a JSON object"),
         (vec![HEADER, r#"["skipped",1,"t/0@0"]"#], "a.jsonl:2: the line is not a JSON object"),
@@ -64,7 +60,7 @@ fn invalid_lines_are_errors_with_file_and_line() {
                     "[\"none\",3000000,null,0]",
                 ),
             ],
-            "a.jsonl:1: ",
+            "a.jsonl:1: not a header of version 1 of the format: invalid type: sequence",
         ),
         (
             vec![HEADER, r#"{"event":"skipped","at":1,"record":"t/0"}"#],
@@ -94,15 +90,19 @@ fn invalid_lines_are_errors_with_file_and_line() {
             vec![HEADER, &other_clock],
             "a.jsonl:2: the clock is \"wall\", and that of the other processes \"boot\"",
         ),
-        (vec![HEADER, &other_settings], "a.jsonl:2: the settings are not those"),
+        (vec![HEADER, &other_settings], "a.jsonl:2: the settings are {\"order\":\"key\","),
         (
             vec![&HEADER.replace("\"version\":1", "\"version\":2")],
             "a.jsonl:1: version 2 of the format; this reader reads version 1",
         ),
+        (
+            vec![&HEADER.replace("\"version\":1", "\"version\":\"1\"")],
+            "a.jsonl:1: version \"1\" of the format; this reader reads version 1",
+        ),
         (vec![&HEADER.replace("\"version\":1,", "")], "a.jsonl:1: the header has no version"),
         (
             vec![&HEADER.replace("us", "ms")],
-            "a.jsonl:1: not an event of version 1 of the format: unknown variant `ms`",
+            "a.jsonl:1: not a header of version 1 of the format: unknown variant `ms`",
         ),
         (
             vec![r#"{"event":"history","version":1,"process":"w","clock":"c","unit":"us"}"#],
@@ -111,7 +111,7 @@ fn invalid_lines_are_errors_with_file_and_line() {
         (vec![], "there is no history"),
     ] {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        let found = error_of(&text);
+        let found = History::parse([("a.jsonl", &*text)]).unwrap_err().to_string();
         assert!(found.contains(error), "{lines:?}: {found}");
     }
 }

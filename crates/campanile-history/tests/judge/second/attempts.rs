@@ -3,15 +3,15 @@
 use std::cmp::max;
 
 use super::Findings;
-use super::read::{Fault, Run, Time};
+use super::read::{Fault, Time};
 use super::runs::pairs;
 use super::terms::{Interval, Key, KeyRun, Terms, between, touch};
 
 pub(super) fn attempt_without_run(terms: &Terms<'_>, findings: &mut Findings) {
     for (name, key) in &terms.keys {
         for (p, n) in pairs(key) {
-            let expected = p.map_or(0, |p| attempt(p.run)) + 1;
-            if attempt(n.run) <= expected {
+            let Some((of_p, of_n)) = attempts(p, n) else { continue };
+            if of_n <= of_p + 1 {
                 continue;
             }
             let from = match p {
@@ -19,7 +19,7 @@ pub(super) fn attempt_without_run(terms: &Terms<'_>, findings: &mut Findings) {
                 None => key.first_sent(n.run.begin),
             };
             let explained = explained_by_faults(terms, key, p, (from, n.run.begin));
-            if attempt(n.run) > expected + explained {
+            if of_n > of_p + 1 + explained {
                 findings.violated("attempt_without_run", name);
             }
         }
@@ -47,13 +47,11 @@ pub(super) fn explained_by_faults(
 pub(super) fn attempt_not_counted(terms: &Terms<'_>, findings: &mut Findings) {
     for (name, key) in &terms.keys {
         for (p, n) in pairs(key) {
-            let Some(p) = p else { continue };
-            let killed = terms.killed(p.run).is_some_and(|killed| killed <= n.run.begin);
-            let not_counted = p.run.end.is_none()
-                && killed
-                && attempt(n.run) <= attempt(p.run)
-                && !terms.lock_may_have_expired(p, n);
-            let lowered = attempt(n.run) < attempt(p.run);
+            let (Some(p), Some((of_p, of_n))) = (p, attempts(p, n)) else { continue };
+            let killed = terms.kill(p.run).is_some_and(|kill| kill <= n.run.begin);
+            let not_counted =
+                p.run.end.is_none() && killed && of_n <= of_p && !terms.lock_may_have_expired(p, n);
+            let lowered = of_n < of_p;
             if (not_counted || lowered)
                 && !between(&key.reopened, p, n)
                 && !terms.writes_lost(key, p, n)
@@ -65,8 +63,11 @@ pub(super) fn attempt_not_counted(terms: &Terms<'_>, findings: &mut Findings) {
     }
 }
 
-fn attempt(run: &Run) -> Time {
-    run.attempt.unwrap_or(1).into()
+/// Returns the attempts of `p` and `n`, unless one of them has none. Without `p`, its attempt is 0.
+fn attempts(p: Option<&KeyRun<'_>>, n: &KeyRun<'_>) -> Option<(Time, Time)> {
+    let of_p = p.map_or(Some(0), |p| p.run.attempt)?;
+    let of_n = n.run.attempt?;
+    Some((of_p.into(), of_n.into()))
 }
 
 fn weight(terms: &Terms<'_>, fault: &Fault) -> Time {

@@ -57,11 +57,11 @@ fn cause_of_not_recorded(
     if p.invisible && ended == Some("ok") {
         return Some("rolled_back");
     }
-    let killed = terms.killed(p.run).filter(|killed| *killed <= n.run.begin);
+    let kill = terms.kill(p.run).filter(|kill| *kill <= n.run.begin);
     let answered_long_before =
-        |killed: Time| p.answer.is_some_and(|answer| killed - answer.at > terms.lock_ttl_or_1());
-    if let Some(killed) = killed
-        && (p.run.end.is_none() || ended == Some("ok") && !answered_long_before(killed))
+        |kill: Time| p.answer.is_some_and(|answer| kill - answer.at > terms.lock_ttl_or_1());
+    if let Some(kill) = kill
+        && (p.run.end.is_none() || ended == Some("ok") && !answered_long_before(kill))
     {
         let effect = !p.invisible && (p.run.effect || p.run.end.is_some());
         return Some(if effect { "killed_after_effect" } else { "killed_before_effect" });

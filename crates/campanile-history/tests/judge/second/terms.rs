@@ -21,8 +21,6 @@ pub(super) struct Terms<'h> {
     pub(super) answers_of_no_run: Vec<&'h Answer>,
     /// When each record was finished.
     finished: HashMap<&'h Record, Time>,
-    /// When each process was killed first.
-    killed: HashMap<&'h str, Time>,
 }
 
 /// What happened to a key.
@@ -122,12 +120,6 @@ impl Unrenewed {
 
 impl<'h> Terms<'h> {
     pub(super) fn new(history: &'h History) -> Self {
-        let mut killed = HashMap::new();
-        for fault in history.faults.iter().filter(|fault| fault.fault == "killed") {
-            let process = fault.process.as_deref().expect("read with its process");
-            let first = killed.entry(process).or_insert(fault.at);
-            *first = min(*first, fault.at);
-        }
         let mut visible = visible(history);
         let no_success = no_success(history, &visible);
         let (answer_of_run, answers_of_no_run) = answers(history, &no_success);
@@ -137,7 +129,6 @@ impl<'h> Terms<'h> {
             key_of_record: keys_of_records(history),
             answers_of_no_run,
             finished: finished(history),
-            killed,
         };
         for (index, run) in history.runs.iter().enumerate() {
             let key = match &run.key {
@@ -191,16 +182,17 @@ impl<'h> Terms<'h> {
     }
 
     fn over(&self, run: &Run) -> Time {
-        match (&run.end, self.killed(run)) {
+        match (&run.end, self.kill(run)) {
             (Some(end), _) => end.at,
-            (None, Some(killed)) => max(killed, run.begin),
+            (None, Some(kill)) => max(kill, run.begin),
             (None, None) => NEVER,
         }
     }
 
-    /// Returns when the process of a run was killed, if it was.
-    pub(super) fn killed(&self, run: &Run) -> Option<Time> {
-        self.killed.get(&*run.process).copied()
+    /// Returns the time of the kill of a run, if it has one.
+    pub(super) fn kill(&self, run: &Run) -> Option<Time> {
+        let kills = self.intervals_of("killed", &run.process).map(|(at, _)| at);
+        kills.filter(|at| run.begin - at <= self.lock_ttl_or_1()).min()
     }
 
     /// Returns when a record was finished, or `NEVER`.
@@ -222,10 +214,10 @@ impl<'h> Terms<'h> {
         faults.map(|fault| self.interval(fault))
     }
 
-    fn suspended(&self, process: &str) -> impl Iterator<Item = Interval> {
-        let faults = self.history.faults.iter().filter(move |fault| {
-            fault.fault == "suspended" && fault.process.as_deref() == Some(process)
-        });
+    /// Returns the intervals of a fault of a process.
+    fn intervals_of(&self, name: &str, process: &str) -> impl Iterator<Item = Interval> {
+        let faults = self.history.faults.iter().filter(move |fault| fault.fault == name);
+        let faults = faults.filter(move |fault| fault.process.as_deref() == Some(process));
         faults.map(|fault| self.interval(fault))
     }
 
@@ -244,7 +236,7 @@ impl<'h> Terms<'h> {
         n: &KeyRun<'_>,
     ) -> Option<&'static str> {
         let time = (max(n.run.begin - self.lock_ttl_or_1(), 0), n.run.begin);
-        if self.suspended(&n.run.process).any(|it| touch(it, time)) {
+        if self.intervals_of("suspended", &n.run.process).any(|it| touch(it, time)) {
             Some("suspended")
         } else if self.steps_forward(time).next().is_some() {
             Some("clock_stepped")
@@ -267,7 +259,6 @@ impl<'h> Terms<'h> {
     }
 
     pub(super) fn rerun(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
-        let attempt = |run: &Run| run.attempt.unwrap_or(1);
         let (first, last) = (min(p.run.line, n.run.line), max(p.run.line, n.run.line));
         let answered = || {
             self.history.answers.iter().any(|answer| {
@@ -281,7 +272,7 @@ impl<'h> Terms<'h> {
             && p.run.token == n.run.token
             && p.run.process == n.run.process
             && p.run.record == n.run.record
-            && attempt(p.run) == attempt(n.run)
+            && p.run.attempt == n.run.attempt
             && (p.invisible || n.invisible)
             && !answered()
     }
@@ -290,7 +281,7 @@ impl<'h> Terms<'h> {
     fn end_of_lock(&self, p: &KeyRun<'_>, n: &KeyRun<'_>) -> Time {
         let answer = p.answer.map(|answer| answer.at);
         let end = || p.run.end.as_ref().filter(|end| end.how != "ok").map(|end| end.at);
-        let end_of_lock = answer.or_else(end).or_else(|| self.killed(p.run));
+        let end_of_lock = answer.or_else(end).or_else(|| self.kill(p.run));
         end_of_lock.map_or(n.run.begin, |at| min(at, n.run.begin))
     }
 
@@ -298,7 +289,7 @@ impl<'h> Terms<'h> {
         let (end, lock_ttl) = (self.end_of_lock(p, n), self.lock_ttl_or_1());
         let time = (end - lock_ttl, min(end + lock_ttl, n.run.begin));
         Unrenewed {
-            suspended: covered(self.suspended(&p.run.process), time),
+            suspended: covered(self.intervals_of("suspended", &p.run.process), time),
             store_unavailable: covered(self.intervals("store_unavailable"), time),
             network_cut: covered(self.cut_off(&p.run.process), time),
             clock_stepped: self.steps_forward(time).map(|fault| fault.by).sum(),
@@ -326,7 +317,8 @@ impl<'h> Terms<'h> {
     }
 
     /// Checks whether the store was unavailable, or the process of `p` cut off from it, between the
-    /// end of `p` and the begin of `n`, and not only later than a `lock_ttl` after this answer of `p`.
+    /// end of `p` and the begin of `n`, and not only later than a `lock_ttl` after this answer of
+    /// `p`.
     pub(super) fn store_away_after(&self, p: &KeyRun<'_>, answer: Time, n: &KeyRun<'_>) -> bool {
         let Some(end) = &p.run.end else { return false };
         let time = (end.at, min(n.run.begin, answer + self.lock_ttl_or_1()));

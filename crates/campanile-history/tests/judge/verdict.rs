@@ -1,0 +1,74 @@
+//! What the verdict says besides rules and causes.
+
+use std::fs;
+
+use campanile_history::{History, Verdict, judge};
+
+const HEADER: &str = r#"{"event":"history","version":1,"process":"w-1","clock":"boot","unit":"us","settings":{"order":"none","lock_ttl":3000000}}"#;
+
+fn verdict(lines: &[&str]) -> Verdict {
+    let text: String = [HEADER].iter().chain(lines).map(|line| format!("{line}\n")).collect();
+    judge(&History::parse([("a.jsonl", &*text)]).unwrap())
+}
+
+#[test]
+fn notes_say_what_cannot_be_found() {
+    let missing = [
+        "no record is `sent`, so none can be found lost",
+        "no run has a `token`, so each may run again and overlap others",
+        "no run has an `attempt`, so attempts are not checked",
+        "there is no `commit` to check",
+        "there is no `entry` to check",
+    ];
+    assert_eq!(verdict(&[]).notes, missing);
+    let lines = [
+        r#"{"event":"sent","at":1,"record":"t/0@0","key":"k"}"#,
+        r#"{"event":"begin","at":2,"run":1,"record":"t/0@0","key":"k","token":1,"attempt":1}"#,
+        r#"{"event":"end","at":3,"run":1,"how":"ok"}"#,
+        r#"{"event":"answer","at":4,"record":"t/0@0","outcome":"processed"}"#,
+        r#"{"event":"commit","at":5,"partition":"t/0","offset":1}"#,
+        r#"{"event":"entry","at":6,"key":"k","state":"completed","token":1,"attempt":1}"#,
+    ];
+    let sound = verdict(&lines);
+    assert_eq!(sound.notes, [""; 0]);
+    assert_eq!(sound.to_string(), "6 events of 1 process, 1 record, 1 key, 1 run: sound\n");
+    let misspelled = lines.map(|line| line.replace("token", "tokn"));
+    let verdict = verdict(&misspelled.each_ref().map(|line| &**line)[..2]);
+    assert_eq!(verdict.notes, [missing[1], missing[3], missing[4]]);
+    assert!(verdict.to_string().contains(&format!("\nnote: {}\n", missing[1])), "{verdict}");
+}
+
+#[test]
+fn notes_say_what_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("a.jsonl", &format!("{HEADER}\n{{\"event\":\"reset\""));
+    let fault = r#"{"event":"fault","at":1,"fault":"killed","process":"W-1"}"#;
+    let header = HEADER.replace("w-1", "w-2");
+    write("b.jsonl", &format!("{header}\n{fault}\n{}\n{fault}", fault.replace("W-1", "w-3")));
+    write("c.jsonl.gz", "");
+    let verdict = judge(&History::read(folder.path()).unwrap());
+    let expected = [
+        "lines ignored, because they have no end: a.jsonl:2, b.jsonl:4",
+        "files ignored, because their names do not end in .jsonl: 1",
+        "processes that have faults and no header: W-1, w-3",
+    ];
+    assert_eq!(verdict.notes[..3], expected);
+}
+
+#[test]
+fn first_violations_of_each_rule_are_printed() {
+    let sent = |offset: u64| {
+        format!(r#"{{"event":"sent","at":{offset},"record":"t/0@{offset}","key":"k{offset}"}}"#)
+    };
+    let lines: Vec<_> = (1..=12).map(sent).collect();
+    let lines: Vec<_> = lines.iter().map(|line| &**line).collect();
+    let verdict = verdict(&lines);
+    let text = verdict.to_string();
+    assert!(text.starts_with("12 events of 1 process, 12 records, 12 keys, 0 runs: 12 violations"));
+    let stories = text.lines().filter(|line| line.starts_with("lost: "));
+    let expected = (1..=10)
+        .map(|offset| format!("lost: t/0@{offset} was not finished by the end of the history"));
+    let expected = expected.chain(["lost: 2 more".to_owned()]);
+    assert!(stories.eq(expected), "{text}");
+}
