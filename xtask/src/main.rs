@@ -1,5 +1,6 @@
 //! The project's commands: `cargo xtask`.
 
+mod binaries;
 #[path = "../../crates/campanile-test/src/cache.rs"]
 mod cache;
 mod ci;
@@ -24,6 +25,7 @@ mod license;
 mod metadata;
 mod mutation;
 mod package;
+mod parallel;
 #[path = "../../crates/campanile-test/src/postgres/folder.rs"]
 mod postgres;
 mod progress;

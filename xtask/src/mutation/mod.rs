@@ -11,6 +11,7 @@ mod tree;
 
 use crate::Result;
 use crate::install::install;
+use crate::parallel::{in_parallel, into_inner, lock, processors};
 use crate::progress::{Progress, now, root};
 use crate::prove::Size;
 use mutants::Mutant;
@@ -18,9 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::Mutex;
 use std::time::Duration;
 use suite::{Outcome, Test};
 use tree::{Rejection, Tree};
@@ -85,34 +84,6 @@ fn tracing_threads() -> usize {
 /// hangs with its mutant keeps its thread until the time limit, and most of these wait.
 fn mutant_threads() -> usize {
     2 * processors() + 2
-}
-
-fn processors() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Calls `job` for each item, on this number of threads, until one fails.
-fn in_parallel<T: Sync>(threads: usize, items: &[T], job: impl Fn(&T) -> Result + Sync) -> Result {
-    let next = AtomicUsize::new(0);
-    let error = Mutex::new(None);
-    let work = || {
-        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(failed) = job(item) {
-                next.store(items.len(), Ordering::Relaxed);
-                lock(&error).get_or_insert(failed.to_string());
-            }
-        }
-    };
-    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    into_inner(error).map_or(Ok(()), |error| Err(error.into()))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn into_inner<T>(mutex: Mutex<T>) -> T {
-    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs each test without a mutant.
@@ -241,21 +212,4 @@ fn to_markdown(
          | package | mutants | do not compile | cannot be chosen at run time | run | a test failed | a test \
          took too long | missed |\n|---|---|---|---|---|---|---|---|{rows}\n\nMissed:\n{missed}"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn first_failure_ends_the_work() {
-        let ran = AtomicUsize::new(0);
-        let job = |_: &u8| {
-            ran.fetch_add(1, Ordering::Relaxed);
-            Err("it failed".into())
-        };
-        assert_eq!(in_parallel(2, &[0; 1000], job).unwrap_err().to_string(), "it failed");
-        assert!(ran.into_inner() < 1000);
-        assert!(in_parallel(2, &[1, 2], |_| Ok(())).is_ok());
-    }
 }

@@ -1,5 +1,5 @@
-use super::tree::Binary;
 use crate::Result;
+use crate::binaries::Binary;
 use crate::libtest;
 use crate::progress::now;
 use crate::supervise::{Finished, supervise};
@@ -46,8 +46,8 @@ pub(super) enum Outcome {
 impl Test {
     /// Lists the tests of a binary.
     pub(super) fn list(binary: &Binary) -> Result<Vec<Self>> {
-        let mut command = Command::new(&binary.path);
-        command.arg("--list").current_dir(&binary.folder).stderr(Stdio::null());
+        let mut command = binary.command();
+        command.arg("--list").stderr(Stdio::null());
         let finished = supervise(&mut command, TEST_TIMEOUT, &mut io::sink())?;
         let test = |name| Self {
             binary: binary.clone(),
@@ -138,10 +138,9 @@ pub(super) fn run<'a>(
 }
 
 fn command(tests: &[&Test]) -> Command {
-    let Binary { path, folder, .. } = &tests[0].binary;
-    let mut command = Command::new(path);
+    let mut command = tests[0].binary.command();
     command.args(["--test-threads", "1", "--exact"]).args(tests.iter().map(|test| &test.name));
-    command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder).stderr(Stdio::null());
+    command.stderr(Stdio::null());
     command
 }
 

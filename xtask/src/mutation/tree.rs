@@ -1,6 +1,7 @@
 use super::instrument::{Instrumented, instrument};
 use super::mutants::{Genre, Mutant};
 use crate::Result;
+use crate::binaries::Binary;
 use crate::progress::{Progress, cargo, root};
 use crate::supervise::supervise;
 use serde_json::Value;
@@ -38,15 +39,6 @@ pub(super) struct Tree<'a> {
     mutants: &'a [Mutant],
     pub(super) rejected: BTreeMap<usize, Rejection>,
     files: BTreeMap<&'a str, Instrumented>,
-}
-
-/// A test binary.
-#[derive(Clone, Debug)]
-pub(super) struct Binary {
-    /// The folder of its package.
-    pub(super) folder: PathBuf,
-    pub(super) name: String,
-    pub(super) path: PathBuf,
 }
 
 impl<'a> Tree<'a> {
@@ -243,17 +235,6 @@ fn arms_of_match(text: &str, of: &Range<usize>) -> Vec<Range<usize>> {
 fn write(path: &Path, contents: &[u8]) -> Result {
     fs::create_dir_all(path.parent().expect("a file is in a folder"))?;
     Ok(fs::write(path, contents)?)
-}
-
-impl Binary {
-    /// Reads a test binary from a message of cargo.
-    fn from_message(message: &Value) -> Option<Self> {
-        let path = message["executable"].as_str()?.into();
-        let manifest = Path::new(message["manifest_path"].as_str()?);
-        let name = message["target"]["name"].as_str()?.to_owned();
-        let is_test = message["profile"]["test"].as_bool()?;
-        is_test.then(|| Some(Self { folder: manifest.parent()?.into(), name, path }))?
-    }
 }
 
 #[cfg(test)]
