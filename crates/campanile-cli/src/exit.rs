@@ -1,6 +1,7 @@
 //! The exit codes.
 
 use std::error::Error;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use campanile_admin::AdminError;
@@ -37,7 +38,8 @@ impl Exit {
         let mut texts: Vec<String> = error::sources(error).map(ToString::to_string).collect();
         // The errors of some libraries end with the text of their source.
         texts.dedup_by(|source, text| text.ends_with(source.as_str()));
-        eprintln!("error: {}", texts.join(": "));
+        // Without a reader, the exit code still says what happened.
+        let _ = writeln!(io::stderr(), "error: {}", texts.join(": "));
         exit.into()
     }
 }

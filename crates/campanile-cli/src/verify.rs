@@ -18,7 +18,8 @@ use crate::print::{print, print_json};
 /// The text counts the runs again of each cause; with --json, each has its cause and its events. The
 /// first 10 violations of each rule are shown, and all with --json.
 ///
-/// The exit code is 0 if the history is sound, 1 if it violates a rule, and 2 if it cannot be read.
+/// The exit code is 0 if the history is sound, 1 if it violates a rule, 2 if it cannot be read, and 3
+/// if the verdict cannot be written.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// A file, or a folder whose .jsonl files are one history

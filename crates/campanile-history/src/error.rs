@@ -2,6 +2,11 @@
 
 use std::{fmt, io};
 
+use crate::printable::Printable;
+
+/// How many characters of a problem are printed.
+const MAX_LENGTH: usize = 2_000;
+
 /// Why a history could not be read. Contains the file, and the line if one is wrong.
 #[derive(Debug)]
 pub struct ReadError {
@@ -36,15 +41,21 @@ impl From<String> for Problem {
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.file)?;
+        write!(f, "{}", Printable(&self.file))?;
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
         match &self.problem {
             Problem::Io(_) => write!(f, ": cannot be read"),
-            Problem::Invalid(text) => write!(f, ": {text}"),
+            Problem::Invalid(text) => write!(f, ": {}", Printable(shorten(text))),
         }
     }
+}
+
+/// Returns the beginning of a text, which may contain a value of any length.
+fn shorten(text: &str) -> &str {
+    let end = text.char_indices().nth(MAX_LENGTH).map_or(text.len(), |(end, _)| end);
+    &text[..end]
 }
 
 impl std::error::Error for ReadError {

@@ -91,7 +91,8 @@ impl History {
         if path.is_dir() {
             for entry in fs::read_dir(path).map_err(failed)? {
                 let file = entry.map_err(failed)?.path();
-                if file.extension().is_some_and(|extension| extension == EXTENSION) {
+                // A pipe without a writer would be read for ever.
+                if file.extension().is_some_and(|it| it == EXTENSION) && !is_pipe(&file) {
                     files.push(file);
                 } else {
                     reader.other_files += 1;
@@ -255,6 +256,11 @@ impl Reader {
         let Self { processes, events, torn, other_files, .. } = self;
         Ok(History { settings, processes, events, torn, other_files })
     }
+}
+
+/// Checks whether a path is neither a file nor a folder, such as a named pipe.
+fn is_pipe(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
 }
 
 /// Checks whether a line is meant as a header, of whatever version.

@@ -37,6 +37,7 @@ mod event;
 mod header;
 mod history;
 mod judge;
+mod printable;
 mod recorder;
 mod rules;
 mod story;

@@ -47,7 +47,7 @@ table! {
     Rule {
         Lost "lost": "A record that was sent or copied is never finished.",
         NoEffect "no_effect": "A record is answered as done, and no handler had ended with `ok`; or as given up, and none had begun.",
-        Key "key": "A run has another key than its record.",
+        Key "key": "A run has another key than its record, or a copy than the record that was copied.",
         Unexplained "unexplained": "A key runs again without a cause.",
         Overlap "overlap": "Two runs of a key overlap, and nothing permits it.",
         Order "order": "A run starts before an earlier record of its queue is finished.",

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::printable::Printable;
 use crate::story::seconds;
 use crate::{Cause, Rule};
 
@@ -105,58 +106,48 @@ fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Displays a text with its control characters escaped. Keys are chosen by producers, and must not
-/// forge lines or reach a terminal.
-struct Printable<'a>(&'a str);
-
-impl fmt::Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|char| match char.is_control() {
-            true => write!(f, "{}", char.escape_debug()),
-            false => write!(f, "{char}"),
-        })
-    }
-}
-
 /// How many violations of a rule are printed. One cause often has many: if a record is not finished,
 /// each later one of its queue begins too early.
-const MAX_PRINTED: usize = 10;
+const MAX_VIOLATIONS: usize = 10;
+
+/// How many of the first events of a violation, and how many of the last, are printed.
+const MAX_EVENTS: usize = 10;
 
 /// Prints a summary, the notes, the rules and the causes, and the first 10 violations of each rule with
-/// their events. Control characters are escaped.
+/// their first and last 10 events. Control characters are escaped.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let violations = self.violations.len();
-        writeln!(
+        write!(
             f,
-            "{} of {}, {}, {}, {}: {}",
+            "{} of {}, {}, {}, {}: ",
             counted(self.events, "event", "events"),
             counted(self.processes, "process", "processes"),
             counted(self.records, "record", "records"),
             counted(self.keys, "key", "keys"),
             counted(self.runs, "run", "runs"),
-            match violations {
-                0 => "sound".to_owned(),
-                _ => counted(violations, "violation", "violations"),
-            }
         )?;
+        match self.violations.len() {
+            0 => f.write_str("sound")?,
+            count => f.write_str(&counted(count, "violation", "violations"))?,
+        }
         for note in &self.notes {
-            writeln!(f, "note: {}", Printable(note))?;
+            write!(f, "\nnote: {}", Printable(note))?;
         }
         let rules = self.rules();
         for (rule, count) in &rules {
-            writeln!(f, "{count} of `{rule}`: {}", rule.description())?;
+            write!(f, "\n{count} of `{rule}`: {}", rule.description())?;
         }
         for (cause, count) in self.causes() {
-            writeln!(f, "{}: {}", counted(count, "run again", "runs again"), cause.description())?;
+            let runs = counted(count, "run again", "runs again");
+            write!(f, "\n{runs}: {}", cause.description())?;
         }
         for (rule, count) in rules {
             let of_rule = self.violations.iter().filter(|violation| violation.rule == rule);
-            for violation in of_rule.take(MAX_PRINTED) {
-                write!(f, "\n{violation}")?;
+            for violation in of_rule.take(MAX_VIOLATIONS) {
+                write!(f, "\n\n{violation}")?;
             }
-            if count > MAX_PRINTED {
-                writeln!(f, "\n{rule}: {} more", count - MAX_PRINTED)?;
+            if count > MAX_VIOLATIONS {
+                write!(f, "\n\n{rule}: {} more", count - MAX_VIOLATIONS)?;
             }
         }
         Ok(())
@@ -165,8 +156,16 @@ impl fmt::Display for Verdict {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.rule, Printable(&self.text))?;
-        self.events.iter().try_for_each(|event| writeln!(f, "  {event}"))
+        write!(f, "{}: {}", self.rule, Printable(&self.text))?;
+        let left_out = self.events.len().saturating_sub(2 * MAX_EVENTS);
+        for (number, event) in self.events.iter().enumerate() {
+            if left_out == 0 || !(MAX_EVENTS..MAX_EVENTS + left_out).contains(&number) {
+                write!(f, "\n  {event}")?;
+            } else if number == MAX_EVENTS {
+                write!(f, "\n  {}", counted(left_out, "more event", "more events"))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -197,8 +196,8 @@ mod tests {
             text: "é\r ran again".into(),
             events: vec![event],
         };
-        let text = "unexplained: é\\r ran again\n  \
-                    0.000001 s  w-1: payments/0@0 is sent, with key é\\nsound: \\u{1b}[31m  (w-1.jsonl:2)\n";
+        let text = "unexplained: é\\u{d} ran again\n  \
+                    0.000001 s  w-1: payments/0@0 is sent, with key é\\u{a}sound: \\u{1b}[31m  (w-1.jsonl:2)";
         assert_eq!(violation.to_string(), text);
     }
 }

@@ -84,7 +84,7 @@ impl Worker {
         let at = history.recorder.now();
         self.process.kill().unwrap();
         let kind = FaultKind::Killed { process: self.name.clone() };
-        history.recorder.fault(at, None, kind);
+        history.recorder.fault(at, Some(history.recorder.now()), kind);
         self.record_suspension(history);
     }
 

@@ -3,17 +3,16 @@
 use std::collections::HashMap;
 
 use super::spans::{Spans, Weights};
-use super::times::first_from;
 use crate::{Event, FaultKind, History, Peer};
 
 /// The faults of a history, by the number of the process.
 pub(super) struct Faults {
     /// At least 1.
     pub(super) lock_ttl: u64,
-    /// The event of each fault and when it lasted.
-    events: Vec<(usize, u64, u64)>,
+    /// The faults that may end a lock: when each began and ended, and its event.
+    ending: Vec<Interval>,
     /// When each process was killed, sorted.
-    killed: Vec<Vec<u64>>,
+    killed: Vec<Vec<Interval>>,
     suspended: Vec<Spans>,
     cut_off: Vec<Spans>,
     unavailable: Spans,
@@ -24,6 +23,9 @@ pub(super) struct Faults {
     /// How many attempts each fault may have counted without a run.
     uncounted: Weights,
 }
+
+/// When something began and ended, and the event that says so.
+type Interval = (u64, u64, usize);
 
 /// For how long a lock could not be renewed, by reason.
 #[derive(Clone, Copy, Debug)]
@@ -41,47 +43,55 @@ impl Faults {
         let names: HashMap<&str, usize> =
             history.processes.iter().enumerate().map(|(n, process)| (&*process.name, n)).collect();
         let count = history.processes.len();
-        let mut killed = vec![Vec::new(); count];
+        let mut killed: Vec<Vec<Interval>> = vec![Vec::new(); count];
         let (mut suspended, mut cut_off) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         let (mut unavailable, mut lost_writes, mut evicted) = (Vec::new(), Vec::new(), Vec::new());
         let (mut steps, mut uncounted) = (Vec::new(), Vec::new());
-        let mut events = Vec::new();
+        let mut ending = Vec::new();
         for (event, line) in history.events.iter().enumerate() {
             let Event::Fault(fault) = &line.event else { continue };
             let from = fault.at;
             let span = (from, fault.until.unwrap_or(end).max(from));
-            events.push((event, span.0, span.1));
             let weighted = (span.0, span.1, u128::from((span.1 - span.0) / lock_ttl) + 1);
             match &fault.kind {
                 FaultKind::Killed { process } => {
                     uncounted.push((from, from, 1));
                     if let Some(&process) = names.get(&**process) {
-                        killed[process].push(from);
+                        let latest = fault.until.unwrap_or(from.saturating_add(lock_ttl));
+                        killed[process].push((from, latest.max(from), event));
                     }
                 }
                 FaultKind::Suspended { process } => {
                     uncounted.push(weighted);
+                    ending.push((span.0, span.1, event));
                     if let Some(&process) = names.get(&**process) {
                         suspended[process].push(span);
                     }
                 }
                 FaultKind::StoreUnavailable => {
                     uncounted.push(weighted);
+                    ending.push((span.0, span.1, event));
                     unavailable.push(span);
                 }
                 FaultKind::StoreLostWrites => {
                     uncounted.push(weighted);
+                    ending.push((span.0, span.1, event));
                     lost_writes.push(span);
                 }
                 FaultKind::StoreSessionsEnded => uncounted.push(weighted),
-                FaultKind::StoreEvicted => evicted.push(span),
+                FaultKind::StoreEvicted => {
+                    ending.push((span.0, span.1, event));
+                    evicted.push(span);
+                }
                 FaultKind::ClockStepped { by } => {
                     let until = fault.until.unwrap_or(from).max(from);
                     uncounted.push((from, until, 1));
+                    ending.push((from, until, event));
                     steps.push((from, until, u128::try_from(*by).unwrap_or_default()));
                 }
                 FaultKind::NetworkCut { process, peer: Peer::Store } => {
                     uncounted.push(weighted);
+                    ending.push((span.0, span.1, event));
                     match process {
                         None => cut_off.iter_mut().for_each(|spans| spans.push(span)),
                         Some(process) => {
@@ -98,7 +108,7 @@ impl Faults {
         let collect = |spans: Vec<Vec<_>>| spans.into_iter().map(Spans::from_iter).collect();
         Self {
             lock_ttl,
-            events,
+            ending,
             killed,
             suspended: collect(suspended),
             cut_off: collect(cut_off),
@@ -110,16 +120,28 @@ impl Faults {
         }
     }
 
-    /// Lists the events of the faults that touch this interval.
-    pub(super) fn touching(&self, from: u64, until: u64) -> impl Iterator<Item = usize> {
-        let touches = move |(_, start, end): &&(usize, u64, u64)| *start <= until && *end >= from;
-        self.events.iter().filter(touches).map(|(event, ..)| *event)
+    /// Lists the events of the faults of this interval that may have ended a lock.
+    pub(super) fn ending(&self, from: u64, until: u64) -> impl Iterator<Item = usize> {
+        let touches = move |(start, end, _): &&Interval| *start <= until && *end >= from;
+        self.ending.iter().filter(touches).map(|(.., event)| *event)
     }
 
-    /// Finds when a process was killed that began a run at this time. If it was killed long before, it
-    /// was restarted under its old name, or lived on.
+    /// Finds when a process was killed that began a run at this time. If the kill had ended before, the
+    /// process was restarted under its old name, or lived on.
     pub(super) fn killed(&self, process: usize, began: u64) -> Option<u64> {
-        first_from(&self.killed[process], began.saturating_sub(self.lock_ttl))
+        self.killed[process].iter().find(|(_, end, _)| *end >= began).map(|(at, ..)| *at)
+    }
+
+    /// Finds the event of the last kill of a process by this time.
+    pub(super) fn last_kill(&self, process: usize, by: u64) -> Option<usize> {
+        let kills = &self.killed[process];
+        let after = kills.partition_point(|(at, ..)| *at <= by);
+        after.checked_sub(1).map(|last| kills[last].2)
+    }
+
+    /// Checks whether a kill of a process had ended before this time.
+    pub(super) fn has_ended(&self, process: usize, at: u64) -> bool {
+        self.killed[process].iter().any(|(_, end, _)| *end < at)
     }
 
     /// Checks whether a process was suspended at some time of this interval.

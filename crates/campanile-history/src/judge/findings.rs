@@ -1,10 +1,11 @@
 //! What the rules have found.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
 use super::index::Index;
+use super::notes::notes;
 use crate::story::describe;
-use crate::{Cause, Event, Excerpt, Rerun, Rule, Verdict, Violation};
+use crate::{Cause, Excerpt, Rerun, Rule, Verdict, Violation};
 
 /// Collects violations and reruns.
 pub(super) struct Findings<'a> {
@@ -32,8 +33,7 @@ impl<'a> Findings<'a> {
             return;
         }
         let mut events: Vec<usize> = events.into_iter().collect();
-        let at = |event: &usize| self.index.history.events[*event].event.at();
-        events.sort_by_key(at);
+        events.sort_unstable_by_key(|&event| (self.index.history.events[event].event.at(), event));
         events.dedup();
         let events = events.into_iter().map(|event| self.excerpt(event)).collect();
         self.violations.push(Violation { rule, subject, text: text(), events });
@@ -74,52 +74,4 @@ impl<'a> Findings<'a> {
             violations,
         }
     }
-}
-
-/// Says what was not read, and what cannot be found in a history without some events.
-fn notes(index: &Index<'_>) -> Vec<String> {
-    let history = index.history;
-    let mut notes = Vec::new();
-    if !history.torn.is_empty() {
-        let torn = history.torn.iter().map(|(file, line)| format!("{file}:{line}"));
-        notes.push(format!("lines ignored, because they have no end: {}", join(torn)));
-    }
-    if history.other_files > 0 {
-        let count = history.other_files;
-        notes.push(format!("files ignored, because their names do not end in .jsonl: {count}"));
-    }
-    let processes: HashSet<_> = history.processes.iter().map(|process| &process.name).collect();
-    let faults = history.events.iter().filter_map(|line| match &line.event {
-        Event::Fault(fault) => fault.kind.process(),
-        _ => None,
-    });
-    let unknown: BTreeSet<_> = faults.filter(|name| !processes.contains(name)).collect();
-    if !unknown.is_empty() {
-        let unknown = join(unknown.into_iter().cloned());
-        notes.push(format!("processes that have faults and no header: {unknown}"));
-    }
-    let has = |is: fn(&Event) -> bool| history.events.iter().any(|line| is(&line.event));
-    let missing = [
-        (
-            index.records.iter().any(|record| record.origin.is_some()),
-            "no record is `sent`, so none can be found lost",
-        ),
-        (
-            index.runs.iter().any(|run| run.token.is_some()),
-            "no run has a `token`, so each may run again and overlap others",
-        ),
-        (
-            index.runs.iter().any(|run| run.attempt.is_some()),
-            "no run has an `attempt`, so attempts are not checked",
-        ),
-        (has(|event| matches!(event, Event::Commit(_))), "there is no `commit` to check"),
-        (has(|event| matches!(event, Event::Entry(_))), "there is no `entry` to check"),
-    ];
-    let texts = missing.iter().filter(|(is_there, _)| !is_there).map(|(_, text)| (*text).into());
-    notes.extend(texts);
-    notes
-}
-
-fn join(texts: impl Iterator<Item = String>) -> String {
-    texts.collect::<Vec<_>>().join(", ")
 }

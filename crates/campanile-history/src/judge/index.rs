@@ -25,6 +25,13 @@ pub(super) struct Record {
     pub(super) partition: usize,
     pub(super) offset: i64,
     pub(super) key: Option<usize>,
+    /// The key by its own events, also if it is a copy.
+    pub(super) own_key: Option<usize>,
+    /// The key is the text of coordinates, because no event says another.
+    pub(super) has_derived_key: bool,
+    /// The record of which it is a copy.
+    pub(super) original: Option<usize>,
+    pub(super) runs: Vec<usize>,
     /// The event that made the record known to the history: it was sent, or is a copy.
     pub(super) origin: Option<usize>,
     /// When the record was sent.
@@ -48,15 +55,17 @@ pub(super) struct Key<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) runs: Vec<usize>,
     pub(super) entries: Vec<usize>,
-    /// The tokens under which an entry was COMPLETED, sorted.
-    pub(super) completed: Vec<Option<u64>>,
-    /// When a record was answered as a duplicate, sorted.
-    pub(super) duplicates: Vec<u64>,
-    /// When an answer or an entry said that the key is FAILED, sorted.
-    pub(super) given_up: Vec<u64>,
+    /// The tokens under which an entry was COMPLETED, sorted, and the events.
+    pub(super) completed: Vec<(Option<u64>, usize)>,
+    /// When a record was answered as a duplicate, sorted, and the events.
+    pub(super) duplicates: Vec<(u64, usize)>,
+    /// When an answer or an entry said that the key is FAILED, sorted, and the events.
+    pub(super) given_up: Vec<(u64, usize)>,
     /// When an operator reopened or unlocked the key, sorted.
     pub(super) reopened: Vec<u64>,
     pub(super) unlocked: Vec<u64>,
+    /// One of its runs has no lock.
+    pub(super) has_unguarded: bool,
     pub(super) first_sent: Option<u64>,
     /// When the first run with a token was processed, and the event.
     pub(super) first_processed: Option<(u64, usize)>,

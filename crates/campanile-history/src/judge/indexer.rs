@@ -23,8 +23,8 @@ struct Indexer<'a> {
     answered: HashMap<usize, usize>,
     /// The events of the effects in the store, by process and run.
     visible: HashMap<(&'a str, u64), Vec<usize>>,
-    /// The record of each copy.
-    originals: HashMap<usize, usize>,
+    /// The records that were copied.
+    copied: Vec<usize>,
 }
 
 /// Collects the events of a history.
@@ -50,7 +50,7 @@ pub(super) fn index_history(history: &History) -> Index<'_> {
         unanswered: HashMap::new(),
         answered: HashMap::new(),
         visible: HashMap::new(),
-        originals: HashMap::new(),
+        copied: Vec::new(),
     };
     // First, because what the producer says of a record's key counts, and because only runs with a
     // visible effect have succeeded.
@@ -163,7 +163,8 @@ impl<'a> Indexer<'a> {
                 if entry.sent.is_none() {
                     entry.queue = Some(Queue::Partition);
                 }
-                self.originals.entry(copy).or_insert(record);
+                self.index.records[copy].original.get_or_insert(record);
+                self.copied.push(record);
             }
             Event::Skipped(skipped) => {
                 let record = self.record(&skipped.record);
@@ -182,8 +183,8 @@ impl<'a> Indexer<'a> {
                 let key = &mut self.index.keys[key];
                 key.entries.push(event);
                 match entry.state {
-                    State::Completed => key.completed.push(entry.token),
-                    State::Failed => key.given_up.push(entry.at),
+                    State::Completed => key.completed.push((entry.token, event)),
+                    State::Failed => key.given_up.push((entry.at, event)),
                     _ => {}
                 }
             }
@@ -216,18 +217,20 @@ impl<'a> Indexer<'a> {
                 let of_record = self.index.records[run.record].key;
                 run.key = of_record.expect("a record with a run has a key");
             }
+            self.index.records[run.record].runs.push(number);
             let key = &mut self.index.keys[run.key];
             key.runs.push(number);
+            key.has_unguarded |= run.token.is_none();
             let processed = run.processed().filter(|_| run.token.is_some());
             key.first_processed = [key.first_processed, processed].into_iter().flatten().min();
             key.first_success = [key.first_success, run.success()].into_iter().flatten().min();
         }
         let Index { answers, records, keys, .. } = &mut self.index;
-        for &Answered { record, at, outcome, .. } in answers.iter() {
+        for &Answered { record, at, outcome, event, .. } in answers.iter() {
             let Some(key) = records[record].key else { continue };
             match outcome {
-                Outcome::Duplicate => keys[key].duplicates.push(at),
-                Outcome::GivenUp => keys[key].given_up.push(at),
+                Outcome::Duplicate => keys[key].duplicates.push((at, event)),
+                Outcome::GivenUp => keys[key].given_up.push((at, event)),
                 _ => {}
             }
         }
@@ -250,9 +253,12 @@ impl<'a> Indexer<'a> {
     }
 
     /// Finds the keys of records that have none in the history: that of the record of a copy, or
-    /// the coordinates of a record with a run or an output.
+    /// the coordinates of a record that was copied, or has a run or an output.
     fn find_keys(&mut self) {
         let mut needs_key = vec![false; self.index.records.len()];
+        let mut originals: Vec<_> = self.index.records.iter().map(|it| it.original).collect();
+        self.copied.iter().for_each(|record| needs_key[*record] = true);
+        self.index.records.iter_mut().for_each(|record| record.own_key = record.key);
         self.index.runs.iter().for_each(|run| needs_key[run.record] = true);
         self.index.outputs.iter().for_each(|(record, _)| needs_key[*record] = true);
         for record in 0..self.index.records.len() {
@@ -261,15 +267,17 @@ impl<'a> Indexer<'a> {
             let (mut last, mut chain) = (record, Vec::new());
             while self.index.records[last].key.is_none() {
                 chain.push(last);
-                let Some(original) = self.originals.remove(&last) else { break };
+                let Some(original) = originals[last].take() else { break };
                 last = original;
             }
-            let mut key = self.index.records[last].key;
+            let Record { mut key, has_derived_key: mut is_derived, .. } = self.index.records[last];
             for record in chain.into_iter().rev() {
                 if key.is_none() && needs_key[record] {
                     key = Some(self.key(self.index.record_name(record).into()));
+                    is_derived = true;
                 }
-                self.index.records[record].key = key;
+                let record = &mut self.index.records[record];
+                (record.key, record.has_derived_key) = (key, is_derived);
             }
         }
     }
@@ -291,6 +299,10 @@ impl<'a> Indexer<'a> {
                 partition,
                 offset,
                 key: None,
+                own_key: None,
+                has_derived_key: false,
+                original: None,
+                runs: Vec::new(),
                 origin: None,
                 sent: None,
                 queue: None,
@@ -327,6 +339,7 @@ impl<'a> Indexer<'a> {
             given_up: Vec::new(),
             reopened: Vec::new(),
             unlocked: Vec::new(),
+            has_unguarded: false,
             first_sent: None,
             first_processed: None,
             first_success: None,

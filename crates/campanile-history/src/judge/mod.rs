@@ -7,6 +7,7 @@ mod faults;
 mod findings;
 mod index;
 mod indexer;
+mod notes;
 mod order;
 mod outputs;
 mod pair;
@@ -21,7 +22,8 @@ use crate::{History, Verdict};
 
 /// Decides whether a history is sound.
 ///
-/// Takes time proportional to n log n, for n events. `docs/history-format.md` describes the rules.
+/// Takes time proportional to n log n, for n events, and to the number of violations times that of
+/// faults. `docs/history-format.md` describes the rules.
 pub fn judge(history: &History) -> Verdict {
     let index = index_history(history);
     let mut findings = Findings::new(&index);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::findings::Findings;
-use super::index::{Index, Queue};
+use super::index::{Index, Queue, Record};
 use crate::{Coordinates, Event, Outcome, Partition, Rule, Transactions};
 
 /// An output, and where it is.
@@ -48,10 +48,9 @@ fn check_effects(index: &Index<'_>, findings: &mut Findings<'_>, outputs: &[Outp
             findings.violation(Rule::Effect, &*key.name, text, [output.event]);
         }
         let first = *of_keys.entry(number).or_insert(output);
-        let is_unguarded = || key.runs.iter().any(|&run| index.runs[run].token.is_none());
         let is_excused = match before {
             Some(_) => !index.partitions[record.partition].resets.is_empty(),
-            None => has_data_loss || !key.reopened.is_empty() || is_unguarded(),
+            None => has_data_loss || !key.reopened.is_empty() || key.has_unguarded,
         };
         let other = before.unwrap_or(first);
         if other.event != output.event && !is_excused {
@@ -67,26 +66,31 @@ fn check_commits(index: &Index<'_>, findings: &mut Findings<'_>, outputs: &[Outp
         Event::Commit(commit) => commit.offset,
         _ => unreachable!("only commits are listed"),
     };
-    let committed = index.partitions.iter().map(|it| it.commits.iter().map(offset).max());
-    let committed: Vec<Option<i64>> = committed.collect();
-    let is_committed = |record: usize| {
-        let record = &index.records[record];
-        committed[record.partition] > Some(record.offset)
+    // The largest offset of each partition, and the event.
+    let committed = index
+        .partitions
+        .iter()
+        .map(|partition| partition.commits.iter().map(|commit| (offset(commit), *commit)).max());
+    let committed: Vec<Option<(i64, usize)>> = committed.collect();
+    let commit_of = |record: usize| {
+        let Record { partition, offset, .. } = &index.records[record];
+        committed[*partition].filter(|(committed, _)| committed > offset).map(|(_, event)| event)
     };
-    for output in outputs.iter().filter(|output| !is_committed(output.record)) {
+    for output in outputs.iter().filter(|output| commit_of(output.record).is_none()) {
         let name = index.record_name(output.record);
         let text = || format!("{name} has an output, and its offset is not committed");
         findings.violation(Rule::OutputUncommitted, &name, text, [output.event]);
     }
     let keys: HashSet<_> = outputs.iter().map(|it| index.records[it.record].key).collect();
-    for answer in index.answers.iter().filter(|answer| is_committed(answer.record)) {
+    for answer in &index.answers {
         let Some(key) = index.records[answer.record].key else { continue };
+        let Some(commit) = commit_of(answer.record) else { continue };
         let is_done =
             matches!(answer.outcome, Outcome::Processed | Outcome::Duplicate | Outcome::Unguarded);
         if is_done && !keys.contains(&Some(key)) {
             let name = &*index.keys[key].name;
             let text = || format!("{name} was committed without an output");
-            findings.violation(Rule::OutputMissing, name, text, [answer.event]);
+            findings.violation(Rule::OutputMissing, name, text, [answer.event, commit]);
         }
     }
 }

@@ -2,8 +2,11 @@
 
 use super::faults::Unrenewed;
 use super::index::{Index, Run};
-use super::times::{any_within, first_from};
+use super::times::{any_within, first_within};
 use crate::{Cause, Event, How, Outcome};
+
+/// How many faults a violation shows at most.
+const MAX_FAULTS: usize = 10;
 
 /// A run of a key and a later one, with all that may explain the later one.
 pub(super) struct Pair<'a> {
@@ -14,12 +17,12 @@ pub(super) struct Pair<'a> {
     pub(super) is_reopened: bool,
     is_unguarded: bool,
     is_unlocked: bool,
-    /// The key was FAILED between the two.
-    is_given_up: bool,
+    /// What says that the key was FAILED between the two.
+    given_up: Option<usize>,
     /// The transaction was rolled back, and the handler ran again under the same lock.
     pub(super) is_rerun: bool,
-    /// The first run is known to be recorded in the store.
-    is_recorded: bool,
+    /// What says that the first run is recorded in the store.
+    recorded: Option<usize>,
     /// Why the second run, whose lock was granted before that of the first, began late.
     began_late: Option<Cause>,
     /// When the first run may have lost its lock because it was not renewed.
@@ -33,10 +36,10 @@ impl<'a> Pair<'a> {
     pub(super) fn new(index: &'a Index<'a>, first: &'a Run, next: &'a Run) -> Self {
         let key = &index.keys[first.key];
         let (from, until) = (first.began, next.began);
-        let is_recorded = is_recorded(index, first, until);
+        let recorded = recorded(index, first, until);
         let lock_ttl = index.faults.lock_ttl;
         // The lock was granted before, but it was renewed since if that was long before.
-        let locked = if is_recorded { from } else { from.saturating_sub(lock_ttl) };
+        let locked = if recorded.is_some() { from } else { from.saturating_sub(lock_ttl) };
         let acknowledged = first.processed().map_or(until, |(at, _)| at.min(until)).max(from);
         let lock_end = lock_end(index, first).map_or(until, |at| at.min(until));
         let expiring =
@@ -48,9 +51,9 @@ impl<'a> Pair<'a> {
             is_reopened: any_within(&key.reopened, from, until),
             is_unguarded: first.token.is_none() || next.token.is_none(),
             is_unlocked: any_within(&key.unlocked, locked, until),
-            is_given_up: is_given_up(index, first, until),
+            given_up: given_up(index, first, until),
             is_rerun: is_rerun(first, next),
-            is_recorded,
+            recorded,
             began_late: began_late(index, first, next),
             expiring,
             unrenewed: index.faults.unrenewed(first.process, expiring.0, expiring.1),
@@ -73,7 +76,7 @@ impl<'a> Pair<'a> {
         if self.is_rerun {
             return Some(Cause::RolledBack);
         }
-        let is_settled = self.is_recorded || self.is_given_up;
+        let is_settled = self.recorded.is_some() || self.given_up.is_some();
         let unsettled = if is_settled { None } else { self.cause_of_unsettled() };
         unsettled
             .or(self.lost_writes.then_some(Cause::StoreLostWrites))
@@ -143,7 +146,7 @@ impl<'a> Pair<'a> {
         self.began_late.is_some()
             || self.lost_writes
             || self.evicted
-            || (!self.is_recorded && has_lost_lock())
+            || (self.recorded.is_none() && has_lost_lock())
     }
 
     /// Checks whether the entry of the second run may know nothing of the first run.
@@ -159,8 +162,19 @@ impl<'a> Pair<'a> {
             Event::Fault(fault) => fault.kind.process().is_none_or(|name| name == first_process),
             _ => false,
         };
-        let faults = index.faults.touching(*from, *until).filter(may_matter);
-        first.events().chain(next.events()).chain(faults)
+        let faults = index.faults.ending(*from, *until).filter(may_matter).take(MAX_FAULTS);
+        let faults = faults.chain(index.faults.last_kill(first.process, next.began));
+        let settled = [self.recorded, self.given_up].into_iter().flatten();
+        first.events().chain(settled).chain(faults).chain(next.events())
+    }
+
+    /// Says why nothing explains the second run, after its key.
+    pub(super) fn contradiction(&self) -> &'static str {
+        match (self.recorded, self.given_up) {
+            (Some(_), _) => "ran again, although it was completed",
+            (None, Some(_)) => "ran again, although it was given up",
+            (None, None) => "ran again, and nothing explains it",
+        }
     }
 
     /// Checks whether the lock of the first run may have expired before the second began.
@@ -207,20 +221,26 @@ fn lock_end(index: &Index<'_>, run: &Run) -> Option<u64> {
     answered.or_else(ended).or_else(|| index.killed(run))
 }
 
-/// Checks whether the key was FAILED between the begin of a run and this time.
-fn is_given_up(index: &Index<'_>, first: &Run, until: u64) -> bool {
+/// Finds what says that the key was FAILED between the begin of a run and this time.
+fn given_up(index: &Index<'_>, first: &Run, until: u64) -> Option<usize> {
     let key = &index.keys[first.key];
-    any_within(&key.given_up, first.began, until) && !index.may_be_stale(key, until)
+    let given_up = first_within(&key.given_up, first.began, until)?;
+    (!index.may_be_stale(key, until)).then_some(given_up)
 }
 
-/// Checks whether the success of a run is known to be in the store when another begins.
-fn is_recorded(index: &Index<'_>, run: &Run, until: u64) -> bool {
-    if run.processed().is_some() || !run.visible.is_empty() {
-        return true;
+/// Finds what says that the success of a run is in the store when another begins.
+fn recorded(index: &Index<'_>, run: &Run, until: u64) -> Option<usize> {
+    let processed = run.processed().map(|(_, event)| event);
+    if let Some(event) = processed.or(run.visible.first().copied()) {
+        return Some(event);
     }
-    let Some(success) = run.success() else { return false };
+    let success = run.success()?;
     let key = &index.keys[run.key];
-    let duplicate = first_from(&key.duplicates, success);
-    key.completed.binary_search(&run.token).is_ok()
-        || duplicate.is_some_and(|at| at <= until && !index.may_be_stale(key, at))
+    let completed = key.completed.partition_point(|(token, _)| *token < run.token);
+    let completed = key.completed.get(completed).filter(|(token, _)| *token == run.token);
+    let duplicate = || {
+        let event = first_within(&key.duplicates, success, until)?;
+        (!index.may_be_stale(key, index.history.events[event].event.at())).then_some(event)
+    };
+    completed.map(|(_, event)| *event).or_else(duplicate)
 }

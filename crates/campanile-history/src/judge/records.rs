@@ -1,8 +1,8 @@
 //! The rules of records: each is finished, answered only after its effect, and has one key.
 
 use super::findings::Findings;
-use super::index::{Index, PartitionEvents, Run};
-use crate::{Event, Outcome, Rule};
+use super::index::{Index, PartitionEvents};
+use crate::{Event, Outcome, Rule, Transactions};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
     for partition in &index.partitions {
@@ -32,33 +32,59 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
                 Outcome::Duplicate => {
                     format!("{name} was answered as a duplicate, and no handler had succeeded")
                 }
-                _ => format!(
-                    "{name} was answered as processed, and no run of it in that process succeeded \
-                     since the answer before"
-                ),
+                _ => {
+                    let success = match index.history.settings.transactions {
+                        Some(Transactions::Store) => "succeeded with a `visible` effect",
+                        _ => "succeeded",
+                    };
+                    format!(
+                        "{name} was answered as processed, and no run of it in that process {success} \
+                         since the answer before"
+                    )
+                }
             };
-            let origin = index.records[answer.record].origin;
-            let events = origin.into_iter().chain([answer.event]);
-            findings.violation(
-                Rule::NoEffect,
-                &name,
-                text,
-                events.chain(events_of_runs(index, answer.record)),
-            );
+            let record = &index.records[answer.record];
+            let of_key = record.key.and_then(|key| index.keys[key].runs.first());
+            let of_key = of_key.into_iter().flat_map(|&run| index.runs[run].events());
+            let events = record.origin.into_iter().chain(of_key).chain([answer.event]);
+            let events = events.chain(events_of_runs(index, answer.record));
+            findings.violation(Rule::NoEffect, &name, text, events);
         }
     }
-    for run in &index.runs {
-        let Some(origin) = index.records[run.record].origin else { continue };
-        let event = |event: usize| &index.history.events[event].event;
-        if let (Event::Sent(sent), Event::Begin(begin)) = (event(origin), event(run.begin))
-            && let (Some(of_record), Some(of_run)) = (&sent.key, &begin.key)
-            && of_record != of_run
-        {
-            let name = index.record_name(run.record);
-            let text =
-                || format!("a run of {name} has the key {of_run}, and the record {of_record}");
-            findings.violation(Rule::Key, &name, text, [origin, run.begin]);
-        }
+    for number in 0..index.records.len() {
+        check_key(index, findings, number);
+    }
+}
+
+/// Checks that the runs of a record have its key, and that a copy has that of its original.
+fn check_key(index: &Index<'_>, findings: &mut Findings<'_>, number: usize) {
+    let record = &index.records[number];
+    let (name, key_name) = (index.record_name(number), |key: usize| &index.keys[key].name);
+    let Some(key) = record.key else { return };
+    let runs = || record.runs.iter().map(|&run| &index.runs[run]);
+    if let Some(run) = runs().find(|run| run.key != key) {
+        let text = || {
+            format!(
+                "a run of {name} has the key {}, and the record {}",
+                key_name(run.key),
+                key_name(key)
+            )
+        };
+        let first = runs().next().map(|run| run.begin);
+        let events = record.origin.into_iter().chain(first).chain([run.begin]);
+        findings.violation(Rule::Key, &name, text, events);
+    }
+    if let (Some(own), Some(original)) = (record.own_key, record.original)
+        && let Some(copied) = index.records[original].key.filter(|copied| *copied != own)
+        && !index.records[original].has_derived_key
+    {
+        let text = || {
+            let (own, copied) = (key_name(own), key_name(copied));
+            format!("{name} has the key {own}, and the record of which it is a copy {copied}")
+        };
+        let first = runs().next().map(|run| run.begin);
+        let origins = [index.records[original].origin, record.origin];
+        findings.violation(Rule::Key, &name, text, origins.into_iter().flatten().chain(first));
     }
 }
 
@@ -93,7 +119,5 @@ fn check_partition(
 
 /// Lists the events of all runs of a record.
 fn events_of_runs(index: &Index<'_>, record: usize) -> impl Iterator<Item = usize> {
-    let runs = index.records[record].key.map(|key| &index.keys[key].runs[..]).unwrap_or_default();
-    let runs = runs.iter().map(|&run| &index.runs[run]);
-    runs.filter(move |run| run.record == record).flat_map(Run::events)
+    index.records[record].runs.iter().flat_map(|&run| index.runs[run].events())
 }

@@ -53,7 +53,7 @@ fn check_cause(index: &Index<'_>, findings: &mut Findings<'_>, key: &str, first:
     match pair.cause() {
         Some(cause) => findings.rerun(cause, key, first.begin, run.begin),
         None => {
-            let text = || format!("{key} ran again, and nothing explains it");
+            let text = || format!("{key} {}", pair.contradiction());
             findings.violation(Rule::Unexplained, key, text, pair.events());
         }
     }
@@ -90,8 +90,8 @@ fn check_lock(
         if let Some(attempt) = run.attempt.filter(|&it| u128::from(it) > 1 + explained) {
             let text = || {
                 format!(
-                    "the first run of {name} began attempt {attempt}, and faults explain \
-                     {explained} attempts before"
+                    "the first run of {name} began attempt {attempt}, and of those before, faults \
+                     explain {explained}"
                 )
             };
             findings.violation(Rule::AttemptWithoutRun, name, text, run.events());
@@ -110,8 +110,8 @@ fn check_lock(
     if u128::from(attempt) > u128::from(counted) + 1 + explained {
         let text = || {
             format!(
-                "{name} began attempt {attempt} after attempt {counted}, and faults explain \
-                 {explained} attempts between them"
+                "{name} began attempt {attempt} after attempt {counted}, and of those between, \
+                 faults explain {explained}"
             )
         };
         findings.violation(Rule::AttemptWithoutRun, name, text, pair.events());

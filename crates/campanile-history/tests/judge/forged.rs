@@ -75,7 +75,7 @@ fn verdict_shows_the_events_of_each_violation() {
     let of = |name: &str| forged.iter().find(|forged| forged.0 == name).unwrap().2.to_string();
     let story = of("unexplained-after-processed");
     let expected = "\
-unexplained: p-1 ran again, and nothing explains it
+unexplained: p-1 ran again, although it was completed
   2.000000 s  worker-1: run 1 of payments/0@0 begins (attempt 1, token 7)  (unexplained-after-processed.jsonl:5)
   2.050000 s  worker-1: run 1 has had its effect  (unexplained-after-processed.jsonl:6)
 ";

@@ -477,7 +477,8 @@ impl Random {
         let (cut, peer) =
             (self.maybe(2, process.clone()), self.rng.choice(["store", "broker"]).unwrap());
         let fault = match self.rng.u32(..10) {
-            0 | 1 => format!("killed\"{process}"),
+            0 => format!("killed\"{process}"),
+            1 => format!("killed\"{until}{process}"),
             2 | 3 => format!("suspended\"{until}{process}"),
             4 => format!("store_unavailable\"{until}"),
             5 => format!("store_lost_writes\"{until}"),

@@ -184,6 +184,17 @@ fn missing_path_is_an_error_that_names_it() {
     assert_eq!(error.to_string(), "/nowhere/history: cannot be read");
 }
 
+#[test]
+fn errors_are_short_and_printable() {
+    let long = "x".repeat(100_000);
+    let event = format!(r#"{{"event":"\u001b[31m\u000aerror: \u202e{long}","at":1}}"#);
+    let text = format!("{HEADER}\n{event}\n");
+    let error = History::parse([("a\u{1b}.jsonl", &*text)]).unwrap_err().to_string();
+    assert!(error.starts_with("a\\u{1b}.jsonl:2: not an event"), "{error}");
+    assert!(error.contains("\\u{1b}[31m\\u{a}error: \\u{202e}xxx"), "{error}");
+    assert!(error.len() < 3_000, "{} bytes", error.len());
+}
+
 /// Events with every kind of fault, in which `T` is replaced by a time, and `R` by a run.
 const EXTREME: &[&str] = &[
     r#"{"event":"sent","at":T,"record":"t/0@T","key":"k"}"#,

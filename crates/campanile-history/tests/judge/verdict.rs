@@ -1,6 +1,7 @@
 //! What the verdict says besides rules and causes.
 
 use std::fs;
+use std::process::Command;
 
 use campanile_history::{History, Verdict, judge};
 
@@ -15,8 +16,7 @@ fn verdict(lines: &[&str]) -> Verdict {
 fn notes_say_what_cannot_be_found() {
     let missing = [
         "no record is `sent`, so none can be found lost",
-        "no run has a `token`, so each may run again and overlap others",
-        "no run has an `attempt`, so attempts are not checked",
+        "there is no `begin`",
         "there is no `commit` to check",
         "there is no `entry` to check",
     ];
@@ -31,11 +31,20 @@ fn notes_say_what_cannot_be_found() {
     ];
     let sound = verdict(&lines);
     assert_eq!(sound.notes, [""; 0]);
-    assert_eq!(sound.to_string(), "6 events of 1 process, 1 record, 1 key, 1 run: sound\n");
-    let misspelled = lines.map(|line| line.replace("token", "tokn"));
-    let verdict = verdict(&misspelled.each_ref().map(|line| &**line)[..2]);
-    assert_eq!(verdict.notes, [missing[1], missing[3], missing[4]]);
-    assert!(verdict.to_string().contains(&format!("\nnote: {}\n", missing[1])), "{verdict}");
+    assert_eq!(sound.to_string(), "6 events of 1 process, 1 record, 1 key, 1 run: sound");
+    for (field, note) in [
+        ("token", "no run has a `token`, so each may run again and overlap others"),
+        ("attempt", "runs with a `token` and no `attempt`, which are not checked for it: 1"),
+    ] {
+        let misspelled = lines.map(|line| line.replace(field, "tokn"));
+        let verdict = verdict(&misspelled.each_ref().map(|line| &**line)[..2]);
+        assert_eq!(verdict.notes, [note, missing[2], missing[3]]);
+        assert!(verdict.to_string().contains(&format!("\nnote: {note}\n")), "{verdict}");
+    }
+    let header = HEADER.replace("lock_ttl", "transactions\":\"store\",\"lock_ttl");
+    let verdict = judge(&History::parse([("a.jsonl", &*format!("{header}\n"))]).unwrap());
+    let visible = "there is no `visible`, so each run counts as rolled back";
+    assert_eq!(verdict.notes, [missing[0], missing[1], visible, missing[2], missing[3]]);
 }
 
 #[test]
@@ -47,13 +56,33 @@ fn notes_say_what_is_not_read() {
     let header = HEADER.replace("w-1", "w-2");
     write("b.jsonl", &format!("{header}\n{fault}\n{}\n{fault}", fault.replace("W-1", "w-3")));
     write("c.jsonl.gz", "");
+    let pipe = folder.path().join("pipe.jsonl");
+    assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
     let verdict = judge(&History::read(folder.path()).unwrap());
     let expected = [
         "lines ignored, because they have no end: a.jsonl:2, b.jsonl:4",
-        "files ignored, because their names do not end in .jsonl: 1",
         "processes that have faults and no header: W-1, w-3",
+        "files ignored, because their names do not end in .jsonl, or they are no files: 2",
     ];
     assert_eq!(verdict.notes[..3], expected);
+}
+
+#[test]
+fn notes_name_what_contradicts_the_format() {
+    let restarted = [
+        r#"{"event":"fault","at":1,"until":2,"fault":"killed","process":"w-1"}"#,
+        r#"{"event":"begin","at":3,"run":1,"record":"t/0@0"}"#,
+        r#"{"event":"commit","at":4,"partition":"t/0","offset":1}"#,
+    ];
+    let note = "processes that ran again under their name after they were killed: w-1";
+    assert!(verdict(&restarted).notes.contains(&note.to_owned()));
+    let within = [restarted[0], &restarted[1].replace("\"at\":3", "\"at\":2")];
+    assert!(!verdict(&within).notes.contains(&note.to_owned()));
+    let note = "partitions whose commits have no order, because several processes wrote them: t/0";
+    assert!(!verdict(&restarted).notes.contains(&note.to_owned()));
+    let other = HEADER.replace("w-1", "w-2");
+    let several = [restarted[2], &other, &restarted[2].replace(":1", ":2")];
+    assert!(verdict(&several).notes.contains(&note.to_owned()));
 }
 
 #[test]
@@ -71,4 +100,20 @@ fn first_violations_of_each_rule_are_printed() {
         .map(|offset| format!("lost: t/0@{offset} was not finished by the end of the history"));
     let expected = expected.chain(["lost: 2 more".to_owned()]);
     assert!(stories.eq(expected), "{text}");
+}
+
+#[test]
+fn first_and_last_events_of_a_violation_are_printed() {
+    let begin = |run: u64| {
+        let end = format!(r#"{{"event":"end","at":{run},"run":{run},"how":"error"}}"#);
+        let begin = format!(r#"{{"event":"begin","at":{run},"run":{run},"record":"t/0@0"}}"#);
+        format!("{begin}\n{end}")
+    };
+    let sent = r#"{"event":"sent","at":0,"record":"t/0@0","key":"k"}"#.to_owned();
+    let lines: Vec<_> = [sent].into_iter().chain((1..=12).map(begin)).collect();
+    let lines: Vec<_> = lines.iter().map(|line| &**line).collect();
+    let text = verdict(&lines).to_string();
+    let story: Vec<_> = text.lines().skip_while(|line| !line.starts_with("lost: ")).collect();
+    assert_eq!((story.len(), story[11]), (1 + 10 + 1 + 10, "  5 more events"));
+    assert!(story[21].contains("run 12 ends with an error"), "{text}");
 }

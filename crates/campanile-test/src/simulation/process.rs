@@ -103,7 +103,7 @@ impl<B: Backend> Process<B> {
         let written = self.file.metadata().unwrap().len();
         let recorder = &environment.world.recorder;
         let killed = FaultKind::Killed { process: process_name(self.id) };
-        recorder.fault(recorder.now(), None, killed);
+        recorder.fault(recorder.now(), Some(recorder.now()), killed);
         self.task.abort();
         // No request may end while the keeper does: its answer would be missing from the history.
         self.requests.abort_all();

@@ -124,7 +124,7 @@ pub(super) struct Visible {
 pub(super) struct Fault {
     pub(super) fault: String,
     pub(super) at: Time,
-    /// Missing if the fault lasts until the last event.
+    /// If it is missing, the end depends on the fault.
     pub(super) until: Option<Time>,
     pub(super) process: Option<String>,
     pub(super) by: Time,

@@ -43,13 +43,17 @@ pub(super) fn no_effect(terms: &Terms<'_>, findings: &mut Findings) {
 }
 
 pub(super) fn key(terms: &Terms<'_>, findings: &mut Findings) {
-    let sent =
-        terms.history.sent.iter().filter_map(|sent| Some((&sent.record, sent.key.as_ref()?)));
-    let sent: HashMap<_, _> = sent.collect();
     for run in &terms.history.runs {
-        let differs = |key: &String| sent.get(&run.record).is_some_and(|sent| *sent != key);
-        if run.key.as_ref().is_some_and(differs) {
+        let key = &terms.key_of_record[&run.record];
+        if run.key.as_ref().is_some_and(|of_run| of_run != key) {
             findings.violated("key", &run.record);
+        }
+    }
+    for (copy, original) in &terms.original {
+        let Some(of_copy) = terms.own_key.get(copy) else { continue };
+        let key = &terms.key_of_record[original];
+        if of_copy != key && !terms.derived(original) {
+            findings.violated("key", copy);
         }
     }
 }

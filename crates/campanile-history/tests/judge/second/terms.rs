@@ -15,6 +15,10 @@ pub(super) type Interval = (Time, Time);
 pub(super) struct Terms<'h> {
     pub(super) history: &'h History,
     pub(super) keys: BTreeMap<String, Key<'h>>,
+    /// The key of each record that has one by its `sent`, or else by a run.
+    pub(super) own_key: HashMap<&'h Record, &'h str>,
+    /// The record that was copied, for each copy.
+    pub(super) original: HashMap<&'h Record, &'h Record>,
     /// The records with a known key.
     pub(super) key_of_record: HashMap<&'h Record, String>,
     /// The answers that are not the answer of any run.
@@ -123,10 +127,14 @@ impl<'h> Terms<'h> {
         let mut visible = visible(history);
         let no_success = no_success(history, &visible);
         let (answer_of_run, answers_of_no_run) = answers(history, &no_success);
+        let (own_key, original) = (own_keys(history), originals(history));
+        let key_of_record = keys_of_records(history, &own_key, &original);
         let mut terms = Self {
             history,
             keys: BTreeMap::new(),
-            key_of_record: keys_of_records(history),
+            own_key,
+            original,
+            key_of_record,
             answers_of_no_run,
             finished: finished(history),
         };
@@ -191,8 +199,19 @@ impl<'h> Terms<'h> {
 
     /// Returns the time of the kill of a run, if it has one.
     pub(super) fn kill(&self, run: &Run) -> Option<Time> {
-        let kills = self.intervals_of("killed", &run.process).map(|(at, _)| at);
-        kills.filter(|at| run.begin - at <= self.lock_ttl_or_1()).min()
+        let kills = self.faults_of("killed", &run.process);
+        let kills = kills.filter(|kill| self.end_of_kill(kill) >= run.begin);
+        kills.map(|kill| kill.at).min()
+    }
+
+    fn end_of_kill(&self, kill: &Fault) -> Time {
+        max(kill.at, kill.until.unwrap_or(kill.at + self.lock_ttl_or_1()))
+    }
+
+    /// Checks whether the key of a record, which must be known, is derived.
+    pub(super) fn derived(&self, record: &'h Record) -> bool {
+        let chain = chain(record, &self.original);
+        !chain.iter().any(|record| self.own_key.contains_key(record))
     }
 
     /// Returns when a record was finished, or `NEVER`.
@@ -200,6 +219,7 @@ impl<'h> Terms<'h> {
         self.finished.get(record).copied().unwrap_or(NEVER)
     }
 
+    /// Returns the interval of a fault. The time of a kill is its `at`, whenever it ends.
     pub(super) fn interval(&self, fault: &Fault) -> Interval {
         match &*fault.fault {
             "killed" => (fault.at, fault.at),
@@ -214,11 +234,15 @@ impl<'h> Terms<'h> {
         faults.map(|fault| self.interval(fault))
     }
 
+    /// Returns the faults of a process.
+    fn faults_of(&self, name: &str, process: &str) -> impl Iterator<Item = &Fault> {
+        let faults = self.history.faults.iter().filter(move |fault| fault.fault == name);
+        faults.filter(move |fault| fault.process.as_deref() == Some(process))
+    }
+
     /// Returns the intervals of a fault of a process.
     fn intervals_of(&self, name: &str, process: &str) -> impl Iterator<Item = Interval> {
-        let faults = self.history.faults.iter().filter(move |fault| fault.fault == name);
-        let faults = faults.filter(move |fault| fault.process.as_deref() == Some(process));
-        faults.map(|fault| self.interval(fault))
+        self.faults_of(name, process).map(|fault| self.interval(fault))
     }
 
     /// Checks whether a run began late, with `p` as its predecessor.
@@ -439,38 +463,57 @@ fn finished(history: &History) -> HashMap<&Record, Time> {
     finished
 }
 
-fn keys_of_records(history: &History) -> HashMap<&Record, String> {
+fn own_keys(history: &History) -> HashMap<&Record, &str> {
     // The keys of `sent` are before those of runs, and the first counts.
     let mut own = HashMap::new();
     let sent = history.sent.iter().map(|sent| (&sent.record, &sent.key));
     for (record, key) in sent.chain(history.runs.iter().map(|run| (&run.record, &run.key))) {
         if let Some(key) = key {
-            own.entry(record).or_insert(key);
+            own.entry(record).or_insert(&**key);
         }
     }
+    own
+}
+
+fn originals(history: &History) -> HashMap<&Record, &Record> {
     let mut original = HashMap::new();
     for copy in &history.copies {
         original.entry(&copy.to).or_insert(&copy.record);
     }
+    original
+}
+
+/// Returns the record, the one it is a copy of, the one that is a copy of, and so on.
+fn chain<'h>(record: &'h Record, original: &HashMap<&Record, &'h Record>) -> Vec<&'h Record> {
+    let mut chain = Vec::new();
+    let mut next = Some(record);
+    while let Some(record) = next.filter(|record| !chain.contains(record)) {
+        chain.push(record);
+        next = original.get(record).copied();
+    }
+    chain
+}
+
+fn keys_of_records<'h>(
+    history: &'h History,
+    own: &HashMap<&Record, &str>,
+    original: &HashMap<&Record, &'h Record>,
+) -> HashMap<&'h Record, String> {
+    let runs = || history.runs.iter().map(|run| &run.record);
+    let copied = || history.copies.iter().map(|copy| &copy.record);
     let outputs = || history.outputs.iter().map(|output| &output.record);
-    let named: HashSet<_> = history.runs.iter().map(|run| &run.record).chain(outputs()).collect();
+    // The records whose key is the text of their coordinates, if they have no other.
+    let named: HashSet<_> = runs().chain(copied()).chain(outputs()).collect();
     let key = |record| {
-        // The record, the one it is a copy of, the one that is a copy of, and so on.
-        let mut chain: Vec<&Record> = Vec::new();
-        let mut next = Some(record);
-        while let Some(record) = next.filter(|record| !chain.contains(record)) {
-            if let Some(key) = own.get(record) {
-                return Some((*key).clone());
-            }
-            chain.push(record);
-            next = original.get(record).copied();
+        let chain = chain(record, original);
+        if let Some(key) = chain.iter().find_map(|record| own.get(record)) {
+            return Some((*key).to_owned());
         }
         chain.iter().rfind(|record| named.contains(*record)).map(ToString::to_string)
     };
     let records = history.sent.iter().map(|sent| &sent.record);
-    let records = records.chain(history.runs.iter().map(|run| &run.record));
     let records = records.chain(history.answers.iter().map(|answer| &answer.record));
-    let records = records.chain(outputs());
+    let records = records.chain(runs()).chain(copied()).chain(outputs());
     let records: HashSet<_> = records.collect();
     records.into_iter().filter_map(|record| Some((record, key(record)?))).collect()
 }
