@@ -152,21 +152,34 @@ pub fn simulate_many<B: Backend>(cases: u64, expected: &[Cause]) {
         None => (0, cases),
     };
     println!("{cases} seeds from {first}");
-    let (mut records, mut runs) = (0, 0);
-    let mut causes: BTreeMap<Cause, usize> = BTreeMap::new();
-    for seed in first..first + cases {
+    let next = AtomicU64::new(first);
+    let total = Mutex::new((0, 0, BTreeMap::<Cause, usize>::new()));
+    let simulate_next = || {
+        let seed =
+            Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < first + cases)?;
         let report = catch_unwind(AssertUnwindSafe(|| simulate::<B>(seed)));
         let Report { verdict, .. } = report.unwrap_or_else(|panic| {
+            next.store(first + cases, Ordering::Relaxed);
             println!("to repeat this case, set {SEED}={seed}");
             resume_unwind(panic)
         });
-        let Some(verdict) = verdict else { continue };
-        records += verdict.records;
-        runs += verdict.runs;
-        for (cause, count) in verdict.causes() {
-            *causes.entry(cause).or_default() += count;
+        if let Some(verdict) = verdict {
+            let (records, runs, causes) = &mut *total.lock().unwrap();
+            *records += verdict.records;
+            *runs += verdict.runs;
+            for (cause, count) in verdict.causes() {
+                *causes.entry(cause).or_default() += count;
+            }
         }
-    }
+        Some(())
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| while simulate_next().is_some() {});
+        }
+    });
+    let (records, runs, causes) = total.into_inner().unwrap();
     let again = causes.iter().map(|(cause, count)| format!("`{cause}` {count}"));
     let again = again.collect::<Vec<_>>().join(", ");
     println!("simulated: {first}; {cases}; {records}; {runs}; {again}");
