@@ -96,6 +96,7 @@ impl PgServerBuilder {
              port = {port}\n\
              unix_socket_directories = '{}'\n\
              shared_buffers = '64MB'\n\
+             dynamic_shared_memory_type = 'mmap'\n\
              fsync = {is_durable}\n\
              full_page_writes = {is_durable}\n\
              {}{}",

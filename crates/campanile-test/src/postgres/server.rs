@@ -196,7 +196,7 @@ impl PgServer {
 
 /// Starts the server in this folder and waits until it answers.
 fn run(programs: &Programs, folder: &Path, port: u16) -> Result<Process, ServerError> {
-    let mut command = programs.command("postgres");
+    let mut command = programs.server_command();
     command.arg("-D").arg(data_folder(folder)).current_dir(folder);
     let mut process = Process::spawn(&command, folder.join("log"))?;
     let pid = process.pid();
@@ -226,6 +226,20 @@ fn data_folder(folder: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use std::thread;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn killed_server_leaves_no_shared_memory() {
+        let mut server = PgServer::start().unwrap();
+        server.kill().unwrap();
+        // The columns of a segment are its key, its id, its mode, its size and its creator.
+        let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap();
+        let creators = segments.lines().filter_map(|line| line.split_whitespace().nth(4));
+        let own = creators.filter(|creator| *creator == server.process.pid().to_string()).count();
+        assert!(own == 0 || !Programs::isolates_memory(), "{segments}");
+        server.restart().unwrap();
+        assert_eq!(server.psql("SELECT 1").unwrap(), "1");
+    }
 
     #[test]
     #[cfg(target_os = "linux")]
