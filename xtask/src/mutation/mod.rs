@@ -141,12 +141,12 @@ fn run_all(
             if start.elapsed() > MUTANT_TIMEOUT {
                 break;
             }
-            let (outcome, failed) = suite::run(&group, Some(mutant))?;
+            let (outcome, failed) = group.run(Some(mutant))?;
             // Twice with the mutant, and not without it in between: a load that slows both runs with
             // it also slows the one without it, which has the same time limit.
             let is_found = outcome != Outcome::Passed
-                && suite::run(&group, None)?.0 == Outcome::Passed
-                && suite::run(&group, Some(mutant))?.0 != Outcome::Passed;
+                && group.run(None)?.0 == Outcome::Passed
+                && group.run(Some(mutant))?.0 != Outcome::Passed;
             if !is_found {
                 continue;
             }

@@ -21,7 +21,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 const SLOWDOWN: u32 = 5;
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long the tests of a group take.
+/// How long the tests of a group take, besides what its process does first.
 const GROUP_DURATION: Duration = Duration::from_secs(1);
 
 /// One test of a binary.
@@ -102,39 +102,53 @@ impl fmt::Display for Test {
     }
 }
 
-/// Divides tests into groups of one binary each, which run together: starting a process takes longer
-/// than most tests. The groups are in the order of their first tests.
-pub(super) fn group(tests: Vec<&Test>) -> Vec<Vec<&Test>> {
-    let mut groups = Vec::<Vec<&Test>>::new();
+/// Tests of a binary that run together, one after the other.
+pub(super) struct Group<'a> {
+    tests: Vec<&'a Test>,
+    /// How long they take without a mutant.
+    duration: Duration,
+}
+
+/// Divides tests into groups of one binary each, because what a process does first, such as starting
+/// a server, takes longer than most tests. The groups are in the order of their first tests.
+pub(super) fn group(tests: Vec<&Test>) -> Vec<Group<'_>> {
+    // What each test of a binary takes at least is what its process does first.
+    let mut starts = BTreeMap::<&Path, Duration>::new();
+    for test in &tests {
+        let start = starts.entry(&test.binary.path).or_insert(test.duration);
+        *start = test.duration.min(*start);
+    }
+    let mut groups = Vec::<Group<'_>>::new();
     // The last group of each binary.
     let mut last = BTreeMap::<&Path, usize>::new();
     for test in tests {
-        let duration = |group: &[&Test]| group.iter().map(|test| test.duration).sum::<Duration>();
+        let start = starts[&*test.binary.path];
         match last.get(&*test.binary.path) {
-            Some(&last) if duration(&groups[last]) < GROUP_DURATION => groups[last].push(test),
+            Some(&last) if groups[last].duration < start + GROUP_DURATION => {
+                groups[last].tests.push(test);
+                groups[last].duration += test.duration - start;
+            }
             _ => {
                 last.insert(&test.binary.path, groups.len());
-                groups.push(vec![test]);
+                groups.push(Group { tests: vec![test], duration: test.duration });
             }
         }
     }
     groups
 }
 
-/// Runs tests of one binary, one after the other, and with a mutant if there is one. Returns how they
-/// ended, and those that are known to have failed.
-pub(super) fn run<'a>(
-    tests: &[&'a Test],
-    mutant: Option<usize>,
-) -> Result<(Outcome, Vec<&'a Test>)> {
-    let usual: Duration = tests.iter().map(|test| test.duration).sum();
-    let mut command = command(tests);
-    if let Some(mutant) = mutant {
-        command.env("MUTANT", mutant.to_string());
+impl<'a> Group<'a> {
+    /// Runs the tests, with a mutant if there is one. Returns how they ended, and those that are known
+    /// to have failed.
+    pub(super) fn run(&self, mutant: Option<usize>) -> Result<(Outcome, Vec<&'a Test>)> {
+        let mut command = command(&self.tests);
+        if let Some(mutant) = mutant {
+            command.env("MUTANT", mutant.to_string());
+        }
+        let finished = supervise(&mut command, self.duration * SLOWDOWN + GRACE, &mut io::sink())?;
+        let failed = self.tests.iter().copied().filter(|test| test.has_failed(&finished));
+        Ok((outcome(&finished), failed.collect()))
     }
-    let finished = supervise(&mut command, usual * SLOWDOWN + GRACE, &mut io::sink())?;
-    let failed = tests.iter().copied().filter(|test| test.has_failed(&finished)).collect();
-    Ok((outcome(&finished), failed))
 }
 
 fn command(tests: &[&Test]) -> Command {
@@ -174,7 +188,9 @@ mod tests {
             test("a", "5", 1),
         ];
         let groups = group(tests.iter().collect());
-        let names = |group: &Vec<&Test>| group.iter().map(|test| &*test.name).collect::<String>();
-        assert_eq!(groups.iter().map(names).collect::<Vec<_>>(), ["134", "2", "5"]);
+        let names = |group: &Group<'_>| group.tests.iter().map(|test| &*test.name).collect();
+        assert_eq!(groups.iter().map(names).collect::<Vec<String>>(), ["134", "2", "5"]);
+        let durations: Vec<_> = groups.iter().map(|group| group.duration.as_millis()).collect();
+        assert_eq!(durations, [1008, 5000, 1]);
     }
 }
