@@ -38,7 +38,7 @@ impl Binaries {
 
     pub(super) fn find(&self, target: &Target) -> Result<&PathBuf> {
         let Target { package, binary, .. } = target;
-        let found = self.0.iter().find(|it| it.package() == *package && it.name == *binary);
+        let found = self.0.iter().find(|it| it.package == *package && it.name == *binary);
         found
             .map(|found| &found.path)
             .ok_or_else(|| format!("{package} has no test binary {binary}").into())

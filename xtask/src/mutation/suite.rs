@@ -175,7 +175,12 @@ mod tests {
     #[test]
     fn tests_are_grouped_by_binary_until_they_take_a_while() {
         let test = |binary: &str, name: &str, millis| Test {
-            binary: Binary { folder: "p".into(), name: binary.into(), path: binary.into() },
+            binary: Binary {
+                package: "p".into(),
+                folder: "p".into(),
+                name: binary.into(),
+                path: binary.into(),
+            },
             name: name.into(),
             duration: Duration::from_millis(millis),
             reached: BTreeSet::new(),
