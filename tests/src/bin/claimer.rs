@@ -9,7 +9,7 @@ use campanile::record::Coordinates;
 use campanile::store::{Found, InspectStore, StoreKey};
 use campanile::{BoxError, IdempotencyConfig, IdempotencyKey, LockKeeper, Observer, RedisStore};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use redis::aio::MultiplexedConnection;
 
@@ -47,6 +47,11 @@ async fn main() -> Result<(), BoxError> {
         let message = match consumer.poll(Duration::from_millis(100)) {
             None => continue,
             Some(Err(KafkaError::PartitionEOF(_))) => break,
+            // librdkafka repeats what has failed, such as a request to a coordinator that is starting.
+            Some(Err(error)) if error.rdkafka_error_code() != Some(RDKafkaErrorCode::Fatal) => {
+                eprintln!("{error}");
+                continue;
+            }
             Some(message) => message?,
         };
         let payment = String::from_utf8(message.payload().unwrap_or_default().to_vec())?;
