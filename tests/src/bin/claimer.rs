@@ -47,9 +47,12 @@ async fn main() -> Result<(), BoxError> {
         let message = match consumer.poll(Duration::from_millis(100)) {
             None => continue,
             Some(Err(KafkaError::PartitionEOF(_))) => break,
-            // librdkafka repeats what has failed, such as a request to a coordinator that is starting.
-            Some(Err(error)) if error.rdkafka_error_code() != Some(RDKafkaErrorCode::Fatal) => {
-                eprintln!("{error}");
+            // The coordinator of the group is still starting. The offset is not asked for again.
+            Some(Err(error))
+                if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NotCoordinator) =>
+            {
+                consumer.unassign()?;
+                consumer.assign(&list)?;
                 continue;
             }
             Some(message) => message?,
