@@ -20,7 +20,7 @@ pub struct History {
     pub(crate) events: Vec<Line>,
     /// The file and the number of each last line without an end.
     pub(crate) torn: Vec<(String, usize)>,
-    /// The number of files of the folder whose names do not end in `.jsonl`.
+    /// The number of entries of the folder that are not read.
     pub(crate) other_files: usize,
 }
 

@@ -42,7 +42,6 @@ pub(super) fn notes(index: &Index<'_>) -> Vec<String> {
     ];
     let counts = counts.into_iter().filter(|(_, count)| *count > 0);
     let counts = counts.map(|(what, count)| format!("{what}: {count}"));
-    let has = |is: fn(&Event) -> bool| history.events.iter().any(|line| is(&line.event));
     let is_in_store = history.settings.transactions == Some(Transactions::Store);
     let has_runs = !index.runs.is_empty();
     let missing = [
@@ -56,11 +55,14 @@ pub(super) fn notes(index: &Index<'_>) -> Vec<String> {
             "no run has a `token`, so each may run again and overlap others",
         ),
         (
-            is_in_store && !has(|event| matches!(event, Event::Visible(_))),
+            is_in_store && index.runs.iter().all(|run| run.visible.is_empty()),
             "there is no `visible`, so each run counts as rolled back",
         ),
-        (!has(|event| matches!(event, Event::Commit(_))), "there is no `commit` to check"),
-        (!has(|event| matches!(event, Event::Entry(_))), "there is no `entry` to check"),
+        (
+            index.partitions.iter().all(|partition| partition.commits.is_empty()),
+            "there is no `commit` to check",
+        ),
+        (index.keys.iter().all(|key| key.entries.is_empty()), "there is no `entry` to check"),
     ];
     let missing = missing.into_iter().filter(|(is_missing, _)| *is_missing);
     lists.chain(counts).chain(missing.map(|(_, text)| text.to_owned())).collect()
