@@ -38,6 +38,32 @@ fn log() -> &'static CapturedLog {
     })
 }
 
+/// The logged lines about handlers that wait for connections.
+fn waits() -> Vec<String> {
+    let text = log().text();
+    let lines = text.lines().filter(|line| line.contains("handlers are waiting for connections"));
+    lines.map(str::to_owned).collect()
+}
+
+/// Books for this key. No connection is available until this reason is logged.
+async fn book_once_logged(
+    fixture: &Fixture,
+    id: &str,
+    reason: &str,
+    make_available: impl FnOnce(),
+) {
+    let waiting = async {
+        while !waits().iter().any(|line| line.contains(reason)) {
+            sleep(Duration::from_millis(20)).await;
+        }
+        make_available();
+    };
+    let booking = fixture.run(service_fn(book), id);
+    let (booked, ()) =
+        timeout(EVENT_TIMEOUT, async { tokio::join!(booking, waiting) }).await.unwrap();
+    booked.unwrap();
+}
+
 #[tokio::test]
 async fn server_too_far_for_the_command_timeout_is_logged_at_start() {
     let log = log();
@@ -59,7 +85,10 @@ async fn server_too_far_for_the_command_timeout_is_logged_at_start() {
 
 #[tokio::test]
 async fn handlers_waiting_for_connections_are_logged_with_advice() {
-    let log = log();
+    const FULL_POOL: &str = "1 of at most 1";
+    const REFUSED: &str = "too many connections for role";
+    // Starts to capture.
+    log();
     let fixture = Fixture::with_config(|config| config.with_inbox_connections(1)).await;
     let (began, resume) = (Notify::new(), Notify::new());
     let (began, resume): (&'static _, &'static _) =
@@ -71,24 +100,20 @@ async fn handlers_waiting_for_connections_are_logged_with_advice() {
     }));
     let first = tokio::spawn(service.oneshot(request("b-1")));
     began.notified().await;
-    let waiting = async {
-        while !log.text().contains("PgConfig::with_inbox_connections") {
-            sleep(Duration::from_millis(20)).await;
-        }
-        resume.notify_one();
-    };
-    let second = fixture.run(service_fn(book), "b-2");
-    let (second, ()) =
-        timeout(EVENT_TIMEOUT, async { tokio::join!(second, waiting) }).await.unwrap();
-    second.unwrap();
+    book_once_logged(&fixture, "b-2", FULL_POOL, || resume.notify_one()).await;
     first.await.unwrap().unwrap();
-    let text = log.text();
-    let lines = text.lines().filter(|line| line.contains("handlers are waiting for connections"));
-    let lines: Vec<_> = lines.collect();
-    assert!(
-        lines.len() == 1 && lines[0].contains("WARN") && lines[0].contains("1 of at most 1"),
-        "{lines:?}"
-    );
+
+    let fixture = fixture.without_inbox_connections().await;
+    let fixture = fixture.with(|inbox| inbox.with_max_reruns(u32::MAX));
+    book_once_logged(&fixture, "b-3", REFUSED, || fixture.limit_connections(-1)).await;
+
+    let lines = waits();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for (line, reason) in lines.iter().zip([FULL_POOL, REFUSED]) {
+        for part in ["WARN", "PgConfig::with_inbox_connections", reason] {
+            assert!(line.contains(part), "no {part}: {line}");
+        }
+    }
 }
 
 /// The lock is lost while a handler runs; its transaction is rolled back.

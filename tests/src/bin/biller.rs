@@ -5,8 +5,9 @@
 //! `session.timeout.ms=3000`.
 //!
 //! An invoice has the record's key, and its payload is `KEY PARTITION@OFFSET`: the record's payload
-//! and its position. With a Redis there is an invoice per key, without one an invoice per record. The
-//! process is called `biller-PID` in the history, unless it is named.
+//! and its position. With a Redis there is an invoice per key, whose header `token` is the fencing token
+//! of the handler's lock, without one an invoice per record. The process is called `biller-PID` in the
+//! history, unless it is named.
 
 use std::time::Duration;
 
@@ -99,5 +100,9 @@ async fn bill(request: Request, invoices: String, slow: Duration) -> Result<Outp
         tokio::time::sleep(slow).await;
     }
     let text = format!("{id} {}@{}", record.partition(), record.offset());
-    Ok(Outputs::of(record).with(Output::to(invoices).key(account).payload(text)))
+    let mut invoice = Output::to(invoices).key(account).payload(text);
+    if let Some(lock) = request.lock_handle() {
+        invoice = invoice.header("token", lock.token().to_string());
+    }
+    Ok(Outputs::of(record).with(invoice))
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use campanile_test::Authority;
+use tokio::time::Instant;
 
 use crate::scene::{Running, Scene};
+use crate::{PASSWORD, SERVER};
 
 /// The start timeout of a consumer that cannot connect: enough to be refused on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(6);
@@ -19,6 +21,7 @@ async fn consumes_with(user: &'static str, mechanism: &str) {
     assert_eq!(scene.count(&scene.dead), 1);
     let runs = [("dead", 1), ("paid", 1), ("retry", 2)];
     assert_eq!(scene.runs(), runs.map(|(id, runs)| (id.to_owned(), runs)).into());
+    assert_eq!(SERVER.events.count(&[PASSWORD]), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,6 +41,7 @@ async fn wrong_password_or_authority_is_named_and_loses_nothing() {
     scene.produce(&["paid"]);
     let other = Authority::new().unwrap();
     let other = other.path("ca.crt").display().to_string();
+    let start = Instant::now();
     let refused = [
         ("SCRAM-SHA-512", "sasl.password", "0ther", "`sasl.password`"),
         ("PLAIN", "sasl.password", "0ther", "`sasl.password`"),
@@ -46,12 +50,20 @@ async fn wrong_password_or_authority_is_named_and_loses_nothing() {
     .map(|(mechanism, setting, wrong, advice)| {
         let mut client = scene.client();
         client.set("sasl.mechanism", mechanism).set(setting, wrong);
-        (Running::start(scene.serve(client, START_TIMEOUT)), advice)
+        let serving = Running::start(scene.serve(client, START_TIMEOUT));
+        let ended = async move { (serving.ended().await, start.elapsed()) };
+        (tokio::spawn(ended), advice)
     });
-    for (serving, advice) in refused {
-        let error = format!("{:?}", serving.ended().await.unwrap_err());
+    for (ended, advice) in refused {
+        let (result, after) = ended.await.unwrap();
+        let error = format!("{:?}", result.unwrap_err());
         assert!(error.contains("no broker") && error.contains(advice), "{error}");
-        assert!(!error.contains("0ther"), "{error}");
+        assert!(!error.contains("0ther") && !error.contains(PASSWORD), "{error}");
+        assert!(after >= START_TIMEOUT, "{after:?}: {error}");
+    }
+    assert_ne!(SERVER.events.count(&["no broker answered"]), 0, "nothing was captured");
+    for password in ["0ther", PASSWORD] {
+        assert_eq!(SERVER.events.count(&[password]), 0, "{password}");
     }
     scene.serve_all(scene.client()).await;
     assert_eq!(scene.runs(), [("paid".to_owned(), 1)].into());

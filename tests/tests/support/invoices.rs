@@ -4,7 +4,7 @@ use campanile::record::Coordinates;
 use campanile_test::KafkaServer;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::message::OwnedMessage;
+use rdkafka::message::{Headers, OwnedMessage};
 use rdkafka::{Message, Offset, TopicPartitionList};
 
 use crate::history::TestHistory;
@@ -15,6 +15,8 @@ pub(crate) struct Invoice {
     pub(crate) id: String,
     pub(crate) partition: i32,
     pub(crate) offset: i64,
+    /// The fencing token of the handler, if it had a lock.
+    pub(crate) token: Option<u64>,
     at: Coordinates,
 }
 
@@ -74,6 +76,10 @@ impl Invoice {
             partition: message.partition(),
             offset: message.offset(),
         };
-        Self { id: id.to_owned(), partition, offset, at }
+        let token = message.headers().and_then(|headers| {
+            let token = headers.iter().find(|header| header.key == "token")?.value?;
+            std::str::from_utf8(token).ok()?.parse::<u64>().ok()
+        });
+        Self { id: id.to_owned(), partition, offset, token, at }
     }
 }

@@ -10,6 +10,7 @@ use campanile_test::history::{Cause, HistoryRecorder, Order, Transactions};
 use campanile_test::{RedisServer, eventually};
 
 use crate::history::TestHistory;
+use crate::invoices::Invoice;
 use crate::length::env_or;
 use crate::worker::Worker;
 use crate::{KAFKA, PARTITIONS, TIMEOUT, Topics, group, history, invoices, store};
@@ -116,13 +117,23 @@ fn run_with_faults(
     let invoices = invoices::read(&KAFKA, &launcher.topics.invoices, "read_committed");
     let all = invoices::read(&KAFKA, &launcher.topics.invoices, "read_uncommitted").len();
     invoices::record(&history, &KAFKA, payments, &invoices);
+    let mut others = Vec::new();
     if let Some(redis) = &redis {
         let (since, entries) = (history.recorder.now(), store::read_entries([redis], "bills"));
         for key in (0..keys).map(|id| format!("p-{id}")) {
             history.recorder.entry(since, &key, entries.get(&key));
         }
+        let is_other = |invoice: &&Invoice| {
+            let entry = entries.get(&invoice.id);
+            entry.is_none_or(|entry| invoice.token != Some(entry.token().get()))
+        };
+        others.extend(invoices.iter().filter(is_other).map(|invoice| &invoice.id));
     }
-    history.judge(causes).finish(
+    let mut report = history.judge(causes);
+    report.expect(others.is_empty(), || {
+        format!("invoices of handlers that did not complete their keys: {others:?}")
+    });
+    report.finish(
         &format!("transactions, {name}"),
         format_args!(
             "{kills} processes ended or held, {suspended} of them stood still and {fenced} were \

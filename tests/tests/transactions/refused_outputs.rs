@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use campanile::prelude::*;
 use campanile::{Consumer, ConsumerError, Output, Outputs, Transactions, consumer::Serve};
-use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{Message, Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 
 use crate::{KAFKA, TIMEOUT, Topics, group, invoices};
@@ -89,6 +90,18 @@ async fn outputs_refused_together_are_sent_one_by_one() {
     );
 }
 
+/// Reads the committed offset of the group's first partition, which is 0 if there is none.
+fn committed(topic: &str) -> i64 {
+    let consumer: BaseConsumer = KAFKA.consumer_config(topic).create().unwrap();
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, 0);
+    let committed = consumer.committed_offsets(list, TIMEOUT).unwrap();
+    match committed.find_partition(topic, 0).unwrap().offset() {
+        Offset::Offset(offset) => offset,
+        _ => 0,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn output_refused_on_its_own_is_named() {
     let large = with_payments(&[("max.message.bytes", "5000")]).await;
@@ -110,5 +123,13 @@ async fn output_refused_on_its_own_is_named() {
             }
             other => panic!("{other:?}"),
         }
+        let read = move || {
+            let sent = invoices::messages(&KAFKA, &topics.invoices, 1, "read_committed");
+            (committed(&topics.payments), sent.len() as i64)
+        };
+        // The records before the refused one may have been committed, with an output of each.
+        let (committed, sent) = tokio::task::spawn_blocking(read).await.unwrap();
+        assert!(committed <= 5, "{committed}");
+        assert_eq!(sent, committed);
     }
 }

@@ -97,7 +97,8 @@ pub(crate) fn sdk(url: &str) -> Builder {
         .credentials_provider(Credentials::new("local", "local", None, None, "test"))
 }
 
-/// Records the operation of each request that is sent.
+/// Records the operation of each request that is sent, and the body of one that is neither a
+/// consistent read nor a conditional write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requests(Arc<Mutex<Vec<String>>>);
 
@@ -121,7 +122,15 @@ impl Intercept for Requests {
     ) -> Result<(), BoxError> {
         let target = context.request().headers().get("x-amz-target").unwrap();
         let (_, operation) = target.rsplit_once('.').unwrap();
-        self.0.lock().unwrap().push(operation.to_owned());
+        let body = String::from_utf8_lossy(context.request().body().bytes().unwrap());
+        let expected = match operation {
+            "GetItem" => r#""ConsistentRead":true"#,
+            _ => r#""ConditionExpression":"#,
+        };
+        let is_expected = body.contains(expected);
+        let request =
+            if is_expected { operation.to_owned() } else { format!("{operation} {body}") };
+        self.0.lock().unwrap().push(request);
         Ok(())
     }
 }

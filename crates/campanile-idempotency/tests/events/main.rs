@@ -9,6 +9,7 @@ mod harness;
 mod lines;
 mod observing;
 
+use std::future::pending;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Outcome, Record, Request, error};
@@ -80,6 +81,28 @@ async fn loss_that_only_the_holder_notices_is_reported() {
     call.await.unwrap().unwrap_err();
     run_until_idle().await;
     lines.assert_one("WARN", &possible("lock_lost"), &["cause=Expired"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_step_makes_an_effect_possible_if_the_handler_is_rolled_back() {
+    for has_step in [false, true] {
+        let (lines, _guard) = Lines::capture();
+        let harness = Harness::new();
+        let handler = service_fn(move |request: Request<()>| async move {
+            if has_step {
+                lock(&request).step("charge", async || Ok::<_, BoxError>(())).await?;
+            }
+            pending::<Result<(), BoxError>>().await
+        });
+        let service = layer(&harness).with_rollback().layer(handler);
+        let call = service.start(request("p-1"));
+        assert!(is_pending(&call).await);
+        harness.take_over("p-1").await;
+        call.await.unwrap().unwrap_err();
+        harness.assert_settled().await;
+        lines.assert_one("WARN", "lock lost", &["cause=Superseded"]);
+        assert_eq!(lines.count(&[&possible("lock_lost")]), usize::from(has_step), "{lines:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -164,6 +164,10 @@ async fn handler_is_not_polled_after_its_deadline() {
     wake.notify_one();
     assert_eq!(cause(&call.await.unwrap()), LostCause::Expired);
     assert_eq!(polls.load(Ordering::Relaxed), 1);
+    // The process was paused, which says nothing about the record: the attempt is uncounted.
+    harness.assert_settled().await;
+    let entry = harness.entry("p-1").unwrap();
+    assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 1));
 }
 
 #[tokio::test(start_paused = true)]

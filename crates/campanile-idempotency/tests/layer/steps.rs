@@ -12,7 +12,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use campanile_core::limits::MAX_STEPS_BYTES;
-use campanile_core::{BoxError, IdempotencyKey, LockHandle, Namespace, Request, State, StepError};
+use campanile_core::{
+    BoxError, Command, Grant, IdempotencyKey, LockHandle, Namespace, Operation, Request, Retention,
+    State, StepError,
+};
+use campanile_idempotency::Store;
 use campanile_idempotency::policy::OnLost;
 use campanile_idempotency::reply::ReplyCipher;
 use campanile_test::faults::Fault;
@@ -22,7 +26,7 @@ use tower::{Layer, service_fn};
 
 use crate::harness::{
     CallResult, HOUR, Harness, TTL, TestLayer, TestService, exhausted, failed, layer_error, lock,
-    request,
+    request, store_key,
 };
 
 /// The steps that have run.
@@ -384,12 +388,19 @@ async fn stale_holder_records_nothing() {
     let call = service(&layer, handle).start(request("p-1"));
     sleep(Duration::from_millis(500)).await;
     harness.take_over("p-1").await;
+    let entry = harness.entry("p-1").unwrap();
+    let grant = Grant { token: entry.token(), owner: entry.owner().unwrap() };
+    let operation = Operation::RecordStep { grant, name: "charge".into(), result: "999".into() };
+    let command = Command { key: store_key("p-1"), operation, retention: Retention::default() };
+    harness.memory.apply(command).await.unwrap();
     let result = call.await.unwrap();
     let error = layer_error(&result);
     let text = format!("{error:?}");
     assert!(text.contains("Superseded"), "{text}");
     assert_eq!(harness.state("p-1"), Some(State::Processing));
-    assert_eq!(recorded(&harness, "p-1"), [""; 0]);
+    let steps = harness.entry("p-1").unwrap().steps().cloned().unwrap();
+    assert_eq!(steps.get("charge").unwrap(), "999");
+    assert_eq!(steps.names().count(), 1);
 }
 
 #[tokio::test(start_paused = true)]

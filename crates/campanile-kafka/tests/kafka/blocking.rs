@@ -14,6 +14,7 @@ use campanile_idempotency::{IdempotencyLayer, MemoryStore};
 use campanile_kafka::{ConsumerStage, ProcessingOrder};
 use campanile_test::{Message, MockKafka};
 use rdkafka::ClientConfig;
+use tokio::runtime;
 use tokio::sync::Semaphore;
 use tower::{ServiceBuilder, service_fn};
 
@@ -278,6 +279,37 @@ async fn shutdown_completes_with_all_threads_blocked() {
     let offsets = blocking(move || committed(&asked, "orders", 3)).await;
     assert_eq!(offsets, [Some(1); 3]);
     assert_eq!(log.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rebalance_completes_with_all_threads_blocked() {
+    let kafka = mock("orders", 4, 1);
+    let config = kafka.consumer_config("g");
+    let (log, (block, block_point)) = (Log::default(), Block::new());
+    let blocks = service_fn(move |_: Record| {
+        let block_point = block_point.clone();
+        async move {
+            block_point.wait();
+            Ok::<_, BoxError>(())
+        }
+    });
+    // The consumer has a runtime of its own, and its handlers block both threads.
+    let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.unwrap();
+    let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
+    let blocked = {
+        let _context = runtime.enter();
+        serve(short, blocks)
+    };
+    block.until(2).await;
+    let other = serve(consumer(config.clone(), "orders"), logging(&log));
+    log.reaches(2).await;
+    assert_eq!(block.0.count.load(Ordering::SeqCst), 2, "a thread was free");
+    block.release();
+    until_committed(&config, "orders", &[1; 4]).await;
+    other.stop().await.unwrap();
+    blocked.stop().await.unwrap();
+    runtime.shutdown_background();
 }
 
 /// A panic payload that panics again when it is dropped.

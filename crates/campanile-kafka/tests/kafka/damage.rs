@@ -99,6 +99,15 @@ async fn damaged_batch_in_closed_segment_ends_serving_there() {
         assert_eq!(at.unwrap_or_default(), before.len() as i64, "{topic}");
         assert!(before.len() as i64 <= DAMAGED, "{topic}: {before:?}");
     }
+
+    // Without the checks, the damaged record is processed like the others.
+    let mut config = kafka.consumer_config("unchecked");
+    config.set("check.crcs", "false");
+    let log = Log::default();
+    let serving = serve(consumer(config.clone(), PAYLOAD.topic), logging(&log));
+    until_committed(&config, PAYLOAD.topic, &[RECORDS]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.of(0), (0..RECORDS).collect::<Vec<_>>());
 }
 
 /// The broker does not find the batches behind it, and answers with those of the next segment. For

@@ -194,12 +194,19 @@ async fn same_key_with_other_payload_is_given_up_untried() {
             async { Ok::<_, BoxError>(()) }
         },
     );
+    // By default, the consumer stops at the record.
+    let stopped = serve(consumer(config.clone(), "orders"), service.clone()).ended().await;
+    let error = stopped.unwrap_err();
+    let ConsumerError::Stopped { at, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(at.to_string(), "orders/0@1");
+    assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+
     let consumer = consumer(config.clone(), "orders").on_give_up(OnGiveUp::Skip);
     let serving = serve(consumer, service);
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(*calls.lock().unwrap(), [0, 2]);
-    assert_eq!((summary.processed, summary.skipped), (2, 1));
+    assert_eq!((summary.processed, summary.skipped), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use campanile_core::{BoxError, DecodeLayer, LockHandle, Record, Request, key};
 use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, MemoryStore, Store};
 use campanile_kafka::Consumer;
+use campanile_test::faults::{Fault, FaultyStore};
 use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::support::{Log, committed, consumer, mock, serve, until_committed, within};
@@ -128,14 +129,21 @@ async fn shutdown_now_releases_locks_and_restores_attempts() {
 async fn shutdown_now_ignores_unavailable_brokers_and_handlers() {
     let kafka = mock("orders", 2, 3);
     let begun = Log::default();
-    let serving = serve(
-        with_long_drain(consumer(kafka.consumer_config("g"), "orders")),
-        hanging_on_odd_offsets(&begun),
-    );
+    let store = FaultyStore::new(MemoryStore::new());
+    let layer = IdempotencyLayer::new(store.clone(), "orders", key::coordinates()).unwrap();
+    let mut handler = hanging_on_odd_offsets(&begun);
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::raw())
+        .layer(layer)
+        .service_fn(move |request: Request| handler.call(request.record().clone()));
+    let serving = serve(with_long_drain(consumer(kafka.consumer_config("g"), "orders")), service);
     begun.reaches(4).await;
+    store.inject_always(Fault::Hang);
     kafka.cluster().broker_down(1).unwrap();
     let start = tokio::time::Instant::now();
     serving.handle().shutdown_now();
     serving.ended().await.unwrap();
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_ne!(store.count("release"), 0, "the store was not asked");
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    store.heal();
 }

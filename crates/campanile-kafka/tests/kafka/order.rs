@@ -202,13 +202,12 @@ async fn hanging_partition_uses_half_of_the_in_flight_limit() {
 async fn record_waiting_for_a_retry_blocks_only_its_key() {
     let kafka = keyed(["a", "b", "a", "b", "a", "b"]);
     let config = kafka.consumer_config("g");
-    let (log, fixed) = (Log::default(), Arc::new(Semaphore::new(0)));
-    let (seen, is_fixed) = (log.clone(), fixed.clone());
+    let (log, failed, fixed) = (Log::default(), Log::default(), Arc::new(Semaphore::new(0)));
+    let (seen, failing, is_fixed) = (log.clone(), failed.clone(), fixed.clone());
     let service = service_fn(move |record: Record| {
         let fails = record.offset() == 0 && is_fixed.available_permits() == 0;
-        if !fails {
-            seen.push(&record);
-        }
+        let log = if fails { &failing } else { &seen };
+        log.push(&record);
         async move {
             match fails {
                 true => Err(BoxError::from(error::retry_after("no", Duration::from_millis(20)))),
@@ -219,6 +218,9 @@ async fn record_waiting_for_a_retry_blocks_only_its_key() {
     let serving = serve(ordered(&config, ProcessingOrder::by_key()), service);
     log.reaches(3).await;
     assert_eq!(log.of(0), [1, 3, 5]);
+    // These retries take twice as long as a commit interval.
+    failed.reaches(failed.len() + 20).await;
+    assert_eq!(committed(&config, "orders", 1), [None]);
     fixed.add_permits(1);
     until_committed(&config, "orders", &[6]).await;
     serving.stop().await.unwrap();
@@ -263,9 +265,15 @@ async fn records_finished_behind_a_dropped_one_are_redelivered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unavailable_store_shard_blocks_only_its_keys() {
-    // The first case has many records of the unavailable part at the start, as after an outage that
-    // hit all records in flight. The second case has a low rate.
-    for (first, pause) in [(24, Duration::from_millis(1)), (0, Duration::from_millis(100))] {
+    // One case has many records of the unavailable part at the start, as after an outage that hit all
+    // records in flight. The other case has a low rate.
+    let (short, long) = (Duration::from_millis(1), Duration::from_millis(100));
+    for (first, pause, order) in [
+        (24, short, ProcessingOrder::by_key()),
+        (0, long, ProcessingOrder::by_key()),
+        (24, short, ProcessingOrder::none()),
+        (0, long, ProcessingOrder::none()),
+    ] {
         let keys: Vec<String> = (0..120).map(|n| format!("k{n}")).collect();
         let kafka = keyed(keys.iter().map(String::as_str));
         let config = kafka.consumer_config("g");
@@ -286,8 +294,7 @@ async fn unavailable_store_shard_blocks_only_its_keys() {
                 Ok(())
             }
         });
-        let serving =
-            serve(ordered(&config, ProcessingOrder::by_key()).with_max_in_flight(16), service);
+        let serving = serve(ordered(&config, order).with_max_in_flight(16), service);
         log.reaches((0..120).filter(|offset| !is_unavailable(*offset)).count()).await;
         assert!(log.all().iter().all(|(_, offset)| !is_unavailable(*offset)));
         back.add_permits(1);
@@ -295,4 +302,36 @@ async fn unavailable_store_shard_blocks_only_its_keys() {
         let summary = serving.stop().await.unwrap();
         assert_eq!((summary.processed, summary.retried, log.len()), (120, 0, 120));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unavailable_store_shard_stops_each_partition_at_its_first_record() {
+    let kafka = mock("orders", 2, 6);
+    let config = kafka.consumer_config("g");
+    let (log, refused, back) = (Log::default(), Log::default(), Arc::new(Semaphore::new(0)));
+    let (seen, refuses, is_back) = (log.clone(), refused.clone(), back.clone());
+    let service = service_fn(move |record: Record| {
+        // One partition's second record, and the other's fourth.
+        let is_of_shard = record.offset() == i64::from(1 + 2 * record.partition());
+        let unavailable = is_of_shard && is_back.available_permits() == 0;
+        let log = if unavailable { &refuses } else { &seen };
+        log.push(&record);
+        async move {
+            if unavailable {
+                let error = StoreError::unavailable("connection refused");
+                return Err(BoxError::from(IdempotencyError::Store(error)));
+            }
+            Ok(())
+        }
+    });
+    let serving = serve(ordered(&config, ProcessingOrder::by_partition()), service);
+    until_committed(&config, "orders", &[1, 3]).await;
+    until("both records have asked again", || (0..2).all(|p| refused.of(p).len() >= 2)).await;
+    assert_eq!(log.of(0), [0]);
+    assert_eq!(log.of(1), [0, 1, 2]);
+    assert_eq!(committed(&config, "orders", 2), [Some(1), Some(3)]);
+    back.add_permits(1);
+    until_committed(&config, "orders", &[6; 2]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.retried, log.len()), (12, 0, 12));
 }

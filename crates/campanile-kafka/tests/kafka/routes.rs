@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use campanile_core::{BoxError, Coordinates, DecodeLayer, Record, Request, error};
-use campanile_kafka::{Consumer, ConsumerError, NoRoute, OnGiveUp, RetryTopics, Routes};
+use campanile_kafka::{
+    Consumer, ConsumerError, DeadLetter, NoRoute, OnGiveUp, RetryTopics, Routes,
+};
 use campanile_test::{Message, MockKafka};
 use rdkafka::ClientConfig;
 use tokio::sync::{Semaphore, mpsc};
 use tower::{Service, ServiceBuilder, service_fn};
 
+use crate::dead_letter::{header, letters_in};
 use crate::support::{Log, committed, fill, start, until, until_committed};
 
 /// Starts a cluster with a partition per topic and this many records in each.
@@ -122,24 +125,30 @@ async fn service_is_polled_ready_only_for_its_own_record() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn record_without_a_route_is_given_up_with_its_topic() {
-    let (_kafka, config) = topics(&[("orders.eu", 3), ("orders.us", 2)]);
-    let log = Log::default();
-    let subscribed = || consumer(&config).subscribe(["^orders\\..*"]);
-    let routes = |log: &Log| Routes::new().route("orders.eu", logging(log));
+    let (kafka, config) = topics(&[("orders.eu", 3), ("orders.us", 2), ("dead", 0)]);
+    let subscribed = |config: &ClientConfig| consumer(config).subscribe(["^orders\\..*"]);
+    let routes = || Routes::new().route("orders.eu", logging(&Log::default()));
 
     // By default, the consumer stops at the record.
-    let stopped = start(subscribed().serve_routes(routes(&Log::default()))).ended().await;
+    let stopped = start(subscribed(&config).serve_routes(routes())).ended().await;
     let error = stopped.unwrap_err();
     assert_eq!(error::find::<NoRoute>(&error).unwrap().topic(), "orders.us");
     let ConsumerError::Stopped { at, .. } = error else { panic!("{error:?}") };
     assert_eq!(at.to_string(), "orders.us/0@0");
     assert_eq!(committed(&config, "orders.us", 1), [None]);
 
-    let skipping = subscribed().on_give_up(OnGiveUp::Skip);
-    let serving = start(skipping.serve_routes(routes(&log)));
-    until_committed(&config, "orders.eu", &[3]).await;
-    until_committed(&config, "orders.us", &[2]).await;
-    assert_eq!(serving.stop().await.unwrap().skipped, 2);
+    let dead_letter = OnGiveUp::from(DeadLetter::topic("dead"));
+    for (group, policy, expected) in [("g", OnGiveUp::Skip, (2, 0)), ("h", dead_letter, (0, 2))] {
+        let config = kafka.consumer_config(group);
+        let serving = start(subscribed(&config).on_give_up(policy).serve_routes(routes()));
+        until_committed(&config, "orders.eu", &[3]).await;
+        until_committed(&config, "orders.us", &[2]).await;
+        let summary = serving.stop().await.unwrap();
+        assert_eq!((summary.skipped, summary.dead_lettered), expected, "{group}");
+    }
+    let letters = letters_in(&config, "dead");
+    let origins: Vec<_> = letters.iter().map(|l| header(l, "kafka_dlt-original-topic")).collect();
+    assert_eq!(origins, ["orders.us"; 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

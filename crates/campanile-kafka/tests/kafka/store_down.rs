@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Record, error};
-use campanile_idempotency::{IdempotencyError, StoreError};
-use tower::service_fn;
+use campanile_core::{BoxError, DecodeLayer, Record, Request, error, key};
+use campanile_idempotency::{
+    IdempotencyConfig, IdempotencyError, IdempotencyLayer, MemoryStore, StoreError,
+};
+use campanile_test::faults::{Fault, FaultyStore};
+use tower::{ServiceBuilder, service_fn};
 
-use crate::support::{Log, consumer, mock, serve, until, until_committed};
+use crate::support::{Log, committed, consumer, mock, serve, until, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unavailable_store_stops_dispatch_until_a_probe_succeeds() {
@@ -108,4 +111,33 @@ async fn unreadable_entry_blocks_only_its_partition() {
     let summary = serving.stop().await.unwrap();
     assert_eq!(log.of(0), [0, 1, 2]);
     assert!(summary.inconclusive >= 1 && summary.skipped == 0, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offset_is_held_until_the_completion_is_written() {
+    for fault in [Fault::Hang, Fault::Refuse] {
+        let kafka = mock("orders", 1, 1);
+        let config = kafka.consumer_config("g");
+        let store = FaultyStore::new(MemoryStore::new());
+        store.inject_always_of("complete", fault);
+        // A call that hangs is given up, and repeated, after a sixth of this.
+        let idempotency = IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_secs(3));
+        let layer = IdempotencyLayer::new(store.clone(), idempotency, key::coordinates()).unwrap();
+        let log = Log::default();
+        let seen = log.clone();
+        let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
+            move |request: Request| {
+                seen.push(request.record());
+                async { Ok::<_, BoxError>(()) }
+            },
+        );
+        let serving = serve(consumer(config.clone(), "orders"), service);
+        // The repetitions take longer than a commit interval.
+        until("the completion is repeated", || store.count("complete") >= 4).await;
+        assert_eq!(committed(&config, "orders", 1), [None], "{fault:?}");
+        store.heal();
+        until_committed(&config, "orders", &[1]).await;
+        let summary = serving.stop().await.unwrap();
+        assert_eq!((summary.processed, log.len(), store.count("acquire")), (1, 1, 1), "{fault:?}");
+    }
 }

@@ -136,17 +136,22 @@ async fn vanished_client_frees_its_rows_before_its_lock_expires() {
     });
     let running = tokio::spawn(fixture.layer().layer(handler).oneshot(request("b-1")));
     fixture.database.wait_for(SLEEPING).await;
+    let session = fixture.database.psql(&SLEEPING.replace("count(*) = 1", "pid"));
     proxy.cut();
     // A lock lives for 30 s.
     let update = "SET lock_timeout = '25s'; UPDATE ledger SET cents = 2 WHERE key = 'shared'";
     fixture.database.psql(update);
     assert_eq!(fixture.booked("shared"), "1|2");
+    let is_gone = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {session}");
+    fixture.database.wait_for(&is_gone).await;
+    let is_locked = "SELECT state = 'P' AND at > clock_timestamp() FROM campanile.entry";
+    assert_eq!(fixture.database.psql(is_locked), "t");
     running.abort();
 }
 
 /// A machine that vanishes closes no connection; these settings then end its session.
 #[tokio::test]
-async fn session_keepalives_are_shorter_than_the_lock_ttl() {
+async fn session_detects_a_dead_client_within_25_seconds() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
         let shown = "SELECT current_setting('tcp_keepalives_idle')::int \

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use campanile_core::{BoxError, Disposition, Outcome, Request, error};
 use campanile_idempotency::{IdempotencyError, StoreError, StoreErrorKind};
-use campanile_postgres::{Inbox, InboxError, Isolation, PgStore, Transaction};
+use campanile_postgres::{InboxError, Isolation, Transaction};
 use tokio::sync::Barrier;
 use tower::service_fn;
 
 use crate::fixture::{Fixture, book, insert};
-use crate::support::{acquire_grant, chain, key, long_timeouts};
+use crate::support::chain;
 
 /// Runs a handler that raises this state in its first `first` runs, and counts its runs.
 async fn run_raising(
@@ -176,6 +176,7 @@ async fn server_unable_to_commit_never_costs_an_attempt() {
 async fn full_disk_in_a_handlers_statement_never_costs_an_attempt() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
+        insert(&request).await?;
         let fill = "DO $$BEGIN RAISE SQLSTATE '53100'; END$$";
         Transaction::from_request(&request)?.batch_execute(fill).await.map_err(BoxError::from)
     });
@@ -183,32 +184,28 @@ async fn full_disk_in_a_handlers_statement_never_costs_an_attempt() {
         let error = fixture.run(handler, "b-1").await.unwrap_err();
         let found = error::find::<StoreError>(&*error);
         assert_eq!(found.unwrap().kind(), StoreErrorKind::Unavailable, "{error:?}");
-        assert_eq!(fixture.entry(), "R|0");
+        assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("0|0", "R|0"));
     }
 }
 
 #[tokio::test]
 async fn handler_without_connection_never_costs_an_attempt() {
-    let fixture = Fixture::new().await;
-    fixture.database.psql(
-        "CREATE ROLE app_of_few_connections LOGIN; \
-         GRANT USAGE ON SCHEMA campanile TO app_of_few_connections; \
-         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app_of_few_connections; \
-         GRANT ALL ON ledger TO app_of_few_connections",
-    );
-    let url = fixture.database.url().replace("//postgres@", "//app_of_few_connections@");
-    let store = PgStore::connect(long_timeouts(&url)).await.unwrap();
-    let fixture = fixture.with(|_| Inbox::new(&store).unwrap().with_max_reruns(0));
-    // The store takes the only connection, so there is none for the inbox.
-    acquire_grant(&store, &key("other"), 1).await;
-    fixture.database.psql("ALTER ROLE app_of_few_connections CONNECTION LIMIT 1");
+    let fixture = Fixture::new().await.without_inbox_connections().await;
+    let fixture = fixture.with(|inbox| inbox.with_max_reruns(0));
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = calls.clone();
+    let handler = service_fn(move |request: Request<()>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        book(request)
+    });
     let entry = || fixture.database.psql("SELECT attempt FROM campanile.entry WHERE state = 'R'");
     for _ in 0..MANY_RUNS {
-        let error = fixture.run(service_fn(book), "b-1").await.unwrap_err();
+        let error = fixture.run(handler.clone(), "b-1").await.unwrap_err();
         let text = chain(&*error);
         assert!(text.contains("no connection available") && text.contains("too many"), "{text}");
-        assert_eq!(entry(), "0");
+        assert_eq!((&*entry(), calls.load(Ordering::Relaxed)), ("0", 0));
     }
-    fixture.database.psql("ALTER ROLE app_of_few_connections CONNECTION LIMIT -1");
-    assert_eq!(fixture.run(service_fn(book), "b-1").await.unwrap(), Outcome::Processed(()));
+    fixture.limit_connections(-1);
+    assert_eq!(fixture.run(handler, "b-1").await.unwrap(), Outcome::Processed(()));
+    assert_eq!((&*fixture.booked("b-1"), calls.load(Ordering::Relaxed)), ("1|100", 1));
 }

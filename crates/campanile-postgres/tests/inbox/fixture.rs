@@ -7,7 +7,7 @@ use campanile_idempotency::{Backoff, IdempotencyConfig, IdempotencyError, Idempo
 use campanile_postgres::{Inbox, InboxLayer, PgConfig, PgStore, Transaction};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::support::{Database, EVENT_TIMEOUT};
+use crate::support::{self, Database, EVENT_TIMEOUT};
 
 type Key = key::Key<key::Header>;
 
@@ -27,6 +27,29 @@ impl Fixture {
         let store = PgStore::connect(settings(database.config())).await.unwrap();
         let inbox = Inbox::new(&store).unwrap();
         Self { database, inbox }
+    }
+
+    /// Connects as a role to which the server provides the store's connection and no other, until
+    /// [`limit_connections`](Self::limit_connections) allows more.
+    pub(crate) async fn without_inbox_connections(self) -> Self {
+        self.database.psql(
+            "CREATE ROLE app_of_few_connections LOGIN; \
+             GRANT USAGE ON SCHEMA campanile TO app_of_few_connections; \
+             GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app_of_few_connections; \
+             GRANT ALL ON ledger TO app_of_few_connections",
+        );
+        let url = self.database.url().replace("//postgres@", "//app_of_few_connections@");
+        let store = PgStore::connect(support::long_timeouts(&url)).await.unwrap();
+        // The store takes the only connection, so there is none for the inbox.
+        support::acquire_grant(&store, &support::key("other"), 1).await;
+        self.limit_connections(1);
+        self.with(|_| Inbox::new(&store).unwrap())
+    }
+
+    /// Limits the connections of that role; -1 is no limit.
+    pub(crate) fn limit_connections(&self, limit: i32) {
+        let sql = format!("ALTER ROLE app_of_few_connections CONNECTION LIMIT {limit}");
+        self.database.psql(&sql);
     }
 
     /// Changes the settings of the inbox.

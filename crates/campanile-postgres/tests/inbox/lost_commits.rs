@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Disposition, Outcome, Request};
-use campanile_idempotency::IdempotencyError;
 use campanile_idempotency::policy::OnLost;
+use campanile_idempotency::{IdempotencyError, reply};
 use campanile_postgres::{Inbox, InboxError, PgConfig, PgStore, Transaction};
 use campanile_test::Proxy;
 use tokio::task::{JoinHandle, yield_now};
@@ -92,28 +92,40 @@ async fn commit_with_lost_answer_is_not_rerun() {
 
 #[tokio::test]
 async fn lock_lost_at_commit_counts_no_attempt_under_either_policy() {
+    // The commit does not take place, or its answer is lost.
+    let cases: [(fn(&Proxy), _, _); 2] =
+        [(Proxy::swallow_requests, "0|0", "R|0"), (Proxy::swallow_replies, "1|100", "C|1")];
     for policy in [OnLost::Cancel, OnLost::Notify] {
-        let (fixture, proxy) = fixture_behind_proxy_with(short_timeouts).await;
-        let idempotency_layer =
-            fixture.idempotency_layer_with(|config| config.with_lock_ttl(2 * SECOND));
-        let layer = fixture.inbox.layer(idempotency_layer.on_lost(policy)).unwrap();
-        let faulty = proxy.clone();
-        let handler = service_fn(move |request: Request<()>| {
-            let faulty = faulty.clone();
-            async move {
-                insert(&request).await?;
-                // In effect until the lock is lost.
-                faulty.swallow_requests();
-                Ok::<_, BoxError>(())
-            }
-        });
-        let called = timeout(EVENT_TIMEOUT, layer.layer(handler).oneshot(request("b-1"))).await;
-        let error = called.expect("only a failed attempt waits for the server").unwrap_err();
-        let error = IdempotencyError::find(&*error).unwrap();
-        assert!(matches!(error, IdempotencyError::LockLost(_)), "{policy:?}: {error:?}");
-        proxy.heal().unwrap();
-        fixture.database.wait_for("SELECT state = 'R' FROM campanile.entry").await;
-        assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("0|0", "R|0"), "{policy:?}");
+        for (fault, booked, entry) in cases {
+            let (fixture, proxy) = fixture_behind_proxy_with(short_timeouts).await;
+            let idempotency_layer =
+                fixture.idempotency_layer_with(|config| config.with_lock_ttl(2 * SECOND));
+            let layer = fixture.inbox.layer(idempotency_layer.on_lost(policy)).unwrap();
+            let faulty = proxy.clone();
+            let handler = service_fn(move |request: Request<()>| {
+                let faulty = faulty.clone();
+                async move {
+                    insert(&request).await?;
+                    // In effect until the lock is lost.
+                    fault(&faulty);
+                    Ok::<_, BoxError>(())
+                }
+            });
+            let called = timeout(EVENT_TIMEOUT, layer.layer(handler).oneshot(request("b-1"))).await;
+            let error = called.expect("only a failed attempt waits for the server").unwrap_err();
+            let error = IdempotencyError::find(&*error).unwrap();
+            assert!(matches!(error, IdempotencyError::LockLost(_)), "{policy:?}: {error:?}");
+            proxy.heal().unwrap();
+            // The attempt is handed back, unless it was committed.
+            assert!(fixture.inbox.keeper().shutdown(EVENT_TIMEOUT).await.settled);
+            let found = (fixture.booked("b-1"), fixture.entry());
+            assert_eq!((&*found.0, &*found.1), (booked, entry), "{policy:?}");
+            let store = fixture.database.store().await;
+            let fixture = fixture.with(|_| Inbox::new(&store).unwrap());
+            let next = fixture.run(service_fn(book), "b-1").await.unwrap();
+            assert_eq!(next.is_duplicate(), entry == "C|1", "{policy:?}: {next:?}");
+            assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
+        }
     }
 }
 
@@ -127,8 +139,23 @@ async fn commit_not_received_by_server_reruns_in_same_attempt() {
 #[tokio::test]
 async fn rerun_with_lost_answer_fails_as_committed_before() {
     let (fixture, proxy) = fixture_behind_proxy().await;
-    let (running, runs) =
-        start_with_faults(&fixture, &proxy, &[Proxy::swallow_requests, Proxy::swallow_replies]);
+    let layer = fixture.inbox.layer(fixture.idempotency_layer().with_reply(reply::json())).unwrap();
+    let runs = Arc::new(AtomicU32::new(0));
+    let (faulty, counted) = (proxy.clone(), runs.clone());
+    let service = layer.layer(service_fn(move |request: Request<()>| {
+        let (proxy, run) = (faulty.clone(), counted.fetch_add(1, Ordering::Relaxed));
+        async move {
+            let booking = "INSERT INTO ledger VALUES ('b-1', $1)";
+            let transaction = Transaction::from_request(&request)?;
+            transaction.execute(booking, &[&i64::from(run)]).await?;
+            match run {
+                0 => proxy.swallow_requests(),
+                _ => proxy.swallow_replies(),
+            }
+            Ok::<_, BoxError>(run)
+        }
+    }));
+    let running = tokio::spawn(service.clone().oneshot(request("b-1")));
     while proxy.swallowed() == 0 {
         yield_now().await;
     }
@@ -138,9 +165,12 @@ async fn rerun_with_lost_answer_fails_as_committed_before() {
     let error = running.await.unwrap().unwrap_err();
     let found = campanile_core::error::find::<InboxError>(&*error);
     assert!(matches!(found, Some(InboxError::CommittedBefore)), "{error:?}");
-    assert_eq!(runs.load(Ordering::Relaxed), 2);
-    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
-    assert!(fixture.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
+    // The reply is that of the run whose booking remains.
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|1", "C|1"));
+    let Outcome::Duplicate(duplicate) = service.oneshot(request("b-1")).await.unwrap() else {
+        panic!("it was completed");
+    };
+    assert_eq!((duplicate.reply, runs.load(Ordering::Relaxed)), (Some(1), 2));
 }
 
 #[tokio::test]
@@ -202,15 +232,15 @@ async fn session_terminated_before_commit_reruns_in_same_attempt() {
 
 #[tokio::test]
 async fn session_terminated_at_a_statement_reruns_in_same_attempt() {
-    for is_returned in [true, false] {
-        let fixture = Fixture::new().await;
+    for (is_returned, ended_runs) in [(true, 1), (false, 1), (true, 3)] {
+        let fixture = Fixture::new().await.with(|inbox| inbox.with_max_reruns(2));
         let runs = Arc::new(AtomicU32::new(0));
         let counted = runs.clone();
         let handler = service_fn(move |request: Request<()>| {
             let run = counted.fetch_add(1, Ordering::Relaxed);
             async move {
                 insert(&request).await?;
-                if run == 0 {
+                if run < ended_runs {
                     let end = "SELECT pg_terminate_backend(pg_backend_pid())";
                     let ended = Transaction::from_request(&request)?.batch_execute(end).await;
                     // The run must also be repeated if the handler discards the database's error.
@@ -222,9 +252,18 @@ async fn session_terminated_at_a_statement_reruns_in_same_attempt() {
                 Ok::<_, BoxError>(())
             }
         });
-        assert_eq!(fixture.run(handler, "b-1").await.unwrap(), Outcome::Processed(()));
-        assert_eq!(runs.load(Ordering::Relaxed), 2);
-        assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
+        let result = fixture.run(handler, "b-1").await;
+        let (runs, found) =
+            (runs.load(Ordering::Relaxed), (fixture.booked("b-1"), fixture.entry()));
+        if ended_runs == 1 {
+            assert_eq!(result.unwrap(), Outcome::Processed(()));
+            assert_eq!((runs, &*found.0, &*found.1), (2, "1|100", "C|1"));
+        } else {
+            let error = result.unwrap_err();
+            let reason = campanile_core::error::find::<InboxError>(&*error);
+            assert!(matches!(reason, Some(InboxError::RolledBack { runs: 3, .. })), "{error:?}");
+            assert_eq!((runs, &*found.0, &*found.1), (3, "0|0", "R|0"));
+        }
     }
 }
 

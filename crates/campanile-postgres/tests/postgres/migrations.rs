@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_sql::{MIGRATIONS, VERSION};
+use tokio::time::Instant;
 
 use crate::support::{Database, chain};
 
@@ -79,7 +80,10 @@ async fn migration_behind_a_long_transaction_fails_soon() {
     }
     let dump = database.client().await;
     dump.batch_execute("BEGIN; SELECT FROM campanile.entry").await.unwrap();
+    let start = Instant::now();
     let error = migrate(database.config()).await.unwrap_err();
+    let elapsed = start.elapsed();
+    assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
     assert!(matches!(error, ConnectError::Migration { version: 4, .. }), "{error:?}");
     assert!(chain(&error).contains("such as a dump"), "{}", chain(&error));
     assert_eq!(database.psql("SELECT campanile.version()"), "3");

@@ -21,6 +21,7 @@ fn every_operation(token: FencingToken) -> Vec<Operation> {
         Operation::Fail { grant, delay: second, last: true, error: "error".into() },
         Operation::Release { grant, ran: true },
         Operation::Cancel { owner: owner(1) },
+        Operation::RecordStep { grant, name: "step".into(), result: "1".into() },
         Operation::GiveUp { grant, reason: "reason".into() },
         Operation::Redrive { token: grant.token, force: true },
     ]

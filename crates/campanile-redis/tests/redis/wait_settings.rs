@@ -6,9 +6,12 @@ use campanile_core::Reply;
 use campanile_redis::{ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Severity};
 use campanile_test::RedisServer;
 
-use crate::support::{acquire_lock, apply, complete, key, long_timeout, replica_of};
+use crate::support::{
+    acquire, acquire_lock, apply, chain, complete, key, long_timeout, replica_of,
+};
 
 const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(50);
 
 async fn refusal_kinds(config: RedisConfig) -> Vec<FindingKind> {
     match RedisStore::connect(config).await {
@@ -71,7 +74,18 @@ async fn waitaof_confirms_writes_on_disk() {
     );
     assert_eq!(store.shortfalls(), 0);
 
-    let config = long_timeout(server.url()).with_wait_aof(1, Duration::from_millis(50));
+    let grant = acquire_lock(&store, &key("unsynced"), 1).await;
+    // The server then leaves the sync to the kernel, and never knows of it.
+    server.cli(&["CONFIG", "SET", "appendfsync", "no"]).unwrap();
+    let config = long_timeout(server.url()).with_wait_aof(0, SHORT);
     let store = RedisStore::connect(config).await.unwrap();
-    assert!(apply(&store, &key("no replica"), crate::support::acquire(1)).await.is_err());
+    let error = apply(&store, &key("refused"), acquire(1)).await.unwrap_err();
+    assert!(chain(&error).contains("not on the primary's disk"), "{}", chain(&error));
+    let reply = apply(&store, &key("unsynced"), complete(grant, "done")).await.unwrap();
+    assert_eq!((reply, store.shortfalls()), (Reply::Completed, 1));
+
+    server.cli(&["CONFIG", "SET", "appendfsync", "always"]).unwrap();
+    let config = long_timeout(server.url()).with_wait_aof(1, SHORT);
+    let store = RedisStore::connect(config).await.unwrap();
+    assert!(apply(&store, &key("no replica"), acquire(1)).await.is_err());
 }

@@ -10,6 +10,7 @@ use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer};
 use campanile_kafka::DeadLetter;
 use campanile_test::faults::Fault;
 use campanile_test::{Message, MockKafka};
+use rdkafka::Message as _;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tower::ServiceBuilder;
 
@@ -67,7 +68,9 @@ async fn unavailable_dead_letter_topic_holds_the_offset() {
     until_committed(&config, "orders", &[4, 20]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.processed, summary.dead_lettered), (22, 2));
-    assert_eq!(payloads(&letters(&config)), [Some(FAILS), Some("no json")]);
+    let letters = letters(&config);
+    assert_eq!(payloads(&letters), [Some(FAILS), Some("no json")]);
+    assert_eq!(header(&letters[0], "campanile-attempts"), "1", "the wait counts no attempt");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,7 +134,10 @@ async fn too_large_letter_is_published_without_payload() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_timestamp_is_omitted() {
-    let kafka = kafka(&[FAILS]);
+    let kafka = kafka(&[]);
+    let long_ago = 1_234_567_890_123_i64;
+    let message = Message::to("orders").partition(0).payload(FAILS).timestamp(long_ago);
+    kafka.producer().produce(message).unwrap();
     let config = kafka.consumer_config("g");
     let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP;
     kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[refused]);
@@ -140,7 +146,12 @@ async fn refused_timestamp_is_omitted() {
     let serving = serve(consumer, single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
-    assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
+    let letters = letters(&config);
+    assert_eq!(payloads(&letters), [Some(FAILS)]);
+    let published_at = letters[0].timestamp().to_millis();
+    assert!(published_at.is_some_and(|at| at > long_ago), "{published_at:?}");
+    let original = bytes(&letters[0], "kafka_dlt-original-timestamp");
+    assert_eq!(original, Some(long_ago.to_be_bytes().to_vec()));
     assert_eq!((store.count("fail"), store.count("give_up")), (0, 1), "not published at once");
 }
 
