@@ -23,7 +23,7 @@ pub(super) struct Pair<'a> {
     pub(super) is_rerun: bool,
     /// What says that the first run is recorded in the store.
     recorded: Option<usize>,
-    /// Why the second run, whose lock was granted before that of the first, began late.
+    /// Why the second run began although its lock had ended.
     began_late: Option<Cause>,
     /// When the first run may have lost its lock because it was not renewed.
     expiring: (u64, u64),
@@ -183,10 +183,13 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Finds why a run began only after another one, which was granted the lock later: its lock had ended,
-/// and that was not noticed yet. `None` if it did not, or was processed.
+/// Finds why a run began only after another one, which was granted the lock later, or after the key was
+/// given up: its lock had ended, and that was not noticed yet. `None` if it did not, or was recorded.
 pub(super) fn began_late(index: &Index<'_>, first: &Run, next: &Run) -> Option<Cause> {
-    if next.token.is_none() || next.token >= first.token || next.processed().is_some() {
+    let (Some(first_token), Some(token)) = (first.token, next.token) else { return None };
+    let has_ended = token < first_token || given_up(index, first, next.began).is_some();
+    let is_recorded = next.processed().is_some() || !next.visible.is_empty();
+    if !has_ended || is_recorded {
         return None;
     }
     let Index { faults, keys, .. } = index;

@@ -247,11 +247,14 @@ impl<'h> Terms<'h> {
 
     /// Checks whether a run began late, with `p` as its predecessor.
     pub(super) fn began_late(&self, key: &Key<'_>, p: &KeyRun<'_>, n: &KeyRun<'_>) -> bool {
-        let smaller = match (p.run.token, n.run.token) {
-            (Some(p), Some(n)) => n < p,
+        let granted_to_another = match (p.run.token, n.run.token) {
+            (Some(of_p), Some(of_n)) => of_n < of_p || self.given_up(key, p, n),
             _ => false,
         };
-        smaller && n.processed().is_none() && self.cause_of_late_begin(key, n).is_some()
+        granted_to_another
+            && n.processed().is_none()
+            && n.visible.is_empty()
+            && self.cause_of_late_begin(key, n).is_some()
     }
 
     pub(super) fn cause_of_late_begin(
