@@ -1,5 +1,6 @@
-//! Brokers that are unavailable for longer than the transaction timeout.
+//! Brokers that are unavailable for longer than the timeout of a transaction, or of its outputs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use campanile::outcome::WithoutLock;
@@ -7,7 +8,8 @@ use campanile::prelude::*;
 use campanile::{Consumer, Output, Outputs, Request, Transactions};
 use campanile_test::history::{self as recorded, FaultKind, Order, Peer};
 use campanile_test::{KafkaServer, Message, Proxy, eventually};
-use tokio::sync::oneshot;
+use rdkafka::Message as _;
+use tokio::sync::{Notify, oneshot};
 use tower::ServiceBuilder;
 
 use crate::history::{self, TestHistory};
@@ -114,4 +116,63 @@ async fn broker_outage_beyond_transaction_timeout_ends_no_consumer() {
         history.judge(&[]).finish("broker outage", format_args!(""))
     });
     judged.await.unwrap();
+}
+
+/// The brokers know nothing of a transaction whose first request was lost, and refuse to abort it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transaction_begun_in_an_outage_is_sent_again_after_it() {
+    let setup = tokio::task::spawn_blocking(|| {
+        let (kafka, proxy) = start_behind_proxy();
+        for topic in ["payments", "invoices"] {
+            kafka.create_topic(topic, 1, &[]).unwrap();
+        }
+        kafka.producer().produce_all((0..2).map(|_| Message::to("payments"))).unwrap();
+        (kafka, proxy)
+    });
+    let (kafka, proxy) = setup.await.unwrap();
+    let mut config = kafka.consumer_config("payments");
+    config.set("session.timeout.ms", "45000");
+    let transactions = Transactions::new("billing-0")
+        .with_interval(Duration::from_millis(1))
+        .set("message.timeout.ms", "1000");
+    let (began, resume) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (begins, resumed) = (began.clone(), resume.clone());
+    let service = tower::service_fn(move |record: Record| {
+        let (begins, resumed) = (begins.clone(), resumed.clone());
+        async move {
+            if record.offset() == 1 {
+                begins.notify_one();
+                resumed.notified().await;
+            }
+            let invoice = Output::to("invoices").payload(record.offset().to_string());
+            Ok::<_, BoxError>(Outputs::of(&record).with(invoice))
+        }
+    });
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serve = Consumer::new(config.clone())
+        .unwrap()
+        .subscribe(["payments"])
+        .serve_transactional(service, transactions)
+        .with_graceful_shutdown(async move { stopped.await.unwrap_or_default() });
+    let mut serving = tokio::spawn(serve.into_future());
+    began.notified().await;
+    let outage = tokio::task::spawn_blocking(move || {
+        let invoices = || invoices::messages(&kafka, "invoices", 1, "read_committed");
+        let first = || (invoices().len() == 1).then_some(());
+        eventually(TIMEOUT, first).expect("the first record is committed");
+        proxy.swallow_requests();
+        resume.notify_one();
+        std::thread::sleep(Duration::from_secs(3));
+        proxy.heal().unwrap();
+        group::wait_until_committed(&config, "payments", 1, TIMEOUT);
+        invoices()
+    });
+    let invoices = tokio::select! {
+        ended = &mut serving => panic!("{ended:?}"),
+        invoices = outage => invoices.unwrap(),
+    };
+    stop.send(()).unwrap();
+    serving.await.unwrap().unwrap();
+    let payloads: Vec<_> = invoices.iter().map(|it| it.payload().unwrap_or_default()).collect();
+    assert_eq!(payloads, [b"0", b"1"]);
 }

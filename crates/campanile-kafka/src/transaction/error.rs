@@ -69,12 +69,16 @@ fn is_fenced(error: &KafkaError) -> bool {
     matches!(code, Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch))
 }
 
+/// Checks whether the brokers report that no transaction of this producer is open: it has ended, or they
+/// were unavailable when it began.
+pub(super) fn is_not_open(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(Code::InvalidTransactionalState)
+}
+
 /// Checks whether the brokers may report this error for a transaction that they have aborted because it
 /// exceeded its timeout.
 pub(super) fn may_be_timeout(error: &KafkaError) -> bool {
-    let code = error.rdkafka_error_code();
-    is_fenced(error)
-        || matches!(code, Some(Code::InvalidTransactionalState | Code::InvalidProducerIdMapping))
+    is_fenced(error) || error.rdkafka_error_code() == Some(Code::InvalidProducerIdMapping)
 }
 
 /// Creates the error for a transaction that lacks a permission.

@@ -134,12 +134,13 @@ impl Worker {
             }
             Err(failure) => failure,
         };
+        let is_past_timeout = self.clock.now().saturating_sub(start) >= self.settings.timeout;
         match failure {
             Failure::Fatal(error) | Failure::Abort(error)
-                if error::may_be_timeout(&error)
-                    && self.clock.now().saturating_sub(start) >= self.settings.timeout =>
+                if error::is_not_open(&error)
+                    || is_past_timeout && error::may_be_timeout(&error) =>
             {
-                self.handle_timeout(batch, &error)
+                self.handle_ended(batch, &error)
             }
             failure => self.end_response(failure),
         }
@@ -181,10 +182,10 @@ impl Worker {
         }
     }
 
-    /// Handles a transaction that was open for longer than its timeout, so that the brokers have aborted
-    /// it. If another producer has acquired the id instead, that producer is fenced in turn, and has to
-    /// be restarted.
-    fn handle_timeout(&mut self, batch: Batch, error: &KafkaError) -> Option<WorkerResponse> {
+    /// Handles a transaction that is not open in the brokers: they never knew of it, or have ended it, such
+    /// as when it exceeded its timeout. If another producer has acquired the id instead, after that
+    /// timeout, that producer is fenced in turn, and has to be restarted.
+    fn handle_ended(&mut self, batch: Batch, error: &KafkaError) -> Option<WorkerResponse> {
         match self
             .replace_producer(self.producer.context().unbatched)
             .and_then(|()| self.is_committed(&batch))

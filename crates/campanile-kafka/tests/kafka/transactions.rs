@@ -132,6 +132,25 @@ async fn aborted_transaction_is_retried_without_the_handler() {
     assert_eq!(sent.len(), ALL, "the last try sent all invoices");
 }
 
+/// The brokers never learned of the transaction, because they were unavailable when it began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transaction_unknown_to_the_brokers_is_retried_without_the_handler() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let illegal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION;
+    kafka.cluster().request_errors(RDKafkaApiKey::TxnOffsetCommit, &[illegal]);
+    let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TXN_STATE;
+    kafka.cluster().request_errors(RDKafkaApiKey::EndTxn, &[unknown]);
+    let log = Log::default();
+    let rarely = transactions().with_interval(NEVER);
+    let serving = start(billing(&config).serve_transactional(billing_service(&log), rarely));
+    log.reaches(ALL).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.len(), ALL);
+    let sent: BTreeSet<_> = invoices(&config).into_iter().collect();
+    assert_eq!(sent.len(), ALL);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outputs_wait_until_earlier_records_are_finished() {
     let kafka = kafka();
