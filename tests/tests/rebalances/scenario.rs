@@ -175,9 +175,15 @@ impl Scenario {
         self.history.record_entries_after_kill(since, &name, |key| entries.get(key));
     }
 
-    /// Kills a member at this moment of some key. The member is paused during the search, so that
-    /// the kill hits the run that was found.
+    /// Kills a member at this moment of some key.
     pub(crate) fn kill_member_at(&mut self, phase: RunPhase) {
+        let member = self.pause_member_at(phase);
+        self.kill_member(member);
+    }
+
+    /// Pauses a member at this moment of some key. Members are paused during the search, so that the
+    /// one that is found is still at that moment.
+    pub(crate) fn pause_member_at(&mut self, phase: RunPhase) -> usize {
         let find_member = || {
             let member = self.random_member();
             self.members[member].pause(&self.history);
@@ -187,9 +193,7 @@ impl Scenario {
             self.members[member].resume(&self.history);
             None
         };
-        let member =
-            eventually(TIMEOUT, find_member).unwrap_or_else(|| panic!("no member is {phase:?}"));
-        self.kill_member(member);
+        eventually(TIMEOUT, find_member).unwrap_or_else(|| panic!("no member is {phase:?}"))
     }
 
     fn is_member_at(&self, member: usize, phase: RunPhase) -> bool {
@@ -205,9 +209,8 @@ impl Scenario {
         progress.runs_of(self.members[member].name()).any(|run| is_at(run) && is_held(run))
     }
 
-    /// Suspends a member until the condition is met.
-    pub(crate) fn suspend_until(&mut self, member: usize, until: impl Fn(&Self) -> bool) {
-        self.members[member].pause(&self.history);
+    /// Resumes a paused member once the condition is met.
+    pub(crate) fn resume_once(&mut self, member: usize, until: impl Fn(&Self) -> bool) {
         let reached = || until(self).then_some(());
         let result = eventually(TIMEOUT, reached);
         self.members[member].resume(&self.history);

@@ -1,17 +1,12 @@
 //! Members that are suspended for longer than their locks and sessions last.
 
 use std::thread;
-use std::time::Duration;
 
-use campanile_test::eventually;
 use campanile_test::history::{Cause, How};
 
 use crate::progress::{Progress, Run};
-use crate::scenario::Scenario;
+use crate::scenario::{RunPhase, Scenario};
 use crate::{KAFKA, RECORDS_PER_SECOND, env_or, record_count, worker};
-
-/// How long a member may take to become busy.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn suspended_members_complete_and_commit_nothing_taken_over() {
@@ -21,13 +16,10 @@ fn suspended_members_complete_and_commit_nothing_taken_over() {
     let mut suspended = Vec::new();
     for _ in 0..env_or("CAMPANILE_REBALANCE_STOPS", 1) {
         thread::sleep(scenario.random_pause());
-        let member = scenario.random_member();
-        let name = scenario.members[member].name().to_owned();
         // An idle member has nothing to lose.
-        let is_busy = || (in_flight(&scenario.history.progress(), &name).count() > 1).then_some(());
-        eventually(BUSY_TIMEOUT, is_busy).expect("the member has runs in flight");
-        scenario
-            .suspend_until(member, |scenario| has_lost_all(&scenario.history.progress(), &name));
+        let member = scenario.pause_member_at(RunPhase::BeforeEffect);
+        let name = scenario.members[member].name().to_owned();
+        scenario.resume_once(member, |scenario| has_lost_all(&scenario.history.progress(), &name));
         suspended.push(name);
     }
     // A suspended member drops what it has lost when it continues.

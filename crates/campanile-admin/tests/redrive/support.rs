@@ -7,7 +7,7 @@ use campanile_core::{
     Command, FencingToken, Grant, IdempotencyKey, Operation, Owner, Reply, Retention, StoreKey,
 };
 use campanile_idempotency::Store;
-use campanile_redis::RedisStore;
+use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{KafkaServer, Message, RedisServer};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, OwnedMessage};
@@ -37,7 +37,9 @@ impl Scene {
             KAFKA.create_topic(topic, partitions, &[]).unwrap();
         }
         let redis = RedisServer::start().unwrap();
-        let store = RedisStore::connect(redis.url()).await.unwrap();
+        // Enough for a slow machine.
+        let config = RedisConfig::new(redis.url()).with_command_timeout(TIMEOUT);
+        let store = RedisStore::connect(config).await.unwrap();
         Self { topic: topic.to_owned(), dead, partitions, redis, store }
     }
 
