@@ -4,7 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use campanile_admin::AdminError;
-use campanile_admin::redrive::{LetterReport, Redrive, RedriveObserver};
+use campanile_admin::redrive::{LetterOutcome, LetterReport, Redrive, RedriveObserver};
 use campanile_core::{BoxError, error};
 use rdkafka::ClientConfig;
 
@@ -48,16 +48,16 @@ async fn unreachable_kafka_is_an_error_with_its_address() {
     assert!(text.contains("on Kafka") && text.contains("127.0.0.1:1"), "{text}");
 }
 
-/// Kills the store after the first letters, and counts them.
+/// Kills the store after the first letters.
 struct KillStore {
     redis: Option<campanile_test::RedisServer>,
-    handled: usize,
+    outcomes: Vec<LetterOutcome>,
 }
 
 impl RedriveObserver for KillStore {
     fn handled(&mut self, letters: &[LetterReport]) -> Result<(), BoxError> {
         drop(self.redis.take());
-        self.handled += letters.len();
+        self.outcomes.extend(letters.iter().map(|letter| letter.outcome));
         Ok(())
     }
 }
@@ -71,14 +71,16 @@ async fn store_that_goes_away_is_an_error_and_the_rest_stays() {
     // Enough for brokers on a slow machine.
     let redrive = Redrive::new(dead.as_str()).with_timeout(SHORT * 5);
     let redrive = redrive.with_rate(std::num::NonZeroU32::new(100).unwrap());
-    let mut kill = KillStore { redis: Some(redis), handled: 0 };
+    let mut kill = KillStore { redis: Some(redis), outcomes: Vec::new() };
     let failed = redrive.run(&kafka, &store, &mut kill, pending::<()>()).await.err().unwrap();
     assert!(matches!(failed, AdminError::Unavailable { .. }), "{failed:?}");
     assert!(text(&failed).contains("cannot read entries in the store"), "{}", text(&failed));
     let other = Scene::new("away-reader", 1).await;
-    assert_eq!(other.records(&topic).len(), kill.handled);
     // A round has at most a tenth of the letters of a second.
-    assert!((1..=10).contains(&kill.handled), "{}", kill.handled);
+    let handled = kill.outcomes.len();
+    assert!((1..=10).contains(&handled), "{:?}", kill.outcomes);
+    assert_eq!(kill.outcomes, vec![LetterOutcome::Reopened; handled]);
+    assert_eq!(other.records(&topic).len(), handled);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

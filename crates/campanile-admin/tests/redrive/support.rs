@@ -34,7 +34,8 @@ impl Scene {
     pub(crate) async fn new(topic: &str, partitions: i32) -> Self {
         let dead = format!("{topic}.dead");
         for topic in [topic, &dead] {
-            KAFKA.create_topic(topic, partitions, &[]).unwrap();
+            // The records have old timestamps.
+            KAFKA.create_topic(topic, partitions, &[("retention.ms", "-1")]).unwrap();
         }
         let redis = RedisServer::start().unwrap();
         // Enough for a slow machine.
