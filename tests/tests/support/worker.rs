@@ -1,21 +1,27 @@
 //! A consumer in its own process, and its faults.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
-use campanile_test::Process;
 use campanile_test::history::FaultKind;
+use campanile_test::{Process, eventually};
 
 use crate::history::TestHistory;
 
 /// A short session timeout and heartbeat interval, so that the group soon notices a dead consumer.
 pub(crate) const SHORT_SESSION: &[&str] = &["session.timeout.ms=3000", "heartbeat.interval.ms=300"];
 
+/// How long a process may take until it begins its history.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A process that records its history. The test records what it does to the process.
 pub(crate) struct Worker {
     process: Process,
     /// The name of the process in the history.
     name: String,
+    /// The folder of the history.
+    folder: PathBuf,
     /// When the process was suspended.
     paused: Option<u64>,
 }
@@ -47,7 +53,7 @@ impl Worker {
     pub(crate) fn start_named(command: &Command, history: &TestHistory, name: String) -> Self {
         let log = history.folder().join(format!("log-{}", fastrand::u64(..)));
         let process = Process::spawn(command, log).unwrap();
-        Self { process, name, paused: None }
+        Self { process, name, folder: history.folder().to_owned(), paused: None }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -75,7 +81,13 @@ impl Worker {
 
     /// Stops the worker gracefully.
     pub(crate) fn stop(mut self) {
-        self.expect_running();
+        // It catches signals before it begins its history.
+        let history = self.folder.join(format!("{}.jsonl", self.name));
+        let begun = || {
+            self.expect_running();
+            history.exists().then_some(())
+        };
+        eventually(START_TIMEOUT, begun).unwrap_or_else(|| panic!("{history:?} is missing"));
         let status = self.process.terminate().unwrap();
         assert!(status.success(), "{status}: {}", self.log());
     }
