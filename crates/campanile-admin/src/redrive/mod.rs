@@ -73,6 +73,9 @@ use crate::AdminError;
 ///
 /// A letter stays in the dead-letter topic in any case.
 ///
+/// The brokers may delete a record with a timestamp that is older than the `retention.ms` of its topic
+/// before it is consumed.
+///
 /// # Guarantees
 /// * The key is reopened, then the record is produced and acknowledged by all in-sync replicas, then
 ///   the letter is [reported](RedriveObserver::handled), and then its offset is committed, in a
