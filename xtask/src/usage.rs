@@ -33,8 +33,8 @@ cargo xtask <command> --help
               AREA        what runs                                              small    full (the default)
               model       the protocol's step in every history of a few          seconds  minutes, with
                           clients, and mutants of it                                      gigabytes of memory
-              history     many histories, judged by two independent judges       a minute a quarter of an hour
-              simulation  `cargo xtask simulate`                                 a minute an hour and a half
+              history     many histories, judged by two independent judges       a minute minutes
+              simulation  `cargo xtask simulate`                                 a minute half an hour
               everything  `cargo xtask everything`                               minutes  an hour
               fuzz        `cargo xtask fuzz`                                     minutes  three quarters of an hour
               mutation    `cargo xtask mutation`                                 minutes  an hour
