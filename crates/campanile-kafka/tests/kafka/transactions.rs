@@ -115,14 +115,15 @@ async fn outputs_are_sent_once_in_partition_order() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn aborted_transaction_is_retried_without_the_handler() {
+/// Processes all records in one transaction, which ends with the consumer, and in which the brokers answer
+/// these requests with these errors.
+async fn retry_without_the_handler(errors: &[(RDKafkaApiKey, &[RDKafkaRespErr])]) {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
-    let illegal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION;
-    kafka.cluster().request_errors(RDKafkaApiKey::TxnOffsetCommit, &[illegal; 2]);
+    for (request, errors) in errors {
+        kafka.cluster().request_errors(*request, errors);
+    }
     let log = Log::default();
-    // All records are in one transaction, which ends with the consumer.
     let rarely = transactions().with_interval(NEVER);
     let serving = start(billing(&config).serve_transactional(billing_service(&log), rarely));
     log.reaches(ALL).await;
@@ -132,23 +133,22 @@ async fn aborted_transaction_is_retried_without_the_handler() {
     assert_eq!(sent.len(), ALL, "the last try sent all invoices");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aborted_transaction_is_retried_without_the_handler() {
+    let illegal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION;
+    retry_without_the_handler(&[(RDKafkaApiKey::TxnOffsetCommit, &[illegal; 2])]).await;
+}
+
 /// The brokers never learned of the transaction, because they were unavailable when it began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transaction_unknown_to_the_brokers_is_retried_without_the_handler() {
-    let kafka = kafka();
-    let config = kafka.consumer_config("g");
     let illegal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION;
-    kafka.cluster().request_errors(RDKafkaApiKey::TxnOffsetCommit, &[illegal]);
     let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TXN_STATE;
-    kafka.cluster().request_errors(RDKafkaApiKey::EndTxn, &[unknown]);
-    let log = Log::default();
-    let rarely = transactions().with_interval(NEVER);
-    let serving = start(billing(&config).serve_transactional(billing_service(&log), rarely));
-    log.reaches(ALL).await;
-    serving.stop().await.unwrap();
-    assert_eq!(log.len(), ALL);
-    let sent: BTreeSet<_> = invoices(&config).into_iter().collect();
-    assert_eq!(sent.len(), ALL);
+    retry_without_the_handler(&[
+        (RDKafkaApiKey::TxnOffsetCommit, &[illegal]),
+        (RDKafkaApiKey::EndTxn, &[unknown]),
+    ])
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
