@@ -111,7 +111,7 @@ impl Faults {
     }
 
     async fn store(&self) -> RedisStore {
-        let timeout = Duration::from_millis(300);
+        let timeout = Duration::from_secs(1);
         let config = RedisConfig::new(self.redis.url()).with_command_timeout(timeout);
         RedisStore::connect(config).await.unwrap()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile::record::Coordinates;
-use campanile::store::{Answer, Command, Store, StoreError, StoreKey};
+use campanile::store::{Answer, Command, State, Store, StoreError, StoreKey};
 use campanile::{Backoff, IdempotencyKey, LockKeeper, MemoryStore, ObserveLayer, Observer, Runner};
 use tokio::sync::oneshot;
 use tower::{Layer, ServiceExt, service_fn};
@@ -30,7 +30,6 @@ impl Faults {
     pub(crate) async fn observed(&self) {
         let verdicts = [
             r#"campanile_observed_requests_total{campanile_observed_verdict="duplicate"}"#,
-            r#"campanile_observed_requests_total{campanile_observed_verdict="in_progress"}"#,
             r#"campanile_observed_requests_total{campanile_observed_verdict="mismatch"}"#,
             r#"campanile_observed_requests_total{campanile_observed_verdict="unavailable"}"#,
             r#"campanile_observed_requests_total{campanile_observed_verdict="unreadable"}"#,
@@ -41,27 +40,42 @@ impl Faults {
         let observer = Observer::new(&keeper, twice).unwrap();
         self.wait_until_scraped("campanile_observed_requests_total").await;
         let rise = self.rise(&verdicts);
+        // An observer asks the store beside the handler, so an entry may change after a run.
+        let wait_for_entry = async |id: &str, state: State, attempt: u16| {
+            let key = IdempotencyKey::new(id.to_owned()).unwrap();
+            let key = StoreKey::new("observed".try_into().unwrap(), &key);
+            let has_changed = || {
+                let entry = store.entry(&key);
+                entry.is_some_and(|it| (it.state(), it.attempt()) == (state, attempt))
+            };
+            self.wait_until(has_changed, id).await;
+        };
         let succeed = async || Ok::<_, String>(());
-        for offset in [Some(at(7)), Some(at(7)), Some(at(8)), None] {
+        observer.run("a", at(7), succeed).await.unwrap();
+        wait_for_entry("a", State::Completed, 1).await;
+        for offset in [Some(at(7)), Some(at(8)), None] {
             observer.run("a", offset, succeed).await.unwrap();
         }
-        for _ in 0..3 {
+        for attempt in 1..=3 {
             observer.run("b", at(9), async || Err::<(), _>("busy")).await.unwrap_err();
+            wait_for_entry("b", State::Retrying, attempt).await;
         }
         observer.run("", at(10), succeed).await.unwrap();
         observer.run(Err::<String, _>("no identifier"), at(11), succeed).await.unwrap();
 
-        // Two runs of a key overlap. The first has begun once the store has its entry, which it
-        // writes beside its handler.
+        // Two runs of a key overlap. The first ends after the second has been observed.
+        let overlap = self.rise(&[
+            r#"campanile_observed_requests_total{campanile_observed_verdict="in_progress"}"#,
+        ]);
         let (end, ended) = oneshot::channel::<()>();
         let first = observer.clone();
         let running = tokio::spawn(async move {
             let handle = async || ended.await.map_err(|error| error.to_string());
             first.run("c", at(12), handle).await
         });
-        let key = StoreKey::new("observed".try_into().unwrap(), &IdempotencyKey::new("c").unwrap());
-        self.wait_until(|| store.entry(&key).is_some(), "the first run has begun").await;
+        wait_for_entry("c", State::Processing, 1).await;
         observer.run("c", at(13), succeed).await.unwrap();
+        self.wait_for(overlap).await;
         end.send(()).unwrap();
         running.await.unwrap().unwrap();
 
