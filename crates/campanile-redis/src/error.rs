@@ -45,7 +45,7 @@ pub enum ConnectError {
         address: Box<str>,
         /// The connect timeout.
         after: Duration,
-        /// Why the last attempt failed. `None` if it was not answered.
+        /// Why the last answered attempt failed. `None` if no attempt was answered.
         source: Option<BoxError>,
     },
     /// The server rejected the user or the password.

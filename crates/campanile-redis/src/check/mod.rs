@@ -41,8 +41,13 @@ pub(crate) async fn check_when_up(
 ) -> Result<Box<[Finding]>, ConnectError> {
     let deadline = ConnectDeadline::new(config.connect_timeout);
     let mut has_logged = false;
+    // Why the last complete attempt failed, which an attempt without the time to fail does not know.
+    let mut reason = None;
     loop {
         match check_all(topology, config, &deadline).await {
+            Err(ConnectError::TimedOut { address, after, source: None }) => {
+                return Err(ConnectError::TimedOut { address, after, source: reason });
+            }
             Err(ConnectError::Unreachable { address, source }) if is_transient(&*source) => {
                 if !deadline.allows(RETRY_INTERVAL) {
                     let (after, source) = (deadline.limit, Some(source));
@@ -58,6 +63,7 @@ pub(crate) async fn check_when_up(
                     );
                     has_logged = true;
                 }
+                reason = Some(source);
             }
             // The next attempt finds its successor.
             Err(error) if was_replaced(topology, &error) && deadline.allows(RETRY_INTERVAL) => {
