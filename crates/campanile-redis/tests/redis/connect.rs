@@ -22,7 +22,7 @@ async fn unreachable_server_error_shows_its_address() {
     for part in [&*address, "refused", "with_connect_timeout"] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(took < bound * 10, "{took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn connect_to_hung_server_times_out() {
     let error = error.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { after, .. } if after == bound));
     assert!(error.to_string().contains(&server.addr().to_string()), "{error}");
-    assert!(took < bound * 10, "{took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 #[tokio::test]

@@ -76,9 +76,13 @@ impl Load {
 
     /// Waits until enough completions have been acknowledged.
     async fn warm_up(&self) {
-        while self.acknowledged.lock().unwrap().len() < COMPLETIONS {
+        while self.count() < COMPLETIONS {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    fn count(&self) -> usize {
+        self.acknowledged.lock().unwrap().len()
     }
 
     /// The completions that were acknowledged before the server was gone.
@@ -184,7 +188,12 @@ async fn lost_by_failover(replicas: u32) -> (u64, u64) {
     let load = Load::start(&store);
     load.warm_up().await;
     proxy.swallow_replies();
+    let before = load.count();
     tokio::time::sleep(REPLICA_LAG).await;
+    // Without a wait, some are acknowledged that were not in flight before.
+    while replicas == 0 && load.count() <= before + (IN_FLIGHT * BATCH) as usize {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     proxy.cut();
     primary.kill().unwrap();
     let killed_at = Instant::now();

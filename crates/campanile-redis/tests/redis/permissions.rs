@@ -8,7 +8,10 @@ use campanile_redis::{RedisConfig, RedisStore, Safety};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::support::{acquire, acquire_lock, adopt, apply, chain, key};
+use crate::support::{acquire, acquire_lock, adopt, apply, chain, key, long_timeout};
+
+/// The command timeout of the stores: nothing times out, however busy the machine is.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reads the permissions that the documentation lists for this kind of server.
 fn documented(whose: &str) -> String {
@@ -28,14 +31,16 @@ async fn documented_server_permissions_satisfy_the_contract() {
     let server =
         RedisServer::builder().config("user", &user(&documented("server"))).start().unwrap();
     let config = RedisConfig::new(format!("redis://{}", server.addr()));
-    let config = config.with_credentials("app", "Wr1ghtW0rd");
+    let config = config.with_credentials("app", "Wr1ghtW0rd").with_command_timeout(TIMEOUT);
     let store = RedisStore::connect(config).await.unwrap();
     contract::run(&store, &RealTime).await;
 }
 
 #[tokio::test]
 async fn documented_sentinel_permissions_satisfy_the_contract() {
+    // Without a replica, no stall is a failover.
     let redis = RedisSentinel::builder()
+        .replicas(0)
         .sentinels(1)
         .config("user", &user(&documented("primary")))
         .sentinel_config("user", &user(&documented("sentinel")))
@@ -44,6 +49,7 @@ async fn documented_sentinel_permissions_satisfy_the_contract() {
     let urls = redis.urls().into_iter();
     let urls = urls.map(|url| url.replace("redis://", "redis://app:Wr1ghtW0rd@"));
     let config = RedisConfig::sentinel(redis.name(), urls).with_credentials("app", "Wr1ghtW0rd");
+    let config = config.with_command_timeout(TIMEOUT);
     let store = RedisStore::connect(config).await.unwrap();
     contract::run(&store, &RealTime).await;
 }
@@ -54,7 +60,7 @@ async fn documented_cluster_permissions_satisfy_the_contract() {
         RedisCluster::builder().config("user", &user(&documented("node"))).start().unwrap();
     let config = || {
         let config = RedisConfig::cluster(cluster.urls()).with_credentials("app", "Wr1ghtW0rd");
-        config.with_command_timeout(Duration::from_secs(60))
+        config.with_command_timeout(TIMEOUT)
     };
     let store = RedisStore::connect(config()).await.unwrap();
     contract::run(&store, &RealTime).await;
@@ -73,7 +79,7 @@ async fn documented_cluster_permissions_satisfy_the_contract() {
 /// Settings with which a tool connects as the user that may only read.
 fn reader(config: RedisConfig) -> RedisConfig {
     let config = config.with_credentials("app", "Wr1ghtW0rd").with_safety(Safety::Off);
-    config.with_command_timeout(Duration::from_secs(60))
+    config.with_command_timeout(TIMEOUT)
 }
 
 /// Asserts that the reader finds what the writer stores, and cannot write.
@@ -103,7 +109,7 @@ async fn assert_reads_only(reader: &RedisStore, writer: &RedisStore) {
 async fn documented_reader_permissions_suffice_on_server() {
     let rules = documented("reader");
     let server = RedisServer::builder().config("user", &user(&rules)).start().unwrap();
-    let writer = RedisStore::connect(server.url()).await.unwrap();
+    let writer = RedisStore::connect(long_timeout(server.url())).await.unwrap();
     let config = reader(RedisConfig::new(format!("redis://{}", server.addr())));
     assert_reads_only(&RedisStore::connect(config).await.unwrap(), &writer).await;
 }
@@ -113,7 +119,7 @@ async fn documented_reader_permissions_suffice_behind_sentinels() {
     let rules = documented("reader") + " +role";
     let redis = RedisSentinel::builder().sentinels(1).config("user", &user(&rules));
     let redis = redis.start().unwrap();
-    let config = || RedisConfig::sentinel(redis.name(), redis.urls());
+    let config = || RedisConfig::sentinel(redis.name(), redis.urls()).with_command_timeout(TIMEOUT);
     let writer = RedisStore::connect(config()).await.unwrap();
     assert_reads_only(&RedisStore::connect(reader(config())).await.unwrap(), &writer).await;
 }
@@ -135,7 +141,7 @@ async fn documented_purger_permissions_suffice_and_reader_lacks_them() {
         .config("user", &user(&rules[1]).replace("app ", "reader "))
         .start()
         .unwrap();
-    let writer = RedisStore::connect(server.url()).await.unwrap();
+    let writer = RedisStore::connect(long_timeout(server.url())).await.unwrap();
     let key = key("key");
     let entry = [(key.clone(), adopt(&writer, &key).await)];
     let config = || reader(RedisConfig::new(format!("redis://{}", server.addr())));

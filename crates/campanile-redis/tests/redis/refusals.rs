@@ -4,11 +4,14 @@
 use std::time::Duration;
 
 use campanile_core::{Grant, Reply};
-use campanile_idempotency::StoreErrorKind;
+use campanile_idempotency::{StoreError, StoreErrorKind};
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{Proxy, RedisServer, eventually};
 
-use crate::support::{acquire, acquire_lock, apply, chain, complete, key, timed};
+use crate::support::{
+    acquire, acquire_lock, apply, apply_with_retry, chain, complete, key, load_at_once,
+    long_timeout, timed,
+};
 
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -25,9 +28,17 @@ struct FaultFixture {
 
 impl FaultFixture {
     async fn with_server(server: RedisServer, user: Option<(&str, &str)>) -> Self {
+        Self::with_timeout(server, user, TIMEOUT).await
+    }
+
+    async fn with_timeout(
+        server: RedisServer,
+        user: Option<(&str, &str)>,
+        timeout: Duration,
+    ) -> Self {
         let proxy = Proxy::to(server.addr()).unwrap();
         let config = RedisConfig::new(format!("redis://{}", proxy.addr()));
-        let mut config = config.with_command_timeout(TIMEOUT);
+        let mut config = config.with_command_timeout(timeout);
         if let Some((user, password)) = user {
             config = config.with_credentials(user, password);
         }
@@ -40,15 +51,26 @@ impl FaultFixture {
         Self::with_server(RedisServer::start().unwrap(), None).await
     }
 
-    /// Asserts that commands fail in this way during the fault.
+    /// Asserts that commands fail in this way during the fault. On a busy machine, some time out
+    /// instead.
     async fn assert_fails(&self, kind: StoreErrorKind, text: &str) {
         for (name, operation) in [("held", complete(self.held, "done")), ("new", acquire(2))] {
-            let (took, answer) = timed(apply(&self.store, &key(name), operation)).await;
+            let fail = async || timed(apply(&self.store, &key(name), operation.clone())).await;
+            let (mut took, mut answer) = fail().await;
+            let is_late = |answer: &Result<_, StoreError>| {
+                answer.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Timeout)
+            };
+            for _ in 0..100 {
+                if kind == StoreErrorKind::Timeout || !is_late(&answer) {
+                    break;
+                }
+                (took, answer) = fail().await;
+            }
             let error = answer.unwrap_err();
             assert_eq!(error.kind(), kind, "{}", chain(&error));
             assert!(chain(&error).contains(text), "{}", chain(&error));
             assert!(!chain(&error).contains("Wr1ghtW0rd"), "{}", chain(&error));
-            assert!(took < 10 * TIMEOUT, "{took:?}");
+            assert!(took < MAX_WAIT, "{took:?}");
         }
     }
 
@@ -66,12 +88,12 @@ impl FaultFixture {
             }
         })
         .await;
-        println!("{what}: answered {took:?} after the fault, with a timeout of {TIMEOUT:?}");
+        println!("{what}: answered {took:?} after the fault");
         for (name, owner) in [("new", 2), ("other", 3)] {
-            let reply = apply(&self.store, &key(name), acquire(owner)).await.unwrap();
+            let reply = apply_with_retry(&self.store, &key(name), acquire(owner)).await;
             assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{name}: {reply:?}");
         }
-        let reply = apply(&self.store, &key("held"), acquire(4)).await.unwrap();
+        let reply = apply_with_retry(&self.store, &key("held"), acquire(4)).await;
         assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
     }
 }
@@ -99,11 +121,12 @@ async fn loading_server_fails_until_loaded() {
     let server = RedisServer::builder()
         .append_only(true)
         .config("appendfsync", "always")
-        // Pauses about every eighth key. Clients are served after every thousand keys.
-        .config("key-load-delay", "-8")
+        // In µs for each key. Clients are served after every thousand keys.
+        .config("key-load-delay", "100")
         .start()
         .unwrap();
-    let mut fixture = FaultFixture::with_server(server, None).await;
+    let mut fixture = FaultFixture::with_timeout(server, None, Duration::from_secs(60)).await;
+    let url = fixture.server.url();
     let fill = "for n = 1, 100000 do redis.call('SET', 'filler' .. n, '') end";
     fixture.server.cli(&["EVAL", fill, "0"]).unwrap();
     let mut restarting = fixture.server;
@@ -120,7 +143,10 @@ async fn loading_server_fails_until_loaded() {
             Ok(reply) => break reply,
             Err(error) => {
                 assert_ne!(error.kind(), StoreErrorKind::Unreadable, "{}", chain(&error));
-                was_loading |= chain(&error).contains("loading the dataset");
+                if !was_loading && chain(&error).contains("loading the dataset") {
+                    was_loading = true;
+                    load_at_once(&url);
+                }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
@@ -211,10 +237,13 @@ async fn store_recovers_from_hung_or_cut_off_server() {
 
 #[tokio::test]
 async fn slow_server_within_timeout_causes_no_error() {
-    let fixture = FaultFixture::new().await;
-    fixture.proxy.delay(TIMEOUT / 6);
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.addr()).unwrap();
+    proxy.delay(Duration::from_millis(50));
+    let config = long_timeout(format!("redis://{}", proxy.addr()));
+    let store = RedisStore::connect(config).await.unwrap();
     for n in 0..3 {
-        acquire_lock(&fixture.store, &key(n.to_string()), 1).await;
+        let reply = apply(&store, &key(n.to_string()), acquire(1)).await.unwrap();
+        assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
     }
-    fixture.assert_recovers("slow").await;
 }

@@ -86,17 +86,19 @@ pub(crate) async fn apply(
     store.apply(command(key, operation)).await.map(|answer| answer.reply)
 }
 
-/// Repeats the command until it is answered, as a lock keeper does.
+/// Repeats the command until it is answered, as a lock keeper does. A server that was late is
+/// unavailable for a moment: a node of a cluster, or a primary whose sentinels were late.
 pub(crate) async fn apply_with_retry(
     store: &RedisStore,
     key: &StoreKey,
     operation: Operation,
 ) -> Reply {
-    for _ in 0..100 {
+    for _ in 0..600 {
         match apply(store, key, operation.clone()).await {
-            Err(error) if error.kind() == StoreErrorKind::Timeout => {}
-            answer => return answer.unwrap(),
+            Ok(reply) => return reply,
+            Err(error) => assert_ne!(error.kind(), StoreErrorKind::Unreadable, "{}", chain(&error)),
         }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("no answer to {operation:?}");
 }
@@ -149,6 +151,14 @@ pub(crate) fn replica_through(primary: &RedisServer, port: u16) -> RedisServer {
         || primary.cli(&["INFO", "replication"]).unwrap().contains(&entry).then_some(());
     eventually(Duration::from_secs(20), is_online).expect("the replica should catch up");
     replica
+}
+
+/// Lets a server that loads its data slowly load the rest at once.
+pub(crate) fn load_at_once(url: &str) {
+    let client = redis::Client::open(url).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let set = ["SET", "key-load-delay", "0"];
+    redis::cmd("CONFIG").arg(&set).exec(&mut connection).unwrap();
 }
 
 /// Counts how often the store asks a sentinel for the primary. Each query opens a connection.

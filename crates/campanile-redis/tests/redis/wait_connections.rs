@@ -90,7 +90,7 @@ async fn timed_out_wait_grants_no_lock() {
     let mut server = RedisServer::start().unwrap();
     let mut replica = replica_of(&server);
     let config = long_timeout(server.url()).with_command_timeout(Duration::from_millis(500));
-    let config = config.with_wait(1, Duration::from_secs(4));
+    let config = config.with_wait(1, Duration::from_secs(10));
     let store = RedisStore::connect(config).await.unwrap();
     replica.pause().unwrap();
     let blocked_call = tokio::spawn(async move { apply(&store, &key("key"), acquire(1)).await });

@@ -17,7 +17,9 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn each_shard_waits_for_its_own_replica() {
-    let mut cluster = RedisCluster::builder().replicas(1).start().unwrap();
+    // No replica is promoted because its primary is late.
+    let cluster = RedisCluster::builder().replicas(1).config("cluster-node-timeout", "15000");
+    let mut cluster = cluster.start().unwrap();
     let config = |timeout| long_timeout(&cluster).with_wait(1, timeout);
     let store = RedisStore::connect(config(LONG)).await.unwrap();
     let short_wait = RedisStore::connect(config(Duration::from_millis(200))).await.unwrap();
@@ -48,7 +50,7 @@ async fn each_shard_waits_for_its_own_replica() {
 #[tokio::test]
 async fn waited_writes_survive_a_sentinel_failover() {
     let mut redis = RedisSentinel::start().unwrap();
-    let config = RedisConfig::sentinel(redis.name(), redis.urls());
+    let config = RedisConfig::sentinel(redis.name(), redis.urls()).with_command_timeout(LONG);
     let store = RedisStore::connect(config.clone().with_wait(1, LONG)).await.unwrap();
     let keys: Vec<_> = (0..50).map(|n| key(n.to_string())).collect();
     for key in &keys {

@@ -1,5 +1,7 @@
 //! The servers that a differential test runs on.
 
+use std::time::Duration;
+
 use campanile_core::StoreKey;
 use campanile_redis::RedisConfig;
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
@@ -16,7 +18,11 @@ impl Servers {
     pub(super) fn config(&self) -> RedisConfig {
         match self {
             Self::Single(server) => long_timeout(server.url()),
-            Self::Sentinel(redis) => RedisConfig::sentinel(redis.name(), redis.urls()),
+            Self::Sentinel(redis) => {
+                let timeout = Duration::from_secs(60);
+                let config = RedisConfig::sentinel(redis.name(), redis.urls());
+                config.with_command_timeout(timeout).with_connect_timeout(timeout)
+            }
             Self::Cluster(cluster) => crate::cluster::long_timeout(cluster),
         }
     }
