@@ -19,7 +19,7 @@ const SECRETS: [&str; 2] = [PASSWORD, "f0rgotten"];
 
 /// Connects, if possible, and uses the store.
 async fn connect_and_use(log: &CapturedLog, url: &str) -> Option<PgStore> {
-    let config = PgConfig::new(url).with_connect_timeout(Duration::from_secs(2));
+    let config = PgConfig::new(url).with_connect_timeout(Duration::from_secs(5));
     log.show(&config);
     if let Err(error) = migrate(config.clone()).await {
         log.error(&error);

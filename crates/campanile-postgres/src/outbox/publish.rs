@@ -76,17 +76,23 @@ impl Transaction {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use campanile_core::{BoxError, Output};
     use campanile_test::PgServer;
     use futures_util::FutureExt;
 
-    use crate::{Inbox, PgStore, Transaction, migrate};
+    use crate::{Inbox, PgConfig, PgStore, Transaction, migrate};
 
     #[tokio::test]
     async fn relay_is_notified_only_of_commits_with_messages() {
         let server = PgServer::start().unwrap();
-        migrate(server.url()).await.unwrap();
-        let inbox = Inbox::new(&PgStore::connect(server.url()).await.unwrap()).unwrap();
+        // Nothing times out on a busy machine.
+        let limit = Duration::from_secs(60);
+        let config =
+            PgConfig::new(server.url()).with_connect_timeout(limit).with_command_timeout(limit);
+        migrate(config.clone()).await.unwrap();
+        let inbox = Inbox::new(&PgStore::connect(config).await.unwrap()).unwrap();
         let runner = inbox.runner("bills").unwrap();
         let is_notified = || inbox.outbox_written().notified().now_or_never().is_some();
         let without_message = async |_| Ok::<_, BoxError>(());

@@ -235,7 +235,8 @@ async fn deferred_constraint_violation_is_a_handler_failure() {
 #[tokio::test]
 async fn statement_timeout_of_the_url_is_a_handler_failure() {
     let Fixture { database, .. } = Fixture::new().await;
-    let url = format!("{}?options=-c%20statement_timeout%3D100", database.url());
+    // Long enough for the statements of `connect`, which it limits, too.
+    let url = format!("{}?options=-c%20statement_timeout%3D3000", database.url());
     let store = PgStore::connect(long_timeouts(&url)).await.unwrap();
     let fixture = Fixture { inbox: Inbox::new(&store).unwrap(), database };
     let handler = service_fn(async |request: Request<()>| {
@@ -315,7 +316,7 @@ async fn handler_failing_after_its_own_commit_is_not_run_again() {
 /// The runtime has only this thread, so BEGIN is not even sent while the handler blocks it.
 #[tokio::test]
 async fn handler_blocking_its_thread_is_run_once() {
-    const LIMIT: Duration = Duration::from_millis(500);
+    const LIMIT: Duration = Duration::from_secs(3);
     let fixture = Fixture::new().await;
     let config = fixture.database.config().with_command_timeout(LIMIT);
     let store = PgStore::connect(config).await.unwrap();
@@ -398,7 +399,7 @@ async fn layer_with_locks_in_another_store_is_rejected() {
 #[tokio::test]
 async fn connection_wait_timeout_releases_the_attempt() {
     // Long enough for the first handler to open a connection, even on a busy machine.
-    let max_wait = Duration::from_secs(3);
+    let max_wait = Duration::from_secs(10);
     let fixture = Fixture::with_config(|config| config.with_inbox_connections(1)).await;
     let fixture = fixture.with(|inbox| inbox.with_max_wait(max_wait));
     let (began, resume) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

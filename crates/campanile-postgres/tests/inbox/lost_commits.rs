@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Disposition, Outcome, Request};
+use campanile_core::{BoxError, Disposition, Operation, Outcome, Request};
 use campanile_idempotency::policy::OnLost;
 use campanile_idempotency::{IdempotencyError, reply};
 use campanile_postgres::{Inbox, InboxError, PgConfig, PgStore, Transaction};
 use campanile_test::Proxy;
+use futures_util::future::join_all;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout;
 use tokio_postgres::Client;
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::fixture::{Fixture, book, insert, request};
-use crate::support::{EVENT_TIMEOUT, long_timeouts, short_timeouts};
+use crate::support::{
+    EVENT_TIMEOUT, apply_until_answered, key, long_timeouts, owner, short_timeouts,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -34,6 +37,8 @@ async fn fixture_behind_proxy_with(config: fn(&str) -> PgConfig) -> (Fixture, Ar
     let proxy = Proxy::to(server).unwrap();
     let url = format!("{user}@{}/{name}", proxy.addr());
     let store = PgStore::connect(config(&url)).await.unwrap();
+    // Opens the store's connection. No entry remains.
+    apply_until_answered(&store, &key("none"), Operation::Cancel { owner: owner(1) }).await;
     (fixture.with(|_| Inbox::new(&store).unwrap()), Arc::new(proxy))
 }
 
@@ -95,11 +100,13 @@ async fn lock_lost_at_commit_counts_no_attempt_under_either_policy() {
     // The commit does not take place, or its answer is lost.
     let cases: [(fn(&Proxy), _, _); 2] =
         [(Proxy::swallow_requests, "0|0", "R|0"), (Proxy::swallow_replies, "1|100", "C|1")];
+    let (mut calls, mut expected) = (Vec::new(), Vec::new());
     for policy in [OnLost::Cancel, OnLost::Notify] {
         for (fault, booked, entry) in cases {
-            let (fixture, proxy) = fixture_behind_proxy_with(short_timeouts).await;
+            let config = |url: &str| short_timeouts(url).with_command_timeout(SECOND);
+            let (fixture, proxy) = fixture_behind_proxy_with(config).await;
             let idempotency_layer =
-                fixture.idempotency_layer_with(|config| config.with_lock_ttl(2 * SECOND));
+                fixture.idempotency_layer_with(|config| config.with_lock_ttl(6 * SECOND));
             let layer = fixture.inbox.layer(idempotency_layer.on_lost(policy)).unwrap();
             let faulty = proxy.clone();
             let handler = service_fn(move |request: Request<()>| {
@@ -111,21 +118,27 @@ async fn lock_lost_at_commit_counts_no_attempt_under_either_policy() {
                     Ok::<_, BoxError>(())
                 }
             });
-            let called = timeout(EVENT_TIMEOUT, layer.layer(handler).oneshot(request("b-1"))).await;
-            let error = called.expect("only a failed attempt waits for the server").unwrap_err();
-            let error = IdempotencyError::find(&*error).unwrap();
-            assert!(matches!(error, IdempotencyError::LockLost(_)), "{policy:?}: {error:?}");
-            proxy.heal().unwrap();
-            // The attempt is handed back, unless it was committed.
-            assert!(fixture.inbox.keeper().shutdown(EVENT_TIMEOUT).await.settled);
-            let found = (fixture.booked("b-1"), fixture.entry());
-            assert_eq!((&*found.0, &*found.1), (booked, entry), "{policy:?}");
-            let store = fixture.database.store().await;
-            let fixture = fixture.with(|_| Inbox::new(&store).unwrap());
-            let next = fixture.run(service_fn(book), "b-1").await.unwrap();
-            assert_eq!(next.is_duplicate(), entry == "C|1", "{policy:?}: {next:?}");
-            assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
+            calls.push(layer.layer(handler).oneshot(request("b-1")));
+            expected.push((fixture, proxy, policy, booked, entry));
         }
+    }
+    // At the same time, because each waits until its lock is lost.
+    let called = timeout(EVENT_TIMEOUT, join_all(calls)).await;
+    let called = called.expect("only a failed attempt waits for the server");
+    for (called, (fixture, proxy, policy, booked, entry)) in called.into_iter().zip(expected) {
+        let error = called.unwrap_err();
+        let error = IdempotencyError::find(&*error).unwrap();
+        assert!(matches!(error, IdempotencyError::LockLost(_)), "{policy:?}: {error:?}");
+        proxy.heal().unwrap();
+        // The attempt is handed back, unless it was committed.
+        assert!(fixture.inbox.keeper().shutdown(EVENT_TIMEOUT).await.settled);
+        let found = (fixture.booked("b-1"), fixture.entry());
+        assert_eq!((&*found.0, &*found.1), (booked, entry), "{policy:?}");
+        let store = fixture.database.store().await;
+        let fixture = fixture.with(|_| Inbox::new(&store).unwrap());
+        let next = fixture.run(service_fn(book), "b-1").await.unwrap();
+        assert_eq!(next.is_duplicate(), entry == "C|1", "{policy:?}: {next:?}");
+        assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
     }
 }
 

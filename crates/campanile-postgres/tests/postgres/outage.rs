@@ -52,7 +52,7 @@ async fn connect_waits_again_if_its_connection_is_lost() {
 async fn connect_timeout_error_names_address_and_cause() {
     let port = campanile_test::free_port().unwrap();
     let config = short_timeouts(&format!("postgres://nobody@127.0.0.1:{port}/nowhere"));
-    let config = config.with_connect_timeout(Duration::from_millis(300));
+    let config = config.with_connect_timeout(Duration::from_secs(3));
     let error = PgStore::connect(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { source: Some(_), .. }), "{error:?}");
     let text = chain(&error);
@@ -97,7 +97,10 @@ async fn server_outage_fails_calls_at_once_and_ends_with_restart() {
 async fn command_with_lost_answer_is_repeatable_and_counts_once() {
     let server = server().await;
     let proxy = Proxy::to(server.addr()).unwrap();
-    let store = PgStore::connect(short_timeouts(&server.url_through(proxy.addr()))).await.unwrap();
+    let config = short_timeouts(&server.url_through(proxy.addr()));
+    // Long enough for the server to execute the command, which it limits, too.
+    let config = config.with_command_timeout(Duration::from_secs(2));
+    let store = PgStore::connect(config).await.unwrap();
     let key = key("key");
     apply_until_answered(&store, &crate::support::key("other"), acquire(1)).await;
     proxy.swallow_replies();
@@ -187,7 +190,8 @@ async fn locked_row_times_out_the_call_and_the_servers_statement() {
 #[tokio::test]
 async fn locked_row_fails_no_other_command_of_its_batch() {
     let database = Database::new().await;
-    let config = PgConfig::new(database.url()).with_command_timeout(Duration::from_secs(5));
+    // A fifth of it is the wait for the locked row, and the rest is for the other commands.
+    let config = PgConfig::new(database.url()).with_command_timeout(Duration::from_secs(10));
     let store = PgStore::connect(config).await.unwrap();
     let keys: Vec<_> = (0..8).map(|n| key(n.to_string())).collect();
     let mut renewals = Vec::new();

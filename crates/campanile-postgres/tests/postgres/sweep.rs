@@ -59,8 +59,12 @@ async fn store_in_use_sweeps_by_itself_unless_disabled() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), swept).await.expect("the store sweeps");
-    // A dropped store stops sweeping.
+    // A dropped store stops sweeping. Its sessions end after a pass that is in progress.
     drop(store);
+    let only_the_other_store_is_connected = "SELECT count(*) = 1 FROM pg_stat_activity \
+         WHERE datname = current_database() AND pid <> pg_backend_pid() \
+         AND backend_type = 'client backend'";
+    database.wait_for(only_the_other_store_is_connected).await;
     advance_one_hour(&database);
     assert_eq!(unswept_store.sweep().await.unwrap(), 1);
 }
