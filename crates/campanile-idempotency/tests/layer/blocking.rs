@@ -13,12 +13,16 @@ use campanile_idempotency::{IdempotencyConfig, LockKeeper, MemoryStore, Store, S
 use campanile_test::eventually;
 use campanile_test::faults::{Fault, FaultyStore};
 use futures_util::FutureExt;
+use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::harness::{TestLayer, TestService, failed, layer_error, layer_of, request, store_key};
 
 /// The shortest allowed TTL.
 const TTL: Duration = Duration::from_millis(500);
+
+/// Short, but with time for a late renewal.
+const RENEWED_TTL: Duration = Duration::from_secs(6);
 
 fn config() -> IdempotencyConfig {
     IdempotencyConfig::new("payments").with_lock_ttl(TTL)
@@ -28,16 +32,17 @@ fn layer(keeper: &LockKeeper) -> TestLayer {
     layer_of(keeper, config())
 }
 
-/// The runtime has only this thread, and the handler blocks it for twice the TTL of its lock.
+/// The runtime has only this thread, and the handler blocks it for longer than the TTL of its lock.
 #[tokio::test]
 async fn handler_blocking_its_runtime_keeps_its_lock() {
     let memory = MemoryStore::new();
     let keeper = LockKeeper::new(memory.clone()).unwrap();
     let seen = memory.clone();
-    let service = layer(&keeper).layer(service_fn(move |request: Request<()>| {
+    let layer = layer_of(&keeper, config().with_lock_ttl(RENEWED_TTL));
+    let service = layer.layer(service_fn(move |request: Request<()>| {
         let lock = request.lock_handle().unwrap().clone();
-        for _ in 0..4 {
-            thread::sleep(TTL / 2);
+        for _ in 0..5 {
+            thread::sleep(RENEWED_TTL / 4);
             assert!(lock.check().is_ok());
         }
         assert!(layer_error(&run_in_other_process(seen.clone())).is_contention());
@@ -52,8 +57,8 @@ fn run_in_other_process(memory: MemoryStore) -> Result<Outcome<()>, BoxError> {
     let other = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let keeper = LockKeeper::new(memory).unwrap();
-        let service =
-            layer(&keeper).layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+        let layer = layer_of(&keeper, config().with_lock_ttl(RENEWED_TTL));
+        let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
         runtime.block_on(service.oneshot(request("p-1")))
     });
     other.join().unwrap()
@@ -91,6 +96,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn dropped_handler_is_freed_before_its_lock_is_released() {
+    static BEGAN: Notify = Notify::const_new();
     let memory = MemoryStore::new();
     let keeper = LockKeeper::new(memory.clone()).unwrap();
     let (slow_drop, released_early) = SlowDrop::new(&memory);
@@ -99,6 +105,7 @@ async fn dropped_handler_is_freed_before_its_lock_is_released() {
         let slow_drop = slow_drop.clone();
         async move {
             let _slow_drop = slow_drop;
+            BEGAN.notify_one();
             pending::<Result<(), BoxError>>().await
         }
     }));
@@ -106,8 +113,10 @@ async fn dropped_handler_is_freed_before_its_lock_is_released() {
     drop(service); // only the call now holds what the service held
     {
         let mut call = pin!(call);
-        let short_timeout = Duration::from_millis(100);
-        tokio::time::timeout(short_timeout, call.as_mut()).await.unwrap_err();
+        tokio::select! {
+            () = BEGAN.notified() => {}
+            ended = call.as_mut() => panic!("the handler waits forever: {ended:?}"),
+        }
     }
     assert!(is_released(&memory, TIMEOUT));
     assert!(!released_early.load(Ordering::Relaxed));
@@ -223,12 +232,18 @@ async fn background_completes_settlement_of_blocked_runtime() {
 
 #[tokio::test]
 async fn background_sends_unsent_commands_of_blocked_runtime() {
+    static BEGAN: Notify = Notify::const_new();
     let memory = MemoryStore::new();
     let keeper = LockKeeper::new(FaultyStore::new(memory.clone())).unwrap();
-    let service = layer(&keeper)
-        .layer(service_fn(async |_: Request<()>| pending::<Result<(), BoxError>>().await));
+    let service = layer(&keeper).layer(service_fn(async |_: Request<()>| {
+        BEGAN.notify_one();
+        pending::<Result<(), BoxError>>().await
+    }));
     let mut call = Box::pin(service.oneshot(request("p-1")));
-    tokio::time::timeout(TTL / 5, call.as_mut()).await.unwrap_err();
+    tokio::select! {
+        () = BEGAN.notified() => {}
+        ended = call.as_mut() => panic!("the handler waits forever: {ended:?}"),
+    }
     assert_eq!(state(&memory), Some(State::Processing));
     drop(call);
     assert!(is_released(&memory, TIMEOUT), "released while this thread is blocked");
