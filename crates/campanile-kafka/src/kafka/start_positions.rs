@@ -245,7 +245,9 @@ mod tests {
             let message = |id| Message::to(TOPIC).partition(partition).payload(format!("{id}"));
             kafka.producer().produce_all((0..3).map(message)).unwrap();
         }
-        let client = kafka.consumer_config("billing");
+        let mut client = kafka.consumer_config("billing");
+        // The partitions have to be moved while their offsets are still looked up.
+        client.set("session.timeout.ms", "1500");
         let other: BaseConsumer = client.create().unwrap();
         other.fetch_metadata(Some(TOPIC), TIMEOUT).unwrap();
         let source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();

@@ -55,10 +55,10 @@ impl MockKafka {
     }
 
     /// Creates the settings of a consumer: it starts at the first message, does not commit
-    /// automatically, and has a session timeout of 1.5 s and a heartbeat interval of 0.1 s. Add the
+    /// automatically, and has a session timeout of 3 s and a heartbeat interval of 0.1 s. Add the
     /// settings that the test is about.
     pub fn consumer_config(&self, group: &str) -> ClientConfig {
-        consumer_config(&self.bootstrap(), group, "1500")
+        consumer_config(&self.bootstrap(), group, "3000")
     }
 
     /// The cluster itself, to take brokers down, move leaders and inject errors. The value cannot
