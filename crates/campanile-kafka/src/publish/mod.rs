@@ -276,8 +276,8 @@ mod tests {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic("dead", 1).unwrap();
         let config = kafka.consumer_config("g").into();
-        let publisher =
-            Publisher::with_consumer_config(&config, &PublishSettings::new(BUDGET)).unwrap();
+        let settings = PublishSettings::new(BUDGET * 10);
+        let publisher = Publisher::with_consumer_config(&config, &settings).unwrap();
         let producer = publisher.shared.producer().clone();
         let context = producer.producer().context();
         context.error(KafkaError::Canceled, "an earlier error");

@@ -135,7 +135,10 @@ async fn waiting_duplicates_hold_no_permit_and_call_no_store() {
     // Of two permits, the holder has one. The other records are called nevertheless, and wait
     // elsewhere.
     let serving = serve(consumer(config.clone(), "orders"), setup.service(Limit::Outside(2)));
+    let handle = serving.handle();
     until("all records were called", || setup.calls.load(Ordering::SeqCst) >= PARTITIONS).await;
+    until("the duplicates wait", || handle.status().summary.inconclusive == PARTITIONS as u64 - 1)
+        .await;
     setup.may_end.add_permits(1);
     until_committed(&config, "orders", &[1; PARTITIONS]).await;
     let summary = serving.stop().await.unwrap();

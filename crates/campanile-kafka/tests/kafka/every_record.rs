@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Record};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use tokio::sync::Barrier;
 use tower::limit::ConcurrencyLimit;
 use tower::{Service, service_fn};
 
@@ -42,12 +43,18 @@ async fn one_record_per_partition_is_in_flight() {
     let together = Arc::new(AtomicUsize::new(0));
     let log = Log::default();
     let (seen, counts, most) = (log.clone(), in_flight.clone(), together.clone());
+    // The first records of the partitions wait for each other.
+    let first = Arc::new(Barrier::new(3));
     let service = service_fn(move |record: Record| {
         let (seen, counts, most) = (seen.clone(), counts.clone(), most.clone());
+        let first = first.clone();
         async move {
             let count = &counts[record.partition() as usize];
             assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "{record:?}");
             most.fetch_max(counts.iter().map(|c| c.load(Ordering::SeqCst)).sum(), Ordering::SeqCst);
+            if record.offset() == 0 {
+                first.wait().await;
+            }
             tokio::time::sleep(Duration::from_millis(5)).await;
             count.fetch_sub(1, Ordering::SeqCst);
             seen.push(&record);
@@ -67,10 +74,16 @@ async fn in_flight_limit_is_not_exceeded() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let log = Log::default();
     let (seen, in_flight, peak) = (log.clone(), now.clone(), most.clone());
+    // The first records wait for each other, so that the limit is reached.
+    let (calls, first) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(3)));
     let service = service_fn(move |record: Record| {
         let (seen, in_flight, peak) = (seen.clone(), in_flight.clone(), peak.clone());
+        let (is_first, first) = (calls.fetch_add(1, Ordering::SeqCst) < 3, first.clone());
         async move {
             peak.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            if is_first {
+                first.wait().await;
+            }
             tokio::time::sleep(Duration::from_millis(5)).await;
             in_flight.fetch_sub(1, Ordering::SeqCst);
             seen.push(&record);

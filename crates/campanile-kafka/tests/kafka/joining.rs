@@ -14,9 +14,12 @@ const PARTITIONS: i32 = 4;
 /// How long a broker takes to answer a joining member: long enough for a shutdown to hit each step.
 const BROKER_DELAY: Duration = Duration::from_millis(100);
 
-/// Number of members that are shut down, and the delay between their shutdowns.
+/// Number of members that are shut down. Each runs for this much longer than the one before it.
 const MEMBERS: u32 = 24;
 const SHUTDOWN_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Number of members that join together: a busy machine needs too long for all of them.
+const TOGETHER: u32 = 6;
 
 fn start_member(config: &ClientConfig, topic: &str, log: &Log) -> Serving {
     serve(consumer(config.clone(), topic), logging(log))
@@ -52,16 +55,18 @@ async fn group_does_not_wait_for_members_shut_down_while_joining() {
             owned_partitions(&member) == PARTITIONS as usize
         })
         .await;
-        let mut leaving = JoinSet::new();
-        for number in 0..MEMBERS {
-            let member = start_member(&slow, topic, &Log::default());
-            leaving.spawn(async move {
-                tokio::time::sleep(SHUTDOWN_INTERVAL * number).await;
-                member.stop().await
-            });
-        }
-        for ended in leaving.join_all().await {
-            ended.unwrap();
+        for first in (0..MEMBERS).step_by(TOGETHER as usize) {
+            let mut leaving = JoinSet::new();
+            for number in first..first + TOGETHER {
+                let member = start_member(&slow, topic, &Log::default());
+                leaving.spawn(async move {
+                    tokio::time::sleep(SHUTDOWN_INTERVAL * number).await;
+                    member.stop().await
+                });
+            }
+            for ended in leaving.join_all().await {
+                ended.unwrap();
+            }
         }
         // Each rebalance completes only when the group waits for no other member.
         let newcomer = start_member(&config, topic, &log);

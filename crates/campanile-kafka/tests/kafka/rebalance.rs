@@ -11,9 +11,10 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::Semaphore;
 use tower::{Service, service_fn};
 
+use crate::real::{blocking, topic};
 use crate::support::{
-    Log, Serving, TIMEOUT, committed, consumer, fill, gated, mock, serve, until, until_committed,
-    within,
+    Log, Serving, TIMEOUT, committed, consumer, fill, gated, messages, mock, serve, until,
+    until_committed, within,
 };
 
 /// A service that takes 10 ms per record.
@@ -196,36 +197,41 @@ async fn reassigned_partition_is_consumed_under_its_new_assignment() {
     one.stop().await.unwrap();
 }
 
-fn partitions(numbers: &[i32]) -> Vec<TopicPartition> {
-    let partition = |&partition| TopicPartition { topic: "orders".into(), partition };
+fn partitions(topic: &str, numbers: &[i32]) -> Vec<TopicPartition> {
+    let partition = |&partition| TopicPartition { topic: topic.into(), partition };
     numbers.iter().map(partition).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revoke_is_reported_after_the_drain_and_the_commit() {
-    let kafka = mock("orders", 2, 3);
-    let config = kafka.consumer_config("g");
+    const TOPIC: &str = "revoke-reported";
+    // The mock cluster may refuse a commit in the revoke.
+    let kafka = topic(TOPIC, 2, &[]).await;
+    blocking(|| kafka.producer().produce_all(messages(TOPIC, 2, 3)).unwrap()).await;
+    let mut config = kafka.consumer_config(TOPIC);
+    config.set("session.timeout.ms", "10000");
     let (begun, permits) = (Log::default(), Arc::new(Semaphore::new(0)));
-    let long_drain = consumer(config.clone(), "orders").with_drain_timeout(TIMEOUT);
+    let long_drain = consumer(config.clone(), TOPIC).with_drain_timeout(TIMEOUT);
     let one = serve(long_drain, gated(&begun, &permits));
     let handle = one.handle();
     let mut rebalances = handle.rebalances();
     begun.reaches(2).await;
-    assert_eq!(rebalances.next().await, Some(Rebalance::Assigned(partitions(&[0, 1]))));
+    assert_eq!(rebalances.next().await, Some(Rebalance::Assigned(partitions(TOPIC, &[0, 1]))));
 
     let blocked = gated(&Log::default(), &Arc::new(Semaphore::new(0)));
-    let short_drain = consumer(config.clone(), "orders").with_drain_timeout(Duration::ZERO);
+    let short_drain = consumer(config.clone(), TOPIC).with_drain_timeout(Duration::ZERO);
     let other = serve(short_drain, blocked);
     until("a partition is revoked", || handle.status().partitions.len() == 1).await;
     let kept = handle.status().partitions[0].partition;
     assert_eq!(rebalances.next().now_or_never(), None, "a record is in flight");
     permits.add_permits(100);
     let revoked = within("the revoke is reported", rebalances.next()).await;
-    assert_eq!(revoked, Some(Rebalance::Revoked(partitions(&[1 - kept]))));
-    assert_eq!(committed(&config, "orders", 2)[(1 - kept) as usize], Some(1));
+    assert_eq!(revoked, Some(Rebalance::Revoked(partitions(TOPIC, &[1 - kept]))));
+    let offsets = blocking(move || committed(&config, TOPIC, 2)).await;
+    assert_eq!(offsets[(1 - kept) as usize], Some(1));
 
     one.stop().await.unwrap();
-    assert_eq!(rebalances.next().await, Some(Rebalance::Revoked(partitions(&[kept]))));
+    assert_eq!(rebalances.next().await, Some(Rebalance::Revoked(partitions(TOPIC, &[kept]))));
     assert_eq!(rebalances.next().await, None);
     other.stop().await.unwrap();
 }
@@ -260,10 +266,10 @@ async fn lost_assignment_is_dropped_at_once_without_a_commit() {
     let summary = serving.stop().await.unwrap();
     assert_eq!(interrupted.all(), [(0, 1)]);
     let all = [
-        Rebalance::Assigned(partitions(&[0])),
-        Rebalance::Lost(partitions(&[0])),
-        Rebalance::Assigned(partitions(&[0])),
-        Rebalance::Revoked(partitions(&[0])),
+        Rebalance::Assigned(partitions("orders", &[0])),
+        Rebalance::Lost(partitions("orders", &[0])),
+        Rebalance::Assigned(partitions("orders", &[0])),
+        Rebalance::Revoked(partitions("orders", &[0])),
     ];
     for expected in all {
         assert_eq!(rebalances.next().await, Some(expected));

@@ -180,7 +180,9 @@ async fn duplicate_in_another_partition_waits_for_the_holder() {
         })
         .service(service);
     let serving = serve(consumer(config.clone(), "orders"), service);
+    let handle = serving.handle();
     until("both records were called", || calls.load(Ordering::SeqCst) == 2).await;
+    until("the duplicate waits", || handle.status().summary.inconclusive == 1).await;
     gate.add_permits(1);
     // Much earlier than the lock's time to live would allow.
     until_committed(&config, "orders", &[1, 1]).await;

@@ -20,14 +20,14 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use crate::real::{blocking, logging, topic};
 use crate::support::{
-    Log, TIMEOUT, committed, consumer, fill, gated, mock, serve, start, until, until_committed,
-    within,
+    Log, TIMEOUT, committed, consumer, fill, gated, messages, mock, serve, start, until,
+    until_committed, until_held, within,
 };
 
 /// Creates a consumer that has one record of each of two partitions in flight. The others wait in the
 /// driver, which drops them when it begins to drain.
-fn one_at_a_time(config: &ClientConfig) -> Consumer {
-    consumer(config.clone(), "orders").with_order(ProcessingOrder::none()).with_max_in_flight(2)
+fn one_at_a_time(config: &ClientConfig, topic: &str) -> Consumer {
+    consumer(config.clone(), topic).with_order(ProcessingOrder::none()).with_max_in_flight(2)
 }
 
 fn sorted(mut offsets: Vec<i64>) -> Vec<i64> {
@@ -130,10 +130,11 @@ async fn seek_waits_for_the_record_in_flight() {
     let kafka = mock("orders", 2, 10);
     let config = kafka.consumer_config("g");
     let (begun, permits) = (Log::default(), Arc::new(Semaphore::new(0)));
-    let long = one_at_a_time(&config).with_drain_timeout(TIMEOUT);
+    let long = one_at_a_time(&config, "orders").with_drain_timeout(TIMEOUT);
     let serving = serve(long, gated(&begun, &permits));
     let handle = serving.handle();
     begun.reaches(2).await;
+    until_held(&handle, 10).await;
     let to_seek = handle.clone();
     let seeking = tokio::spawn(async move { seek(&to_seek, 0, SeekTo::Offset(8)).await });
     until("waiting records are dropped", || {
@@ -240,18 +241,24 @@ async fn seek_in_transactions_is_an_error() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revoke_during_a_seek_ends_the_seek() {
-    let kafka = mock("orders", 2, 10);
-    let config = kafka.consumer_config("g");
+    const TOPIC: &str = "seek-revoke";
+    // The mock cluster may refuse a commit in the revoke.
+    let kafka = topic(TOPIC, 2, &[]).await;
+    blocking(|| kafka.producer().produce_all(messages(TOPIC, 2, 10)).unwrap()).await;
+    let mut config = kafka.consumer_config(TOPIC);
+    config.set("session.timeout.ms", "10000");
     let (begun, permits) = (Log::default(), Arc::new(Semaphore::new(0)));
-    let long = one_at_a_time(&config).with_drain_timeout(TIMEOUT);
+    let long = one_at_a_time(&config, TOPIC).with_drain_timeout(TIMEOUT);
     let serving = serve(long, gated(&begun, &permits));
     let handle = serving.handle();
     let mut rebalances = handle.rebalances();
     begun.reaches(2).await;
     assert!(matches!(rebalances.next().await, Some(Rebalance::Assigned(_))));
+    until_held(&handle, 10).await;
     let seeks = [0, 1].map(|partition| {
         let handle = handle.clone();
-        tokio::spawn(async move { seek(&handle, partition, SeekTo::Offset(8)).await })
+        let seek = async move { handle.seek(TOPIC, partition, SeekTo::Offset(8)).await };
+        tokio::spawn(within("the seek has ended", seek))
     });
     until("waiting records are dropped", || {
         handle.status().partitions.iter().all(|p| p.buffered <= 1)
@@ -259,13 +266,13 @@ async fn revoke_during_a_seek_ends_the_seek() {
     .await;
 
     let second = Log::default();
-    let other = serve(consumer(config.clone(), "orders"), logging(&second));
+    let other = serve(consumer(config.clone(), TOPIC), logging(&second));
     until("a partition is revoked", || handle.status().partitions.len() == 1).await;
     let kept = handle.status().partitions[0].partition;
     let revoked = 1 - kept;
     assert_eq!(rebalances.next().now_or_never(), None, "a record is in flight");
     permits.add_permits(100);
-    let topic = "orders".into();
+    let topic = TOPIC.into();
     let expected = Rebalance::Revoked(vec![TopicPartition { topic, partition: revoked }]);
     assert_eq!(within("the revoke is reported", rebalances.next()).await, Some(expected));
     for (partition, seek) in (0..).zip(seeks) {
@@ -277,7 +284,7 @@ async fn revoke_during_a_seek_ends_the_seek() {
             }
         }
     }
-    until_committed(&config, "orders", &[10, 10]).await;
+    until_committed(&config, TOPIC, &[10, 10]).await;
     // The next owner continues after the record that was in flight.
     assert_eq!(sorted(begun.of(kept)), [0, 8, 9]);
     assert_eq!((begun.of(revoked), second.of(revoked)), (vec![0], (1..10).collect()));

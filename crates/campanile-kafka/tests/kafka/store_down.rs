@@ -121,7 +121,7 @@ async fn offset_is_held_until_the_completion_is_written() {
         let store = FaultyStore::new(MemoryStore::new());
         store.inject_always_of("complete", fault);
         // A call that hangs is given up, and repeated, after a sixth of this.
-        let idempotency = IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_secs(3));
+        let idempotency = IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_secs(9));
         let layer = IdempotencyLayer::new(store.clone(), idempotency, key::coordinates()).unwrap();
         let log = Log::default();
         let seen = log.clone();

@@ -176,6 +176,12 @@ pub(crate) async fn until(what: &str, mut check: impl FnMut() -> bool) {
     within(what, poll).await;
 }
 
+/// Waits until each assigned partition holds this many records, including those in flight.
+pub(crate) async fn until_held(handle: &Handle, records: u64) {
+    let all_hold = || handle.status().partitions.iter().all(|p| p.buffered == records);
+    until("all records are received", all_hold).await;
+}
+
 pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(TIMEOUT, future).await {
         Ok(output) => output,
@@ -200,6 +206,15 @@ pub(crate) fn committed(config: &ClientConfig, topic: &str, partitions: i32) -> 
 
 /// Waits until these offsets are committed.
 pub(crate) async fn until_committed(config: &ClientConfig, topic: &str, offsets: &[i64]) {
+    until_committed_within(TIMEOUT, config, topic, offsets).await;
+}
+
+pub(crate) async fn until_committed_within(
+    limit: Duration,
+    config: &ClientConfig,
+    topic: &str,
+    offsets: &[i64],
+) {
     let offsets: Vec<Option<i64>> = offsets.iter().copied().map(Some).collect();
     let mut last = Vec::new();
     let poll = async {
@@ -210,7 +225,7 @@ pub(crate) async fn until_committed(config: &ClientConfig, topic: &str, offsets:
             last = tokio::task::spawn_blocking(ask).await.unwrap();
         }
     };
-    if tokio::time::timeout(TIMEOUT, poll).await.is_err() {
-        panic!("timed out after {TIMEOUT:?}: committed {last:?}, expected {offsets:?}");
+    if tokio::time::timeout(limit, poll).await.is_err() {
+        panic!("timed out after {limit:?}: committed {last:?}, expected {offsets:?}");
     }
 }

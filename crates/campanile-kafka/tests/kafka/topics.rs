@@ -1,12 +1,14 @@
 //! Topics that change while they are consumed.
 
+use std::time::Duration;
+
 use campanile_test::{KafkaServer, Message, Producer};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
 
 use crate::real::{blocking, logging, topic};
-use crate::support::{Log, consumer, messages, serve, until, until_committed};
+use crate::support::{Log, TIMEOUT, consumer, messages, serve, until, until_committed, within};
 
 fn admin(kafka: &KafkaServer) -> AdminClient<DefaultClientContext> {
     ClientConfig::new().set("bootstrap.servers", kafka.bootstrap()).create().unwrap()
@@ -22,6 +24,28 @@ fn with_fast_refresh(kafka: &KafkaServer, group: &str, protocol: &str) -> Client
     config
 }
 
+/// Adds partitions to a topic, and waits until clients can use them.
+async fn grow(kafka: &KafkaServer, topic: &str, partitions: usize) {
+    let admin = admin(kafka);
+    let grown = NewPartitions::new(topic, partitions);
+    let has_grown = async {
+        loop {
+            // Fails if the broker has missed its heartbeats, and if the partitions exist already.
+            let created = admin.create_partitions([&grown], &AdminOptions::new()).await;
+            println!("{created:?}");
+            let ask = || admin.inner().fetch_metadata(Some(topic), TIMEOUT);
+            if let Ok(metadata) = tokio::task::block_in_place(ask) {
+                let all = metadata.topics().iter().flat_map(|topic| topic.partitions());
+                if all.filter(|partition| partition.leader() >= 0).count() == partitions {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within("the topic has its new partitions", has_grown).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_partitions_are_consumed_from_their_start() {
     for (name, protocol) in [("grows.classic", "classic"), ("grows.newer", "consumer")] {
@@ -31,9 +55,7 @@ async fn new_partitions_are_consumed_from_their_start() {
         let serving = serve(consumer(config.clone(), name), logging(&log));
         blocking(move || kafka.producer().produce_all(messages(name, 1, 5)).unwrap()).await;
         until_committed(&config, name, &[5]).await;
-        let grown = NewPartitions::new(name, 3);
-        let created = admin(kafka).create_partitions([&grown], &AdminOptions::new()).await;
-        created.unwrap()[0].clone().unwrap();
+        grow(kafka, name, 3).await;
         // A new producer, because an existing one discovers new partitions only after minutes.
         blocking(move || {
             let producer = Producer::new(&kafka.bootstrap()).unwrap();
@@ -79,7 +101,8 @@ async fn topic_created_later_is_consumed_if_its_name_matches() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recreated_topic_is_consumed_from_its_start() {
     let kafka = topic("anew.stays", 1, &[]).await;
-    for (name, protocol) in [("anew.classic", "classic"), ("anew.newer", "consumer")] {
+    let protocols = [("anew.classic", "classic"), ("anew.newer", "consumer")];
+    for (stayed, (name, protocol)) in (1..).zip(protocols) {
         topic(name, 1, &[]).await;
         let config = with_fast_refresh(kafka, name, protocol);
         let log = Log::default();
@@ -100,6 +123,7 @@ async fn recreated_topic_is_consumed_from_its_start() {
         })
         .await;
         until_committed(&config, name, &[5]).await;
+        until_committed(&config, "anew.stays", &[stayed]).await;
         serving.stop().await.unwrap();
         assert_eq!(log.of(0).iter().filter(|offset| **offset == 0).count(), 3);
     }

@@ -129,8 +129,10 @@ async fn retry_without_the_handler(errors: &[(RDKafkaApiKey, &[RDKafkaRespErr])]
     log.reaches(ALL).await;
     serving.stop().await.unwrap();
     assert_eq!(log.len(), ALL);
-    let sent: BTreeSet<_> = invoices(&config).into_iter().collect();
-    assert_eq!(sent.len(), ALL, "the last try sent all invoices");
+    let sent = invoices(&config);
+    // The topic also has what aborted tries have sent, and the last try's outputs behind that.
+    let last: BTreeSet<_> = sent.iter().rev().take(ALL).collect();
+    assert_eq!(last.len(), ALL, "the last try sent all invoices");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

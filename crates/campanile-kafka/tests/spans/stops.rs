@@ -18,8 +18,10 @@ fn contains(line: &str, parts: &[&str]) {
 /// A cluster with records of which the second one is refused.
 fn kafka() -> (MockKafka, Consumer) {
     let kafka = mock("orders", 1, 3);
-    let consumer = consumer(kafka.consumer_config("g"), "orders");
-    (kafka, consumer)
+    let mut config = kafka.consumer_config("g");
+    // A member that stalls would receive its records again.
+    config.set("session.timeout.ms", "30000");
+    (kafka, consumer(config, "orders"))
 }
 
 /// A service behind the layer that refuses the second record.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
-use campanile_kafka::{Consumer, FloodLimit, Paused, RetryTopics};
+use campanile_kafka::{Consumer, DeadLetter, FloodLimit, Paused, RetryTopics};
 use campanile_test::MockKafka;
 use tower::{Service, service_fn};
 
-use super::{DEAD, produce, short_timeout};
+use super::{DEAD, produce};
 use crate::support::{consumer, serve, until_committed, within};
 
 const LATER: &str = "orders.later";
@@ -32,7 +32,7 @@ fn service() -> impl Service<Record, Response = (), Error = BoxError, Future: Se
 /// Creates a consumer with a flood limit, and with a retry topic of copies that do not become due.
 fn guarded(kafka: &MockKafka, guard: FloodLimit) -> Consumer {
     consumer(kafka.consumer_config("g"), "orders")
-        .on_give_up(short_timeout().with_flood_limit(guard))
+        .on_give_up(DeadLetter::topic(DEAD).with_flood_limit(guard))
         .with_retry_topics(RetryTopics::new().then(LATER, Duration::from_secs(3600)))
         .with_drain_timeout(Duration::from_millis(50))
 }

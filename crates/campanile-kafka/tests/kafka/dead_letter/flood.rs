@@ -81,7 +81,7 @@ async fn paused_consumer_stays_in_the_group_and_can_stop() {
     within("the consumer pauses", handle.wait_paused()).await.unwrap();
     until_committed(&config, "orders", &[2]).await;
     // Longer than the session of a member that has left.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.dead_lettered, summary.unfinished, summary.revoked), (2, 8, 0));
     assert_eq!(committed(&config, "orders", 1), [Some(2)]);
@@ -262,7 +262,7 @@ async fn retried_letter_counts_once_for_the_flood_guard() {
     until_committed(&config, "orders", &[1]).await;
     set_unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS]);
-    until("three budgets are used up", || store.count("fail") == 3).await;
+    until("three budgets are used up", || store.count("fail") >= 3).await;
     set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[2]).await;
     assert_eq!(handle.paused(), None);

@@ -106,7 +106,7 @@ async fn letter_copies_share_key_and_origin_but_not_token() {
     store.inject_always_of("give_up", Fault::Refuse);
     let keeper = LockKeeper::new(store.clone()).unwrap();
     let crashing =
-        serve(dead_lettering(config.clone()), single_attempt(&keeper, Duration::from_millis(500)));
+        serve(dead_lettering(config.clone()), single_attempt(&keeper, Duration::from_secs(4)));
     until("the letter is published but not recorded", || store.count("give_up") >= 1).await;
     // From now on, none of the keeper's commands takes effect in the store.
     store.inject_always(Fault::Refuse);

@@ -53,13 +53,19 @@ fn produce(kafka: &MockKafka, payloads: &[&str]) {
     kafka.producer().produce_all(payloads.iter().map(message)).unwrap();
 }
 
-/// Creates a consumer of `orders` that publishes dead letters, with a timeout of a second each.
+/// Creates a consumer of `orders` that publishes dead letters.
 fn dead_lettering(config: ClientConfig) -> Consumer {
+    consumer(config, "orders").on_give_up(DeadLetter::topic(DEAD))
+}
+
+/// Creates the same for an outage of the dead-letter topic.
+fn with_short_timeout(config: ClientConfig) -> Consumer {
     consumer(config, "orders").on_give_up(short_timeout())
 }
 
+/// Publishes dead letters, and soon notices an outage of their topic.
 fn short_timeout() -> DeadLetter {
-    DeadLetter::topic(DEAD).with_timeout(Duration::from_secs(1))
+    DeadLetter::topic(DEAD).with_timeout(Duration::from_secs(2))
 }
 
 /// Makes every request for this topic fail, or succeed again.

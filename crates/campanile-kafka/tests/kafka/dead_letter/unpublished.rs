@@ -16,7 +16,7 @@ use tower::ServiceBuilder;
 
 use super::{
     DEAD, TTL, bytes, dead_lettering, header, kafka, letters, payloads, produce, set_unknown,
-    single_attempt, store,
+    single_attempt, store, with_short_timeout,
 };
 use crate::give_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
 use crate::support::{committed, consumer, serve, until, until_committed};
@@ -50,7 +50,8 @@ async fn unavailable_dead_letter_topic_holds_the_offset() {
     to(0, GOOD);
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
-    let serving = serve(dead_lettering(config.clone()), service(&keeper, 1, &Outcomes::default()));
+    let serving =
+        serve(with_short_timeout(config.clone()), service(&keeper, 1, &Outcomes::default()));
     until("the first record is committed", || committed(&config, "orders", 2)[0] == Some(1)).await;
     set_unknown(&kafka, DEAD, true);
     for payload in [FAILS, "no json", LAST] {
@@ -60,7 +61,7 @@ async fn unavailable_dead_letter_topic_holds_the_offset() {
         to(1, &format!(r#"{{"id":"good-{n}"}}"#));
     }
     // The budget of the last attempt, and those of three give-ups, none of which was a crash.
-    until("four budgets are used up", || store.count("fail") == 4).await;
+    until("four budgets are used up", || store.count("fail") >= 4).await;
     until_committed(&config, "orders", &[1, 20]).await;
     assert_eq!(store.count("give_up"), 0);
 
@@ -78,11 +79,12 @@ async fn record_without_a_lock_is_held_too() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
     let serving =
-        serve(dead_lettering(config.clone()), service(&keeper(), 1, &Outcomes::default()));
+        serve(with_short_timeout(config.clone()), service(&keeper(), 1, &Outcomes::default()));
     until_committed(&config, "orders", &[1]).await;
     set_unknown(&kafka, DEAD, true);
     produce(&kafka, &["no json", LAST]);
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Longer than a publication may take.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[3]).await;
@@ -231,17 +233,18 @@ async fn lock_lost_during_a_publication_commits_nothing() {
     let (store, keeper) = store();
     let (letters_to, begun) = counting_publications(DEAD);
     let consumer = consumer(config.clone(), "orders").on_give_up(letters_to);
-    let serving = serve(consumer, single_attempt(&keeper, Duration::from_millis(500)));
+    let serving = serve(consumer, single_attempt(&keeper, Duration::from_secs(5)));
     until_committed(&config, "orders", &[1]).await;
     set_unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS]);
     until("publication of the letter begins", || begun.load(Ordering::SeqCst) == 1).await;
     store.inject_always_of("renew", Fault::Refuse);
     until("the publication is retried", || store.count("acquire") > 2).await;
+    // The lock of the next publication must not be lost as well.
+    store.heal();
     assert_eq!(store.count("give_up"), 0);
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
 
-    store.heal();
     set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[2]).await;
     let summary = serving.stop().await.unwrap();
@@ -260,9 +263,7 @@ async fn failure_after_a_lost_lock_is_not_published_under_it() {
     let (store, keeper) = store();
     let layer = IdempotencyLayer::new(
         &keeper,
-        IdempotencyConfig::new("orders")
-            .with_max_attempts(1)
-            .with_lock_ttl(Duration::from_millis(500)),
+        IdempotencyConfig::new("orders").with_max_attempts(1).with_lock_ttl(Duration::from_secs(4)),
         key::coordinates(),
     )
     .unwrap()
@@ -302,7 +303,7 @@ async fn letter_too_large_without_payload_holds_its_offset() {
     let consumer = consumer(config.clone(), "orders").on_give_up(letters_to);
     let serving = serve(consumer, single_attempt(&keeper, TTL));
     // The lock of the last attempt, and that of a give-up.
-    until("the publication fails twice", || store.count("fail") == 2).await;
+    until("the publication fails twice", || store.count("fail") >= 2).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.dead_lettered, summary.unfinished), (0, 1));
     assert_eq!((store.count("give_up"), letters(&config).len()), (0, 0));

@@ -38,7 +38,7 @@ fn kafka(payloads: &[&str]) -> MockKafka {
 }
 
 fn retry_topics() -> RetryTopics {
-    RetryTopics::new().then(SOON, AFTER).then(LATER, AFTER * 3).with_timeout(Duration::from_secs(1))
+    RetryTopics::new().then(SOON, AFTER).then(LATER, AFTER * 3)
 }
 
 fn retrying(config: ClientConfig) -> Consumer {

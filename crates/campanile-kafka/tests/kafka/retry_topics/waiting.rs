@@ -16,7 +16,9 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, service_fn};
 
-use super::{AFTER, Calls, HOUR, LATER, SOON, busy, expected_calls, failing, kafka, retrying};
+use super::{
+    AFTER, Calls, HOUR, LATER, SOON, busy, expected_calls, failing, kafka, retry_topics, retrying,
+};
 use crate::support::{TIMEOUT, committed, consumer, serve, until, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +94,7 @@ async fn slow_clock_delays_all_copies_once() {
         producer.send(copy).map_err(|(error, _)| error).unwrap();
     }
     producer.flush(TIMEOUT).unwrap();
-    let delay = Duration::from_secs(2);
+    let delay = Duration::from_secs(5);
     let calls = Calls::default();
     let topics = RetryTopics::new().then(SOON, delay);
     let start = Instant::now();
@@ -226,7 +228,9 @@ async fn unavailable_retry_topic_commits_nothing_without_a_copy() {
     let errors = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 10_000];
     kafka.cluster().request_errors(RDKafkaApiKey::Produce, &errors);
     let now = || BoxError::from(error::retry_after("busy", Duration::from_millis(1)));
-    let serving = serve(retrying(config.clone()), failing(&calls, now));
+    let topics = retry_topics().with_timeout(Duration::from_secs(1));
+    let consumer = consumer(config.clone(), "orders").with_retry_topics(topics);
+    let serving = serve(consumer, failing(&calls, now));
     until("the record is retried twice in its partition", || calls.len() >= 4).await;
     assert_eq!(
         calls.topics_and_offsets()[1..4],
@@ -298,8 +302,8 @@ async fn failed_publication_time_counts_toward_the_wait() {
     let kafka = kafka(&["0"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
-    let after = Duration::from_secs(6);
-    let topics = RetryTopics::new().then(SOON, AFTER).with_timeout(Duration::from_secs(5));
+    let after = Duration::from_secs(10);
+    let topics = RetryTopics::new().then(SOON, AFTER).with_timeout(Duration::from_secs(10));
     let consumer = consumer(config.clone(), "orders").with_retry_topics(topics);
     let serving =
         serve(consumer, failing(&calls, move || error::retry_after("busy", after).into()));
@@ -311,6 +315,6 @@ async fn failed_publication_time_counts_toward_the_wait() {
     serving.stop().await.unwrap();
     let all = calls.all();
     let waited = all[2].1 - all[1].1;
-    // The publication alone took at least two seconds.
-    assert!(waited >= after && waited < after + Duration::from_millis(1500), "{waited:?}");
+    // The publication alone took five seconds.
+    assert!(waited >= after && waited < after + Duration::from_secs(4), "{waited:?}");
 }
