@@ -212,7 +212,7 @@ async fn entries_and_skips_are_recorded() {
 #[cfg(feature = "servers")]
 #[test]
 fn commits_of_the_group_are_recorded_in_their_order() {
-    use campanile_test::{KafkaServer, Message};
+    use campanile_test::{KafkaServer, Message, eventually};
     use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
     use rdkafka::{Offset, TopicPartitionList};
 
@@ -231,7 +231,9 @@ fn commits_of_the_group_are_recorded_in_their_order() {
         let consumer: BaseConsumer = kafka.consumer_config(group).create().unwrap();
         let mut list = TopicPartitionList::new();
         list.add_partition_offset("jobs", 0, Offset::Offset(offset)).unwrap();
-        consumer.commit(&list, CommitMode::Sync).unwrap();
+        // The group's coordinator may still be starting.
+        let commit = || consumer.commit(&list, CommitMode::Sync).ok();
+        eventually(Duration::from_secs(30), commit).expect("committed");
     };
     let before = history.now();
     commit("billing", 1);

@@ -79,11 +79,16 @@ fn many_messages_keep_order() {
 fn first_assignment_skips_initial_rebalance_delay() {
     let kafka = start_with_topic(1);
     kafka.producer().produce(Message::to("orders").payload("1")).unwrap();
-    #[expect(clippy::disallowed_methods, reason = "this test measures the time")]
-    let start = Instant::now();
-    let consumer = consumer(&kafka, "billing");
-    next(&consumer);
-    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
+    let time_of_assignment = |number: u32| {
+        #[expect(clippy::disallowed_methods, reason = "this test measures the time")]
+        let start = Instant::now();
+        let consumer = consumer(&kafka, &format!("billing-{number}"));
+        next(&consumer);
+        start.elapsed()
+    };
+    // A stalled machine delays some assignments, and the cluster's delay would be in each of them.
+    let mut times = (0..5).map(time_of_assignment);
+    assert!(times.any(|time| time < Duration::from_millis(2500)), "each assignment was delayed");
 }
 
 #[test]

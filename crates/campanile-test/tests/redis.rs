@@ -3,11 +3,16 @@
 use campanile_test::{RedisCluster, RedisSentinel, eventually};
 use std::time::Duration;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(90);
+
+/// So long that a busy server does not look like a failed one.
+const DOWN_AFTER: Duration = Duration::from_secs(5);
+const NODE_TIMEOUT: &str = "5000"; // milliseconds
 
 #[test]
 fn cluster_serves_all_slots_and_moves_one_with_its_keys() {
-    let mut cluster = RedisCluster::start().unwrap();
+    let cluster = RedisCluster::builder().config("cluster-node-timeout", NODE_TIMEOUT);
+    let mut cluster = cluster.start().unwrap();
     let slot = cluster.slot_of("bell").unwrap();
     let owner = cluster.owner_of(slot).unwrap();
     cluster.node(owner).cli(&["SET", "bell", "rung"]).unwrap();
@@ -25,7 +30,8 @@ fn cluster_serves_all_slots_and_moves_one_with_its_keys() {
 
 #[test]
 fn replica_takes_over_on_promotion_and_on_kill() {
-    let mut cluster = RedisCluster::builder().replicas(1).password("sesame").start().unwrap();
+    let cluster = RedisCluster::builder().replicas(1).password("sesame");
+    let mut cluster = cluster.config("cluster-node-timeout", NODE_TIMEOUT).start().unwrap();
     let slot = cluster.slot_of("bell").unwrap();
     let owner = cluster.owner_of(slot).unwrap();
     assert_eq!(cluster.replicas_of(owner), [owner + 3]);
@@ -40,8 +46,8 @@ fn replica_takes_over_on_promotion_and_on_kill() {
 
 #[test]
 fn sentinels_promote_a_replica_when_the_primary_is_killed() {
-    let mut redis =
-        RedisSentinel::builder().password("sesame").sentinel_password("creak").start().unwrap();
+    let redis = RedisSentinel::builder().password("sesame").sentinel_password("creak");
+    let mut redis = redis.down_after(DOWN_AFTER).start().unwrap();
     assert_eq!(redis.primary(), Some(0));
     assert_eq!(redis.urls().len(), 3);
     redis.kill_sentinel(2).unwrap();
@@ -51,7 +57,7 @@ fn sentinels_promote_a_replica_when_the_primary_is_killed() {
 
 #[test]
 fn sentinels_promote_a_replica_when_asked() {
-    let mut redis = RedisSentinel::start().unwrap();
+    let mut redis = RedisSentinel::builder().down_after(DOWN_AFTER).start().unwrap();
     assert_eq!(redis.failover().unwrap(), 1);
     assert_eq!(redis.primary(), Some(1));
 }

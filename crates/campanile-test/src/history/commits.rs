@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use super::HistoryRecorder;
@@ -43,7 +43,7 @@ impl HistoryRecorder {
         let consumer: BaseConsumer = config.create()?;
         config.set("isolation.level", "read_uncommitted");
         let uncommitted: BaseConsumer = config.create()?;
-        let metadata = consumer.fetch_metadata(Some(OFFSETS_TOPIC), REQUEST_TIMEOUT)?;
+        let metadata = answer_of(|| consumer.fetch_metadata(Some(OFFSETS_TOPIC), REQUEST_TIMEOUT))?;
         let mut count = 0;
         let convert = self.timestamp_converter();
         for topic in metadata.topics() {
@@ -82,7 +82,7 @@ fn read(
         let watermarks = consumer.fetch_watermarks(OFFSETS_TOPIC, partition, REQUEST_TIMEOUT);
         watermarks.map(|(_, end)| end)
     };
-    let end = end_of(uncommitted)?;
+    let end = answer_of(|| end_of(uncommitted))?;
     let mut commits = Vec::new();
     if end == 0 {
         return Ok(commits);
@@ -112,6 +112,19 @@ fn read(
     let read = eventually(TIMEOUT, all_read);
     read.ok_or_else(not_ready)?;
     Ok(commits)
+}
+
+/// Sends a request until it succeeds, or time is up: a busy broker may have lost its leadership for
+/// a moment.
+fn answer_of<T>(mut request: impl FnMut() -> KafkaResult<T>) -> KafkaResult<T> {
+    let mut last = request();
+    eventually(TIMEOUT, || {
+        if last.is_err() {
+            last = request();
+        }
+        last.is_ok().then_some(())
+    });
+    last
 }
 
 /// Parses a record if it is a commit of this group. Its key consists of a version (two bytes, 0 or

@@ -6,12 +6,12 @@ use crate::{ServerError, eventually, port};
 use std::io;
 use std::time::Duration;
 
-/// Time limit for the nodes to find each other, and for a requested failover.
-const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for the nodes to find each other, and to learn of a moved slot.
+const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often a replica is told to take over, and how long to wait for it each time. A takeover that takes
 /// longer than five seconds, as on a busy machine, is abandoned.
-const PROMOTION_ATTEMPTS: u32 = 5;
+const PROMOTION_ATTEMPTS: u32 = 10;
 const PROMOTION_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// How long a node may be unresponsive before the others consider it failed, in milliseconds.
@@ -32,9 +32,10 @@ const MIGRATE_SCRIPT: &str = "
 /// A Redis Cluster of child processes, killed on drop.
 ///
 /// Nodes are numbered from 0: first the masters, then the replicas. Node `masters + i` starts as a
-/// replica of master `i % masters`. A node that does not respond for a second is considered failed.
-/// Its replica takes over about a second later; without a replica, the node's slots are unavailable
-/// while the others are served.
+/// replica of master `i % masters`. A node that does not respond for a second
+/// (`cluster-node-timeout`, see [`RedisClusterBuilder::config`]) is considered failed. Its replica
+/// takes over about a second later; without a replica, the node's slots are unavailable while the
+/// others are served.
 ///
 /// ```no_run
 /// use campanile_test::RedisCluster;
@@ -61,6 +62,8 @@ pub struct RedisClusterBuilder {
     masters: usize,
     replicas: usize,
     node: RedisServerBuilder,
+    /// Lines of the configuration, which follow the test kit's own.
+    lines: Vec<(String, String)>,
 }
 
 impl RedisClusterBuilder {
@@ -99,9 +102,11 @@ impl RedisClusterBuilder {
         self
     }
 
-    /// Adds a line to each node's `redis.conf`, as [`RedisServerBuilder::config`] does.
+    /// Adds a line to each node's `redis.conf`, as [`RedisServerBuilder::config`] does: it takes
+    /// precedence over the test kit's own settings. With a longer `cluster-node-timeout` (in
+    /// milliseconds), a busy node is not considered failed.
     pub fn config(mut self, name: &str, value: &str) -> Self {
-        self.node = self.node.config(name, value);
+        self.lines.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -111,32 +116,34 @@ impl RedisClusterBuilder {
     /// # Errors
     ///
     /// Fails as [`RedisServerBuilder::start`] does, or if the nodes do not find each other within
-    /// 30 s.
+    /// 60 s.
     pub fn start(self) -> Result<RedisCluster, ServerError> {
         let count = self.masters * (1 + self.replicas);
-        let nodes: Result<Vec<_>, _> = (0..count).map(|_| start_node(&self.node)).collect();
+        let nodes: Result<Vec<_>, _> = (0..count).map(|_| self.start_node()).collect();
         let nodes: Vec<_> = nodes?.into_iter().map(Node::new).collect();
         let cluster = RedisCluster { nodes, password: self.node.password.clone() };
         cluster.join(self.masters)?;
         Ok(cluster)
     }
-}
 
-fn start_node(settings: &RedisServerBuilder) -> Result<RedisServer, ServerError> {
-    // The bus port also lies in the range for tests. By default, it would be 10 000 above the
-    // client port.
-    port::with_free_port(|bus| {
-        settings
-            .clone()
-            .config("cluster-enabled", "yes")
-            .config("cluster-port", &bus.to_string())
-            .config("cluster-node-timeout", NODE_TIMEOUT)
-            .config("cluster-replica-validity-factor", "0")
-            // One unavailable shard does not stop the others.
-            .config("cluster-require-full-coverage", "no")
-            .config("repl-diskless-sync-delay", "0")
-            .start()
-    })
+    fn start_node(&self) -> Result<RedisServer, ServerError> {
+        // The bus port also lies in the range for tests. By default, it would be 10 000 above the
+        // client port.
+        port::with_free_port(|bus| {
+            let node = self
+                .node
+                .clone()
+                .config("cluster-enabled", "yes")
+                .config("cluster-port", &bus.to_string())
+                .config("cluster-node-timeout", NODE_TIMEOUT)
+                .config("cluster-replica-validity-factor", "0")
+                // One unavailable shard does not stop the others.
+                .config("cluster-require-full-coverage", "no")
+                .config("repl-diskless-sync-delay", "0");
+            let lines = self.lines.iter();
+            lines.fold(node, |node, (name, value)| node.config(name, value)).start()
+        })
+    }
 }
 
 impl RedisCluster {
@@ -151,7 +158,12 @@ impl RedisCluster {
 
     /// Creates a builder, for a cluster with other settings.
     pub fn builder() -> RedisClusterBuilder {
-        RedisClusterBuilder { masters: 3, replicas: 0, node: RedisServer::builder() }
+        RedisClusterBuilder {
+            masters: 3,
+            replicas: 0,
+            node: RedisServer::builder(),
+            lines: Vec::new(),
+        }
     }
 
     /// Lists the URLs of all nodes, from which a client discovers the cluster.
@@ -238,22 +250,25 @@ impl RedisCluster {
     }
 
     /// Makes a replica take over from its master, which continues as a replica. Waits until the
-    /// replica has taken over.
+    /// replica has taken over, which it may also have done by itself.
     ///
     /// # Errors
     ///
-    /// Fails if the node is not a replica or does not become a master within 30 s.
+    /// Fails if the node is not a master within 60 s.
     pub fn promote(&mut self, replica: usize) -> io::Result<()> {
         let is_master = || {
             let role = self.nodes[replica].query(&["ROLE"])?;
             role.starts_with("master").then_some(())
         };
+        let mut asked = Ok(String::new());
         for _ in 0..PROMOTION_ATTEMPTS {
-            self.node(replica).cli(&["CLUSTER", "FAILOVER"])?;
+            // Refused if the replica has taken over since the last check.
+            asked = self.node(replica).cli(&["CLUSTER", "FAILOVER"]);
             if eventually(PROMOTION_TIMEOUT, is_master).is_some() {
                 return Ok(());
             }
         }
+        asked?;
         Err(timed_out("waiting for the replica to take over"))
     }
 
