@@ -23,13 +23,15 @@ use tokio::time::{sleep, timeout};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::prometheus::Prometheus;
-use crate::workload::{Does, Gate, Job, Serving, TIMEOUT, TestService, config, job_key, service};
+use crate::workload::{
+    Does, Gate, Job, Serving, TIMEOUT, TestService, config, job_key, run_job, service,
+};
 
 /// The namespace and the group of the consumer that is disturbed.
 const BILLING: &str = "billing";
 
 /// The time to live of locks that the test lets expire.
-const SHORT: Duration = Duration::from_millis(600);
+const SHORT: Duration = Duration::from_secs(3);
 
 /// How often Prometheus is asked.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -168,13 +170,13 @@ impl Faults {
         // Another process runs the key of a record, which is tried again as by a consumer.
         let other = self.service(&self.keeper().await, "direct");
         let job = Job::new("elsewhere", Does::Hold).request();
-        let running = tokio::spawn(other.oneshot(job.clone()));
+        let running = tokio::spawn(run_job(other, job.clone()));
         self.gate.wait_until_held(1).await;
         let here = self.service(&self.keeper().await, "direct");
-        here.clone().oneshot(job.clone()).await.unwrap_err();
+        run_job(here.clone(), job.clone()).await.unwrap_err();
         self.gate.release(1);
         running.await.unwrap().unwrap();
-        assert!(here.oneshot(job).await.unwrap().is_duplicate());
+        assert!(run_job(here, job).await.unwrap().is_duplicate());
         self.wait_for(rise).await;
 
         let rise = self.rise(&[
@@ -185,7 +187,7 @@ impl Faults {
         let keeper = self.keeper().await;
         let layer = IdempotencyLayer::new(&keeper, config("direct"), job_key()).unwrap();
         let service = service(layer.on_locked(wait), &self.gate);
-        let first = tokio::spawn(service.clone().oneshot(Job::new("here", Does::Hold).request()));
+        let first = tokio::spawn(run_job(service.clone(), Job::new("here", Does::Hold).request()));
         self.gate.wait_until_held(1).await;
         let second = service.oneshot(Job::new("here", Does::Hold).request());
         tokio::pin!(second);
@@ -219,7 +221,7 @@ impl Faults {
         self.gate.wait_until_held(1).await;
         self.delete_entries(BILLING);
         let other = self.service(&self.keeper().await, BILLING);
-        other.oneshot(Job::new("taken-over", Does::Succeed).request()).await.unwrap();
+        run_job(other, Job::new("taken-over", Does::Succeed).request()).await.unwrap();
         self.gate.release(1);
         self.wait_for(rise).await;
     }

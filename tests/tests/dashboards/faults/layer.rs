@@ -6,10 +6,9 @@ use campanile::policy::{OnDropped, OnExhausted, OnMissingKey};
 use campanile::store::Cached;
 use campanile::{Backoff, IdempotencyLayer};
 use tokio::time::timeout;
-use tower::ServiceExt;
 
 use super::{Faults, SHORT};
-use crate::workload::{Does, Job, TIMEOUT, TestService, config, job_key, service};
+use crate::workload::{Does, Job, TIMEOUT, TestService, config, job_key, run_job, service};
 
 impl Faults {
     /// The answers of the layer that are rare behind a consumer.
@@ -21,7 +20,7 @@ impl Faults {
         ]);
         let keeper = self.keeper().await;
         let call =
-            async |service: &TestService, job: Job| service.clone().oneshot(job.request()).await;
+            async |service: &TestService, job: Job| run_job(service.clone(), job.request()).await;
         let strict = self.service(&keeper, "direct");
         call(&strict, Job::new("a", Does::Succeed)).await.unwrap();
         call(&strict, Job::new("a", Does::Succeed).of_cents(7)).await.unwrap_err();
@@ -45,7 +44,7 @@ impl Faults {
         let once = config("direct").with_max_attempts(1).with_lock_ttl(SHORT);
         let layer = IdempotencyLayer::new(&keeper, once, job_key()).unwrap();
         let dies = service(layer.on_dropped(OnDropped::Expire), &self.gate);
-        let running = tokio::spawn(dies.clone().oneshot(Job::new("d", Does::Hold).request()));
+        let running = tokio::spawn(run_job(dies.clone(), Job::new("d", Does::Hold).request()));
         self.gate.wait_until_held(1).await;
         running.abort();
         running.await.unwrap_err();
@@ -74,15 +73,15 @@ impl Faults {
             r#"campanile_store_call_duration_seconds_count{campanile_store_operation="renew"}"#,
         ]);
         let keeper = self.keeper().await;
-        let held = config("direct").with_lock_ttl(SHORT).with_max_hold(SHORT);
+        let held = config("direct").with_lock_ttl(SHORT).with_max_hold(SHORT / 2);
         let layer = IdempotencyLayer::new(&keeper, held, job_key()).unwrap();
         let too_long = service(layer, &self.gate);
-        too_long.oneshot(Job::new("max-hold", Does::Hang).request()).await.unwrap_err();
+        run_job(too_long, Job::new("max-hold", Does::Hang).request()).await.unwrap_err();
 
         let short = config("superseded").with_lock_ttl(SHORT);
         let layer = IdempotencyLayer::new(&keeper, short, job_key()).unwrap();
         let superseded = service(layer, &self.gate);
-        let running = tokio::spawn(superseded.oneshot(Job::new("g", Does::Hold).request()));
+        let running = tokio::spawn(run_job(superseded, Job::new("g", Does::Hold).request()));
         self.gate.wait_until_held(1).await;
         self.delete_entries("superseded");
         running.await.unwrap().unwrap_err();

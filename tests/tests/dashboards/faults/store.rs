@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tower::ServiceExt;
 
 use super::{Faults, SHORT};
-use crate::workload::{Does, Job, config, job_key, service};
+use crate::workload::{Does, Job, config, job_key, run_job, service};
 
 impl Faults {
     pub(crate) async fn redis_outage(&mut self) {
@@ -28,7 +28,7 @@ impl Faults {
             r#"campanile_unguarded_runs_total{campanile_unguarded_cause="store_unavailable"}"#,
         ]);
         self.produce("payments", 0, &Job::new("unrecorded", Does::Hold));
-        let running = tokio::spawn(expires.oneshot(Job::new("expires", Does::Hold).request()));
+        let running = tokio::spawn(run_job(expires, Job::new("expires", Does::Hold).request()));
         self.gate.wait_until_held(2).await;
         self.redis.pause().unwrap();
         running.await.unwrap().unwrap_err();
@@ -56,10 +56,10 @@ impl Faults {
             "campanile_redis_shortfalls_total",
         ]);
         let broken = self.service(&self.keeper().await, "broken");
-        let job = Job::new("a", Does::Succeed);
-        broken.clone().oneshot(job.clone().request()).await.unwrap();
+        let job = Job::new("a", Does::Succeed).request();
+        run_job(broken.clone(), job.clone()).await.unwrap();
         self.for_each_entry("broken", |key| redis::Cmd::set(key, "garbage"));
-        broken.oneshot(job.request()).await.unwrap_err();
+        broken.oneshot(job).await.unwrap_err();
 
         let replicated = RedisConfig::new(self.redis.url()).with_wait(1, Duration::from_millis(50));
         let store = RedisStore::connect(replicated).await.unwrap();
