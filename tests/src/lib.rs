@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use campanile::{BoxError, PgStore, RedisStore};
-use campanile_admin::AnyStore;
+use campanile_admin::{AnyStore, StoreConfig};
 
 #[path = "../../crates/campanile-postgres/tests/postgres/differential/before.rs"]
 mod postgres_before;
@@ -19,15 +19,29 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// Those of the store.
-pub async fn connect_before(url: &str) -> Result<AnyStore, BoxError> {
-    Ok(if url.starts_with("redis") {
-        let scripts = &redis_before::SCRIPTS_BEFORE;
-        // Boxed, because the futures are nested deeply.
-        AnyStore::Redis(Box::pin(RedisStore::connect_with_scripts(url, scripts)).await?)
-    } else {
-        let schema = postgres_before::SCHEMA_BEFORE;
-        AnyStore::Postgres(Box::pin(PgStore::connect_with_schema(url, schema)).await?)
+pub async fn connect_before(config: StoreConfig) -> Result<AnyStore, BoxError> {
+    // Boxed, because the futures are nested deeply.
+    Ok(match config {
+        StoreConfig::Redis(config) => {
+            let scripts = &redis_before::SCRIPTS_BEFORE;
+            AnyStore::Redis(Box::pin(RedisStore::connect_with_scripts(config, scripts)).await?)
+        }
+        StoreConfig::Postgres(config) => {
+            let schema = postgres_before::SCHEMA_BEFORE;
+            AnyStore::Postgres(Box::pin(PgStore::connect_with_schema(config, schema)).await?)
+        }
+        other => return Err(format!("there was no such store: {other:?}").into()),
     })
+}
+
+/// Sets how long a command of the store may take.
+#[must_use]
+pub fn with_command_timeout(config: StoreConfig, timeout: Duration) -> StoreConfig {
+    match config {
+        StoreConfig::Redis(redis) => StoreConfig::Redis(redis.with_command_timeout(timeout)),
+        StoreConfig::Postgres(pg) => StoreConfig::Postgres(pg.with_command_timeout(timeout)),
+        other => other,
+    }
 }
 
 /// A document with code blocks that run as doctests.

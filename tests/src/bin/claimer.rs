@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use campanile::record::Coordinates;
-use campanile::store::{Found, InspectStore, StoreKey};
-use campanile::{BoxError, IdempotencyConfig, IdempotencyKey, LockKeeper, Observer, RedisStore};
+use campanile::store::{Found, InspectStore, State, StoreKey};
+use campanile::{
+    BoxError, IdempotencyConfig, IdempotencyKey, LockKeeper, Observer, RedisConfig, RedisStore,
+};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
 struct Claimer {
@@ -27,10 +30,15 @@ async fn main() -> Result<(), BoxError> {
     let [brokers, group, topic, redis, stop_at] =
         arguments.map_err(|given| format!("expected five arguments, got {given:?}"))?;
     let client = redis::Client::open(redis.as_str())?;
-    let redis_connection = client.get_multiplexed_async_connection().await?;
-    let store = RedisStore::connect(redis).await?;
+    // A busy machine may answer late.
+    let patient =
+        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let redis_connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
+    // Longer than the keeper waits for a call, for the inspections.
+    let config = RedisConfig::new(redis).with_command_timeout(Duration::from_secs(10));
+    let store = RedisStore::connect(config).await?;
     let keeper = LockKeeper::new(store.clone())?;
-    let config = IdempotencyConfig::new("bookings").with_lock_ttl(Duration::from_secs(1));
+    let config = IdempotencyConfig::new("bookings").with_lock_ttl(Duration::from_secs(6));
     let observer = Observer::new(&keeper, config)?;
     let mut claimer = Claimer { redis: redis_connection, store, observer, stop_at };
     let consumer: BaseConsumer = ClientConfig::new()
@@ -81,23 +89,27 @@ impl Claimer {
             return Ok(());
         }
         self.stop("claimed", payment).await;
-        self.observer.run(payment, at, || self.book(payment)).await
+        self.observer.run(payment, at, || self.book(payment)).await?;
+        // The outcome is recorded beside the loop, which may be killed at the next payment.
+        self.wait_for_entry(payment, State::Completed).await
     }
 
     async fn book(&self, payment: &str) -> Result<(), BoxError> {
         if self.stops("begun", payment) {
-            self.wait_for_entry(payment).await?;
+            self.wait_for_entry(payment, State::Processing).await?;
         }
         self.stop("begun", payment).await;
         let mut redis = self.redis.clone();
         Ok(redis::cmd("RPUSH").arg("bookings").arg(payment).query_async(&mut redis).await?)
     }
 
-    /// Waits until the observer has acquired the key, which it does while the payment is booked.
-    async fn wait_for_entry(&self, payment: &str) -> Result<(), BoxError> {
+    /// Waits until the entry of the payment, which the observer writes, has this state.
+    async fn wait_for_entry(&self, payment: &str, state: State) -> Result<(), BoxError> {
         let key = IdempotencyKey::new(payment.to_owned()).ok_or("the payload is empty")?;
         let key = StoreKey::new("bookings".try_into()?, &key);
-        while matches!(self.store.inspect(&key).await?.found, Found::Absent) {
+        let has_state =
+            |found| matches!(found, Found::Entry { entry, .. } if entry.state() == state);
+        while !has_state(self.store.inspect(&key).await?.found) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok(())

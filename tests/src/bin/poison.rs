@@ -81,7 +81,7 @@ async fn main() -> Result<(), BoxError> {
             store,
             IdempotencyConfig::new("poison")
                 .with_max_attempts(attempts.parse()?)
-                .with_lock_ttl(Duration::from_secs(1)),
+                .with_lock_ttl(Duration::from_secs(5)),
             key::field(|p: &Payment| &p.id),
         )?)
         .service_fn(move |request| charge(request, point, runs.clone(), failing.clone()));

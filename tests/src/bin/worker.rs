@@ -41,12 +41,10 @@ async fn main() -> Result<(), BoxError> {
     let mut terminated = signal(SignalKind::terminate())?;
     let ([brokers, group, topic, store, folder], options) = arguments()?;
     let history = HistoryRecorder::create(folder, &*options.process, None)?;
+    let config = store.parse::<StoreConfig>()?;
     let store = match options.before {
-        true => connect_before(&store).await?,
-        false => {
-            let config = store.parse::<StoreConfig>()?;
-            config.with_connect_timeout(START_TIMEOUT).connect().await?
-        }
+        true => connect_before(config).await?,
+        false => config.with_connect_timeout(START_TIMEOUT).connect().await?,
     };
 
     let effects = history.clone();

@@ -37,12 +37,13 @@ fn stop_and_kill_lose_no_key_and_only_the_kill_repeats_keys() {
     let kafka = KafkaServer::start().unwrap();
     let redis = RedisServer::start().unwrap();
     kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
-    let history = TestHistory::new(Order::Partition, Duration::from_secs(5));
+    let history = TestHistory::new(Order::Partition, Duration::from_secs(10));
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     produce(&kafka, &history, fastrand::Rng::with_seed(seed));
     let (bootstrap, url) = (kafka.bootstrap(), redis.url());
-    let options = [worker::SHORT_SESSION, &["lock_ms=5000"]].concat();
+    // So long that a busy machine hardly ever misses them.
+    let options = ["lock_ms=10000", "session.timeout.ms=10000", "heartbeat.interval.ms=300"];
     let start = || Worker::spawn(&bootstrap, GROUP, TOPIC, &url, &history, &options);
     let (stopped, mut killed, survivor) = (start(), start(), start());
 

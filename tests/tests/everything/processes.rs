@@ -4,7 +4,6 @@ use std::process::Command;
 use std::thread;
 
 use campanile_test::eventually;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::faults::{Injector, TICK};
 use crate::history::TestHistory;
@@ -88,10 +87,8 @@ impl Processes {
 
     /// Stops all processes gracefully.
     pub(crate) fn stop(&mut self, history: &TestHistory) {
-        for slot in 0..SLOTS {
-            self.request_stop(slot);
-        }
         eventually(TIMEOUT, || {
+            (0..SLOTS).for_each(|slot| self.request_stop(slot));
             self.tick(history);
             self.slots.iter().all(|slot| matches!(slot, Slot::Empty)).then_some(())
         })
@@ -142,9 +139,11 @@ impl Processes {
                     self.slots[slot] = Slot::Suspended(worker, until);
                 }
             }
-            (Slot::Running(_), 4..6) => {
-                injector.faults.count("process stopped");
-                self.request_stop(slot);
+            (Slot::Running(worker), 4..6) => {
+                if worker.has_begun() {
+                    injector.faults.count("process stopped");
+                    self.request_stop(slot);
+                }
             }
             // Most processes are replaced at once.
             _ => {
@@ -175,11 +174,11 @@ impl Processes {
         }
     }
 
+    /// Asks a process to stop, if it has started so far that it catches the signal.
     fn request_stop(&mut self, slot: usize) {
         match self.take(slot) {
-            Slot::Running(worker) => {
-                let pid = Pid::from_raw(worker.process().pid() as i32).unwrap();
-                kill_process(pid, Signal::TERM).unwrap();
+            Slot::Running(worker) if worker.has_begun() => {
+                worker.request_stop();
                 self.slots[slot] = Slot::Stopping(worker);
             }
             other => self.slots[slot] = other,

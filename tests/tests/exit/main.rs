@@ -10,6 +10,8 @@ use tempfile::TempDir;
 
 const TOPIC: &str = "endless";
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the exit may take, on a busy machine.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn second_signal_exits_despite_hanging_handler_and_brokers() {
@@ -26,10 +28,11 @@ fn second_signal_exits_despite_hanging_handler_and_brokers() {
     let pid = Pid::from_raw(process.pid().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     wait_for_output(&process, "draining");
-    // The second signal. A process that still ran some seconds later would be killed.
-    let status = process.terminate().unwrap();
+    // The second signal.
+    kill_process(pid, Signal::TERM).unwrap();
+    let status = process.wait(EXIT_TIMEOUT).unwrap();
     let log = process.log().unwrap();
-    assert!(status.success(), "{status}: {log}");
+    assert!(status.is_some_and(|it| it.success()), "{status:?}: {log}");
     assert!(log.contains("processed: 0") && log.contains("unfinished: 1"), "{log}");
 }
 

@@ -11,18 +11,26 @@ use campanile::{FencingToken, IdempotencyKey};
 use campanile_admin::AnyStore;
 use campanile_test::history::{Cause, Order};
 use campanile_test::{Message, eventually};
-use campanile_tests::connect_before;
+use campanile_tests::{connect_before, with_command_timeout};
 use tokio::runtime::Runtime;
 
 use crate::entries::{self, Entries};
 use crate::history::{Payment, Report, TestHistory, produce};
 use crate::length::env_or;
 use crate::progress::Run;
-use crate::worker::{self, Worker};
+use crate::worker::Worker;
 use crate::{KAFKA, group};
 
 const PARTITIONS: i32 = 16;
 const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The interval at which records are produced while members start: so few that most are left.
+const START_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The lock's time to live, and a session that is as long, so that a busy machine hardly ever misses
+/// them.
+const LOCK_TTL: Duration = Duration::from_secs(8);
+const OPTIONS: [&str; 3] = ["lock_ms=8000", "session.timeout.ms=8000", "heartbeat.interval.ms=300"];
 
 /// The namespace of the workers, and how often they try a payment.
 const NAMESPACE: &str = "payments";
@@ -74,7 +82,9 @@ impl Fleet {
         let payment = |number| payment(number, &topic, &mut rng);
         let payments = numbers.into_iter().map(payment).collect();
         let runtime = Runtime::new().unwrap();
-        let store_before = runtime.block_on(connect_before(&store)).unwrap();
+        // Its answers may be late on a stalled machine.
+        let config = with_command_timeout(store.parse().unwrap(), TIMEOUT);
+        let store_before = runtime.block_on(connect_before(config)).unwrap();
         let mut fleet = Self {
             name,
             seed,
@@ -84,7 +94,7 @@ impl Fleet {
             store,
             store_before,
             topic,
-            history: TestHistory::new(Order::Partition, Duration::from_secs(4)),
+            history: TestHistory::new(Order::Partition, LOCK_TTL),
             members: Vec::new(),
             releases: HashMap::new(),
             kills: 0,
@@ -95,6 +105,7 @@ impl Fleet {
         // A member that joins late gets none of the records that were produced before.
         let all_started = || {
             fleet.produce(PARTITIONS as usize);
+            thread::sleep(START_INTERVAL);
             fleet.members.iter().all(|(_, member)| fleet.has_started(member)).then_some(())
         };
         eventually(TIMEOUT, all_started).expect("every process starts a handler");
@@ -195,7 +206,7 @@ impl Fleet {
     }
 
     fn start_member(&mut self, release: Release) {
-        let mut options = [worker::SHORT_SESSION, &["lock_ms=4000"]].concat();
+        let mut options = OPTIONS.to_vec();
         if release == Release::Before {
             options.push("release=before");
         }

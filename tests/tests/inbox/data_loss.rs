@@ -1,7 +1,7 @@
 //! A failover to a replica that has not received the last bookings.
 
 use std::ops::Range;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use campanile_test::eventually;
 use campanile_test::history::{Cause, Event, FaultKind, Partition, Position};
@@ -15,7 +15,9 @@ const LOST: usize = 100;
 
 #[test]
 fn group_set_back_books_what_a_failover_has_lost() {
-    let mut fixture = Fixture::start();
+    // No consumer is killed, so nothing has to end soon.
+    let options = &["lock_ms=20000", "session.timeout.ms=20000"];
+    let mut fixture = Fixture::start(Duration::from_secs(20), options);
     let mut replica = fixture.postgres.replica().unwrap();
     let addresses = [fixture.postgres.addr(), replica.addr()].map(|address| address.to_string());
     let url = format!("postgres://postgres@{}/postgres", addresses.join(","));

@@ -10,7 +10,7 @@ use campanile_test::RedisServer;
 
 use super::{count_entries, is_locked, runner, start_keeper};
 
-const WORK_DURATION: Duration = Duration::from_secs(5);
+const WORK_DURATION: Duration = Duration::from_secs(15);
 
 #[tokio::test]
 async fn handler_longer_than_lock_ttl_keeps_lock_and_token() {

@@ -21,7 +21,7 @@ use scenario::{LetterCopy, Scenario, header};
 /// process exits with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A letter with its payload is larger than this, in bytes, and no other request of a client is.
 const MIN_LETTER_BYTES: u64 = 10_000;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use campanile::store::State;
-use campanile_test::{KafkaServer, Message, Process, RedisServer};
+use campanile_test::{KafkaServer, Message, Process, RedisServer, eventually};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, OwnedMessage};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{group, store};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const SIGABRT: i32 = 6;
 
 /// Number of good records.
@@ -135,10 +135,12 @@ impl<K: Deref<Target = KafkaServer>> Scenario<K> {
 
     fn read_letters(&self) -> Vec<OwnedMessage> {
         let consumer: BaseConsumer = self.kafka.consumer_config("letters").create().unwrap();
-        let (_, end) =
-            consumer.fetch_watermarks(&dead_letter_topic(self.topic), 0, TIMEOUT).unwrap();
+        let topic = dead_letter_topic(self.topic);
+        // A busy broker may have lost its leadership for a moment.
+        let end = || Some(consumer.fetch_watermarks(&topic, 0, TIMEOUT).ok()?.1);
+        let end = eventually(TIMEOUT, end).expect("the broker reports the end");
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&dead_letter_topic(self.topic), 0, Offset::Beginning).unwrap();
+        list.add_partition_offset(&topic, 0, Offset::Beginning).unwrap();
         consumer.assign(&list).unwrap();
         let letter =
             |_| consumer.poll(TIMEOUT).expect("a letter within the time limit").unwrap().detach();

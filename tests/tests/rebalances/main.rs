@@ -38,7 +38,11 @@ use length::env_or;
 
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
 /// process exits with ours.
-static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
+static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
+    // In the newer protocol, a heartbeat that is not answered within its interval times out.
+    let builder = KafkaServer::builder().property("group.consumer.heartbeat.interval.ms", "1500");
+    builder.start().unwrap()
+});
 
 /// Records produced per second in most storms.
 const RECORDS_PER_SECOND: usize = 1_500;

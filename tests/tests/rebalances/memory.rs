@@ -51,6 +51,9 @@ fn check(topic: &str, record_kib: usize, max_increase_mib: u64) {
     let mib = env_or("CAMPANILE_REBALANCE_BACKLOG_MIB", DEFAULT_BACKLOG_MIB);
     produce(topic, (mib << 10) / record_kib as u64, STALL_MS, record_kib << 10);
     consumers.iter().for_each(StalledConsumer::wait_until_stalled);
+    for (consumer, idle) in consumers.iter().zip(&idle) {
+        consumer.wait_until_filled(idle);
+    }
     thread::sleep(OBSERVATION_TIME);
     for (consumer, idle) in consumers.iter().zip(idle) {
         let filled = ResidentMemory::of(consumer.worker.process());
@@ -60,8 +63,6 @@ fn check(topic: &str, record_kib: usize, max_increase_mib: u64) {
             consumer.order, idle.current, filled.current, filled.peak
         );
         let bound = idle.current + max_increase_mib;
-        // The consumer has fetched most of what its budget allows.
-        assert!(filled.current >= idle.current + BUDGET_MIB / 2);
         assert!(filled.peak <= bound, "expected at most {bound} MiB, got {}", filled.peak);
     }
 }
@@ -86,6 +87,13 @@ impl StalledConsumer {
     fn wait_until_stalled(&self) {
         let stalls = || self.history.progress().runs().iter().any(|run| run.end.is_none());
         eventually(TIMEOUT, || stalls().then_some(())).expect("a handler stalls");
+    }
+
+    /// Waits until the consumer has fetched most of what its budget allows.
+    fn wait_until_filled(&self, idle: &ResidentMemory) {
+        let current = || ResidentMemory::of(self.worker.process()).current;
+        let is_filled = || (current() >= idle.current + BUDGET_MIB / 2).then_some(());
+        eventually(TIMEOUT, is_filled).expect("the consumer fetches what its budget allows");
     }
 }
 

@@ -23,6 +23,9 @@ const PARTITIONS: i32 = 32;
 const ACCOUNTS: usize = 512;
 /// Batches produced per second.
 const BATCHES_PER_SECOND: usize = 50;
+/// What is produced while members start: so little that the last of them gets some records, too.
+const STARTING_BATCH: usize = 30;
+const STARTING_INTERVAL: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The progress of a process on a key.
@@ -50,6 +53,8 @@ pub(crate) struct Scenario {
     /// Returns the keys that were produced.
     producer_thread: Option<JoinHandle<HashSet<String>>>,
     produces: Arc<AtomicBool>,
+    /// Whether members are starting, or have not been started yet.
+    is_starting: Arc<AtomicBool>,
 }
 
 impl Scenario {
@@ -77,6 +82,7 @@ impl Scenario {
             processes: 0,
             producer_thread: None,
             produces: Arc::new(AtomicBool::new(true)),
+            is_starting: Arc::new(AtomicBool::new(true)),
         }
     }
 
@@ -85,9 +91,9 @@ impl Scenario {
         env_or("CAMPANILE_REBALANCE_MEMBERS", 4) as usize
     }
 
-    /// Starts to produce at most `records` records, `rate` per second, with a processing time from
-    /// `work_ms`. One in twenty repeats the key of another record: half of the repeats belong to
-    /// the same account, half to any account.
+    /// Starts to produce at most `records` records, `rate` per second unless members are starting,
+    /// with a processing time from `work_ms`. One in twenty repeats the key of another record: half
+    /// of the repeats belong to the same account, half to any account.
     pub(crate) fn start_producing(
         &mut self,
         records: usize,
@@ -110,16 +116,21 @@ impl Scenario {
         let payments: Vec<_> = numbers.into_iter().map(payment).collect();
         let producer = Producer::new(&self.bootstrap).unwrap();
         let (recorder, topic) = (self.history.recorder.clone(), self.topic.clone());
-        let produces = self.produces.clone();
+        let (produces, is_starting) = (self.produces.clone(), self.is_starting.clone());
         self.producer_thread = Some(thread::spawn(move || {
-            let mut produced = HashSet::new();
-            for batch in payments.chunks(rate / BATCHES_PER_SECOND) {
-                if !produces.load(Ordering::Relaxed) {
-                    break;
-                }
+            let (mut produced, mut left) = (HashSet::new(), &*payments);
+            while !left.is_empty() && produces.load(Ordering::Relaxed) {
+                let (size, interval) = if is_starting.load(Ordering::Relaxed) {
+                    (STARTING_BATCH, STARTING_INTERVAL)
+                } else {
+                    let interval = Duration::from_secs(1) / BATCHES_PER_SECOND as u32;
+                    (rate / BATCHES_PER_SECOND, interval)
+                };
+                let (batch, rest) = left.split_at(size.min(left.len()));
                 produce(&recorder, &producer, &topic, batch.iter().cloned());
                 produced.extend(batch.iter().map(|(_, key, _)| key.clone()));
-                thread::sleep(Duration::from_secs(1) / BATCHES_PER_SECOND as u32);
+                left = rest;
+                thread::sleep(interval);
             }
             produced
         }));
@@ -145,6 +156,7 @@ impl Scenario {
 
     /// Adds members until there are this many, and waits until each of them has started a handler.
     pub(crate) fn start_members(&mut self, members: usize) {
+        self.is_starting.store(true, Ordering::Relaxed);
         while self.members.len() < members {
             self.start_member();
         }
@@ -154,6 +166,7 @@ impl Scenario {
                 panic!("{} has started no handler: {}", member.name(), member.log())
             });
         }
+        self.is_starting.store(false, Ordering::Relaxed);
     }
 
     /// Picks a random member.

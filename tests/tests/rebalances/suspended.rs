@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use campanile_test::history::{Cause, How};
+use campanile_test::history::{Cause, How, Rerun};
 
 use crate::progress::{Progress, Run};
 use crate::scenario::{RunPhase, Scenario};
@@ -10,7 +10,7 @@ use crate::{KAFKA, RECORDS_PER_SECOND, env_or, record_count, worker};
 
 #[test]
 fn suspended_members_complete_and_commit_nothing_taken_over() {
-    let mut scenario = Scenario::new("suspended", &KAFKA, 3_000, worker::SHORT_SESSION);
+    let mut scenario = Scenario::new("suspended", &KAFKA, 6_000, worker::SHORT_SESSION);
     scenario.start_producing(record_count(), RECORDS_PER_SECOND, |rng| rng.u64(50..100));
     scenario.start_members(Scenario::max_members());
     let mut suspended = Vec::new();
@@ -25,10 +25,13 @@ fn suspended_members_complete_and_commit_nothing_taken_over() {
     // A suspended member drops what it has lost when it continues.
     let mut report = scenario.judge(&[Cause::Suspended, Cause::Dropped]);
     let reruns = report.verdict.reruns.clone();
-    report.expect(!reruns.is_empty(), || "no run was taken over by another member".into());
+    let was_suspended = |rerun: &Rerun| suspended.contains(&rerun.first.process);
+    let taken_over = reruns.iter().any(was_suspended);
+    report.expect(taken_over, || "no run was taken over by another member".into());
     for rerun in reruns {
-        let was_suspended = suspended.contains(&rerun.first.process);
-        report.expect(was_suspended, || format!("its process was not suspended: {rerun:#?}"));
+        // On a busy machine, a member may miss its session, and then drops its work.
+        let is_explained = rerun.cause == Cause::Dropped || was_suspended(&rerun);
+        report.expect(is_explained, || format!("its process was not suspended: {rerun:#?}"));
     }
     scenario.finish(report);
 }

@@ -18,7 +18,8 @@ async fn each_right_of_a_consumer_is_necessary_and_named() {
         scene.produce(&ids.each_ref().map(|id| &**id));
         right.forbid();
         let words: Vec<_> = right.words.iter().map(String::as_str).collect();
-        scene.start(scene.client()).complains(&words).await;
+        let earlier = SERVER.events.count(&words);
+        scene.start(scene.client()).complains(&words, earlier).await;
         right.allow();
     }
     scene.serve_all(scene.client()).await;

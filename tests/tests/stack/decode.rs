@@ -11,7 +11,7 @@ use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tower::ServiceBuilder;
 
-use super::{Payment, idempotency_layer, start_kafka};
+use super::{Payment, consumer_config, idempotency_layer, start_kafka};
 
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -30,8 +30,8 @@ async fn undecodable_record_stops_consumer_and_hides_payload() {
         .layer(DecodeLayer::json())
         .layer(idempotency_layer())
         .service_fn(async |_: Request<Payment>| Ok::<_, BoxError>(()));
-    let config = ConsumerConfig::from(kafka.consumer_config("stack"));
-    let stopped = Consumer::new(config).unwrap().subscribe(["payments"]).serve(service).await;
+    let consumer = Consumer::new(consumer_config(&kafka)).unwrap().subscribe(["payments"]);
+    let stopped = consumer.serve(service).await;
     let stopped = stopped.unwrap_err();
     let ConsumerError::Stopped { at, .. } = &stopped else { panic!("{stopped:?}") };
     let coordinates = error::find::<DecodeError>(&stopped).unwrap().coordinates();
@@ -64,8 +64,7 @@ async fn skip_policy_skips_unprocessable_records_and_continues() {
             done.send_replace(true);
             std::future::ready(Ok::<_, BoxError>(()))
         });
-    let config = ConsumerConfig::from(kafka.consumer_config("stack"));
-    let summary = Consumer::new(config)
+    let summary = Consumer::new(consumer_config(&kafka))
         .unwrap()
         .subscribe(["payments"])
         .on_give_up(OnGiveUp::Skip)

@@ -87,7 +87,8 @@ impl Process {
                     match point {
                         DropPoint::Handling if id == "first" => std::future::pending().await,
                         DropPoint::BackingOff if id == "first" => {
-                            return Err(error::retry_after("busy", Duration::from_secs(1)).into());
+                            // Long enough for the drop to come first on a stalled machine.
+                            return Err(error::retry_after("busy", Duration::from_secs(5)).into());
                         }
                         DropPoint::GivingUp(_) if id == "first" => {
                             return Err(BoxError::from(error::permanent("no such account")));

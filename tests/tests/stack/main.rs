@@ -50,6 +50,11 @@ fn idempotency_layer() -> IdempotencyLayer<ByField> {
     .unwrap()
 }
 
+/// The settings of a consumer. If it is only stalled, it keeps its partitions.
+fn consumer_config(kafka: &MockKafka) -> ConsumerConfig {
+    ConsumerConfig::from(kafka.consumer_config("stack")).set("session.timeout.ms", "20000")
+}
+
 /// Serves until this many answers were `Ok`.
 async fn serve<S>(kafka: &MockKafka, answers: u32, service: S) -> Result<Summary, ConsumerError>
 where
@@ -64,7 +69,7 @@ where
     let end = async move {
         let _ = counted.wait_for(|count| *count >= answers).await;
     };
-    Consumer::new(ConsumerConfig::from(kafka.consumer_config("stack")))
+    Consumer::new(consumer_config(kafka))
         .unwrap()
         .subscribe(["payments"])
         .serve(service)

@@ -9,8 +9,8 @@ use std::time::Duration;
 use campanile::lock::Clock;
 use campanile::store::Store;
 use campanile::{
-    Backoff, BoxError, IdempotencyConfig, LockHandle, LockKeeper, MemoryStore, Outcome, PgStore,
-    RedisStore, Runner,
+    Backoff, BoxError, IdempotencyConfig, LockHandle, LockKeeper, MemoryStore, Outcome, PgConfig,
+    PgStore, RedisConfig, RedisStore, Runner,
 };
 use campanile_test::{PgServer, RedisServer};
 use tokio::sync::mpsc;
@@ -18,6 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+const LOCK_TTL: Duration = Duration::from_secs(12);
+/// As long as the lock keeper waits for a call.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
 
 /// Where the first attempt stops.
@@ -63,7 +66,7 @@ async fn handle(
 fn runner(keeper: &LockKeeper) -> Runner {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
     // Long enough to be renewed beside other load. A crashed process's locks expire together.
-    let config = IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_secs(5));
+    let config = IdempotencyConfig::new("orders").with_lock_ttl(LOCK_TTL);
     Runner::new(keeper, config.with_backoff(backoff)).unwrap()
 }
 
@@ -134,12 +137,14 @@ async fn memory_runs_no_recorded_step_again() {
 #[tokio::test]
 async fn redis_runs_no_recorded_step_again() {
     let redis = RedisServer::start().unwrap();
-    check(RedisStore::connect(redis.url()).await.unwrap()).await;
+    let config = RedisConfig::new(redis.url()).with_command_timeout(COMMAND_TIMEOUT);
+    check(RedisStore::connect(config).await.unwrap()).await;
 }
 
 #[tokio::test]
 async fn postgres_runs_no_recorded_step_again() {
     let postgres = PgServer::start().unwrap();
     campanile::postgres::migrate(postgres.url()).await.unwrap();
-    check(PgStore::connect(postgres.url()).await.unwrap()).await;
+    let config = PgConfig::new(postgres.url()).with_command_timeout(COMMAND_TIMEOUT);
+    check(PgStore::connect(config).await.unwrap()).await;
 }

@@ -10,7 +10,10 @@ use campanile_test::{RedisCluster, RedisServer, eventually};
 use crate::repeat;
 use crate::scenario::{NAMESPACE, Scenario, with_timeout};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(90);
+
+/// So long that a busy node does not look like a failed one, in milliseconds.
+const NODE_TIMEOUT: &str = "5000";
 
 /// Number of buckets of a namespace.
 const BUCKETS: u16 = 16;
@@ -18,7 +21,7 @@ const BUCKETS: u16 = 16;
 #[test]
 fn replica_takeover_from_killed_master_loses_no_record() {
     repeat(|seed| {
-        let mut cluster = RedisCluster::builder().replicas(1).start().unwrap();
+        let mut cluster = start_cluster(1);
         let mut scenario = start("a master of a cluster killed", seed, &cluster);
         scenario.start_fault(0.25, Some(FaultKind::StoreUnavailable));
         let slot = slots(&cluster)[0];
@@ -36,7 +39,7 @@ fn replica_takeover_from_killed_master_loses_no_record() {
 #[test]
 fn moved_slots_cost_no_record_and_no_attempt() {
     repeat(|seed| {
-        let mut cluster = RedisCluster::start().unwrap();
+        let mut cluster = start_cluster(0);
         let mut scenario = start("all slots of a cluster moved", seed, &cluster);
         scenario.start_fault(0.1, None);
         let mut next_slots = slots(&cluster).into_iter().cycle();
@@ -52,6 +55,11 @@ fn moved_slots_cost_no_record_and_no_attempt() {
         scenario.end_fault();
         scenario.finish(masters(&cluster), &[]);
     });
+}
+
+fn start_cluster(replicas: usize) -> RedisCluster {
+    let builder = RedisCluster::builder().replicas(replicas);
+    builder.config("cluster-node-timeout", NODE_TIMEOUT).start().unwrap()
 }
 
 fn start(name: &'static str, seed: u64, cluster: &RedisCluster) -> Scenario {

@@ -12,6 +12,9 @@ use crate::scenario::{Scenario, with_timeout};
 /// Time limit for the stores to leave the old primary. Writes lost after that are a violation.
 const FAILOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// So long that a busy primary does not look like a failed one.
+const DOWN_AFTER: Duration = Duration::from_secs(5);
+
 /// Writes lost by a killed primary were acknowledged within this time of the kill.
 const LOSS_WINDOW: Duration = Duration::from_millis(250);
 
@@ -21,7 +24,7 @@ const CAUSES: [Cause; 2] = [Cause::StoreUnavailable, Cause::StoreLostWrites];
 #[test]
 fn failover_from_killed_primary_costs_no_record() {
     repeat(|seed| {
-        let mut redis = RedisSentinel::start().unwrap();
+        let mut redis = start(1);
         let mut scenario =
             Scenario::start("failed over from a killed primary", seed, || sentinel_config(&redis));
         scenario.start_fault(0.25, Some(FaultKind::StoreUnavailable));
@@ -36,10 +39,7 @@ fn failover_from_killed_primary_costs_no_record() {
 #[test]
 fn failover_with_wait_for_replicas_costs_no_record() {
     repeat(|seed| {
-        // With a second replica, a busy new primary could be deposed in favor of it, so the
-        // sentinels wait longer.
-        let sentinels = RedisSentinel::builder().down_after(Duration::from_millis(1_500));
-        let mut redis = sentinels.replicas(2).start().unwrap();
+        let mut redis = start(2);
         let config_with_wait = || sentinel_config(&redis).with_wait(1, Duration::from_millis(200));
         let mut scenario = Scenario::start("failed over, and waited for", seed, config_with_wait);
         scenario.start_fault(0.25, Some(FaultKind::StoreUnavailable));
@@ -55,7 +55,7 @@ fn failover_with_wait_for_replicas_costs_no_record() {
 #[test]
 fn failover_by_command_costs_no_record() {
     repeat(|seed| {
-        let mut redis = RedisSentinel::start().unwrap();
+        let mut redis = start(1);
         let mut scenario =
             Scenario::start("failed over by command", seed, || sentinel_config(&redis));
         scenario.start_fault(0.25, Some(FaultKind::StoreUnavailable));
@@ -75,6 +75,10 @@ fn has_no_clients(server: &RedisServer) -> bool {
     let is_known =
         |client: &str| ["name=sentinel-", "cmd=client"].iter().any(|it| client.contains(it));
     clients.lines().all(is_known)
+}
+
+fn start(replicas: usize) -> RedisSentinel {
+    RedisSentinel::builder().replicas(replicas).down_after(DOWN_AFTER).start().unwrap()
 }
 
 fn sentinel_config(redis: &RedisSentinel) -> RedisConfig {

@@ -1,12 +1,16 @@
 //! The entries of a store of any kind.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use campanile::IdempotencyKey;
 use campanile::key::Namespace;
 use campanile::store::{Entry, Found, InspectStore, ScanCursor, ScanFilter, StoreKey};
-use campanile_admin::StoreConfig;
+use campanile_tests::with_command_timeout;
 use tokio::runtime::Runtime;
+
+/// How long the store may take to answer on a stalled machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The entries of one namespace.
 pub(crate) struct Entries {
@@ -22,7 +26,8 @@ pub(crate) fn read(url: &str, namespace: &str) -> Entries {
     let filter = ScanFilter::new(namespace.clone());
     let mut entries = Entries { namespace, by_digest: HashMap::new(), unreadable: 0 };
     Runtime::new().unwrap().block_on(async {
-        let store = url.parse::<StoreConfig>().unwrap().connect().await.unwrap();
+        let config = with_command_timeout(url.parse().unwrap(), TIMEOUT);
+        let store = config.connect().await.unwrap();
         let mut cursor = Some(ScanCursor::default());
         while let Some(from) = cursor {
             let page = store.scan(&filter, &from).await.unwrap();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use campanile_test::history::FaultKind;
 use campanile_test::{Process, eventually};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::history::TestHistory;
 
@@ -14,6 +15,9 @@ pub(crate) const SHORT_SESSION: &[&str] = &["session.timeout.ms=3000", "heartbea
 
 /// How long a process may take until it begins its history.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a process may take to stop, on a busy machine.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that records its history. The test records what it does to the process.
 pub(crate) struct Worker {
@@ -81,15 +85,26 @@ impl Worker {
 
     /// Stops the worker gracefully.
     pub(crate) fn stop(mut self) {
-        // It catches signals before it begins its history.
-        let history = self.folder.join(format!("{}.jsonl", self.name));
         let begun = || {
             self.expect_running();
-            history.exists().then_some(())
+            self.has_begun().then_some(())
         };
-        eventually(START_TIMEOUT, begun).unwrap_or_else(|| panic!("{history:?} is missing"));
-        let status = self.process.terminate().unwrap();
-        assert!(status.success(), "{status}: {}", self.log());
+        let begun = eventually(START_TIMEOUT, begun);
+        assert!(begun.is_some(), "{} has not begun its history: {}", self.name, self.log());
+        self.request_stop();
+        let status = self.process.wait(STOP_TIMEOUT).unwrap();
+        assert!(status.is_some_and(|it| it.success()), "{status:?}: {}", self.log());
+    }
+
+    /// Checks whether the worker has begun its history. It catches signals before it does.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.folder.join(format!("{}.jsonl", self.name)).exists()
+    }
+
+    /// Asks the worker, which runs, to stop gracefully.
+    pub(crate) fn request_stop(&self) {
+        let pid = Pid::from_raw(self.process.pid() as i32).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
     }
 
     pub(crate) fn kill(mut self, history: &TestHistory) {

@@ -40,9 +40,13 @@ use campanile_test::{KafkaServer, Message, Proxy, free_port};
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
 /// process exits with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
-    // The group soon notices dead members of the newer protocol, too.
-    let builder = KafkaServer::builder().property("group.consumer.session.timeout.ms", "2000");
-    builder.start().unwrap()
+    KafkaServer::builder()
+        // The group soon notices dead members of the newer protocol, too.
+        .property("group.consumer.session.timeout.ms", "5000")
+        // A heartbeat that is not answered within its interval times out.
+        .property("group.consumer.heartbeat.interval.ms", "1500")
+        .start()
+        .unwrap()
 });
 
 /// Starts a separate broker that is reachable only through the proxy.

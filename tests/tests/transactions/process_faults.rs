@@ -18,9 +18,11 @@ use crate::{KAFKA, PARTITIONS, TIMEOUT, Topics, group, history, invoices, store}
 const INSTANCES: usize = 2;
 const ACCOUNTS: usize = 256;
 /// For the classic protocol; in the newer one, the broker sets these.
-const SHORT_SESSION: &[&str] = &["session.timeout.ms=2000", "heartbeat.interval.ms=200"];
-/// The lock's time to live in the consumers.
-const LOCK_TTL: Duration = Duration::from_secs(2);
+const SHORT_SESSION: &[&str] = &["session.timeout.ms=5000", "heartbeat.interval.ms=200"];
+/// The lock's time to live in the consumers. A busy machine hardly ever delays its renewal for so long.
+const LOCK_TTL: Duration = Duration::from_secs(6);
+/// Longer than locks and sessions last.
+const SUSPENSION: Duration = Duration::from_secs(8);
 /// Records produced per second.
 const RECORDS_PER_SECOND: usize = 1_000;
 
@@ -67,14 +69,14 @@ fn run_with_faults(
     let mut members: Vec<Worker> = (0..INSTANCES).map(|n| launcher.start(n)).collect();
     let (mut fenced, mut suspended) = (0, 0);
     for kill in 0..kills {
-        thread::sleep(Duration::from_millis(rng.u64(300..1_500)));
+        thread::sleep(Duration::from_millis(rng.u64(300..2_000)));
         let instance = rng.usize(..INSTANCES);
         let member = &mut members[instance];
         match kill % 5 {
             // The process's partitions are reassigned, and its open transaction is not committed.
             1 => {
                 member.pause(&history);
-                thread::sleep(Duration::from_secs(4));
+                thread::sleep(SUSPENSION);
                 member.resume(&history);
                 suspended += 1;
             }
@@ -196,7 +198,8 @@ impl Launcher<'_> {
         let id = format!("{payments}-{instance}");
         command.args([&KAFKA.bootstrap(), payments, payments, invoices, &id, &self.url]);
         // So short that a kill is likely to hit an open transaction.
-        command.arg(self.history.folder()).arg("interval_ms=20").args(self.options);
+        command.arg(self.history.folder()).arg("interval_ms=20");
+        command.arg(format!("lock_ms={}", LOCK_TTL.as_millis())).args(self.options);
         Worker::start(&command, self.history)
     }
 }
