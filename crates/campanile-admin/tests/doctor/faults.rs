@@ -238,7 +238,9 @@ pub(crate) fn commit(group: &str, topic: &str, offset: i64) {
     let consumer: BaseConsumer = CLUSTER.first.consumer_config(group).create().unwrap();
     let mut offsets = TopicPartitionList::new();
     offsets.add_partition_offset(topic, 0, Offset::Offset(offset)).unwrap();
-    consumer.commit(&offsets, CommitMode::Sync).unwrap();
+    // The group's coordinator may still be starting.
+    let commit = || consumer.commit(&offsets, CommitMode::Sync).ok();
+    eventually(TIMEOUT, commit).expect("committed");
 }
 
 /// Joins a group of this topic's name with an eager assignor.

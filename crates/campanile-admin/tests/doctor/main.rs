@@ -44,6 +44,8 @@ async fn sound_deployments_have_no_findings() {
     create_sound_topics().await;
     let sentinel = tokio::task::spawn_blocking(|| {
         RedisSentinel::builder()
+            // A busy machine must not look like a failed primary.
+            .down_after(TIMEOUT)
             .config("appendonly", "yes")
             .config("appendfsync", "always")
             .config("min-replicas-to-write", "1")
@@ -84,7 +86,8 @@ async fn unknown_group_and_empty_namespace_are_named() {
     assert_eq!(found, [FindingKind::GroupUnknown, FindingKind::NamespaceEmpty], "{report}");
 
     commit("mistyped", "payments", 0);
-    let store = RedisStore::connect(redis_config(REDIS.primary.url())).await.unwrap();
+    let config = redis_config(REDIS.primary.url()).with_command_timeout(TIMEOUT);
+    let store = RedisStore::connect(config).await.unwrap();
     let key = IdempotencyKey::new("p-1").unwrap();
     let operation = Operation::Acquire {
         owner: Owner::new(7).unwrap(),

@@ -13,8 +13,12 @@ use campanile_test::{KafkaServer, PgServer, RedisServer, eventually, free_port};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::error::RDKafkaErrorCode;
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time limit of one metadata request.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The namespace and the prefix of the topics of a sound deployment.
 pub(crate) const NAME: &str = "payments";
@@ -30,7 +34,7 @@ pub(crate) fn millis(days: &str) -> &'static str {
 /// Three brokers, the third of which also authenticates clients.
 pub(crate) struct Cluster {
     pub(crate) first: KafkaServer,
-    _others: Vec<KafkaServer>,
+    others: Vec<KafkaServer>,
     /// The address that requires a user and a password.
     pub(crate) sasl: String,
 }
@@ -50,6 +54,8 @@ impl Cluster {
                     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 )
                 .property("super.users", "User:ANONYMOUS")
+                // A busy machine may delay heartbeats.
+                .property("broker.session.timeout.ms", "30000")
         };
         let first = builder().start().unwrap();
         let [port, sasl] = [free_port().unwrap(), free_port().unwrap()];
@@ -77,14 +83,15 @@ impl Cluster {
             let second = scope.spawn(|| plain.start().unwrap());
             vec![authenticating.start().unwrap(), second.join().unwrap()]
         });
-        Self { first, _others: others, sasl: format!("127.0.0.1:{sasl}") }
+        Self { first, others, sasl: format!("127.0.0.1:{sasl}") }
     }
 
-    /// Creates topics with three replicas, which have two in sync, or with these settings.
+    /// Creates topics with three replicas, which have two in sync, or with these settings. Waits until
+    /// each broker knows them.
     pub(crate) async fn create_topics(&self, topics: &[(&str, &[(&str, &str)])]) {
         let admin: AdminClient<DefaultClientContext> =
             ClientConfig::new().set("bootstrap.servers", self.first.bootstrap()).create().unwrap();
-        let topics: Vec<_> = topics
+        let mut missing: Vec<_> = topics
             .iter()
             .map(|(name, settings)| {
                 let is_set = |name| settings.iter().any(|(set, _)| *set == name);
@@ -98,8 +105,36 @@ impl Cluster {
             })
             .collect();
         let options = AdminOptions::new().operation_timeout(Some(TIMEOUT));
-        for created in admin.create_topics(&topics, &options).await.unwrap() {
-            created.unwrap();
+        let create_all = async {
+            while !missing.is_empty() {
+                let created = admin.create_topics(&missing, &options).await.unwrap();
+                // A broker that has missed its heartbeats is fenced for a moment.
+                let is_left = |topic: &NewTopic<'_>| {
+                    created.iter().any(|result| match result {
+                        Err((name, RDKafkaErrorCode::InvalidReplicationFactor)) => {
+                            name == topic.name
+                        }
+                        Err(error) => panic!("{error:?}"),
+                        Ok(_) => false,
+                    })
+                };
+                missing.retain(is_left);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(TIMEOUT, create_all).await.expect("the topics are created");
+        for broker in std::iter::once(&self.first).chain(&self.others) {
+            let client: AdminClient<DefaultClientContext> =
+                ClientConfig::new().set("bootstrap.servers", broker.bootstrap()).create().unwrap();
+            for &(name, _) in topics {
+                let has_leader = || {
+                    let metadata =
+                        client.inner().fetch_metadata(Some(name), METADATA_TIMEOUT).ok()?;
+                    let mut partitions = metadata.topics().first()?.partitions().iter();
+                    partitions.any(|partition| partition.leader() >= 0).then_some(())
+                };
+                eventually(TIMEOUT, has_leader).expect("each broker knows the topic");
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use campanile_admin::explain::{Cause, Explain, Explanation, KeySource};
 use campanile_admin::{AnyStore, StoreConfig};
 use campanile_core::{Coordinates, Namespace};
 use campanile_idempotency::{Found, InspectStore, Inspection};
+use campanile_redis::RedisConfig;
 use campanile_test::{KafkaServer, Message, RedisServer, eventually};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -217,10 +218,16 @@ fn plant(situations: &[Situation]) -> BaseConsumer {
     KAFKA.producer().produce_all(records).unwrap();
     for group in [BUSY, IDLE, TRANSACTIONAL] {
         let consumer: BaseConsumer = KAFKA.consumer_config(group).create().unwrap();
-        consumer.commit(&partition_list(situations, group), CommitMode::Sync).unwrap();
+        let list = partition_list(situations, group);
+        // The group's coordinator may still be starting.
+        let commit = || consumer.commit(&list, CommitMode::Sync).ok();
+        eventually(TIMEOUT, commit).expect("committed");
     }
     // A group with members accepts no offsets of others.
-    let member: BaseConsumer = KAFKA.consumer_config(BUSY).create().unwrap();
+    let mut config = KAFKA.consumer_config(BUSY);
+    // A member that is only stalled stays in the group.
+    config.set("session.timeout.ms", "60000");
+    let member: BaseConsumer = config.create().unwrap();
     member.subscribe(&["elsewhere"]).unwrap();
     let joined = eventually(TIMEOUT, || {
         member.poll(Duration::from_millis(50));
@@ -239,8 +246,8 @@ async fn planted_situations_are_explained() {
         (situations, member)
     });
     let (situations, _member) = blocking.await.unwrap();
-    let store = REDIS.url().parse::<StoreConfig>().unwrap();
-    let store = store.connect_to_inspect().await.unwrap();
+    let config = RedisConfig::new(REDIS.url()).with_command_timeout(TIMEOUT);
+    let store = StoreConfig::Redis(config).connect_to_inspect().await.unwrap();
     let explanations = join_all(situations.iter().map(|it| it.explained(&store))).await;
     let mut wrong = Vec::new();
     for (situation, explanation) in situations.iter().zip(&explanations) {

@@ -23,7 +23,7 @@ async fn concurrent_runs_share_partitions_and_lose_no_letter() {
     let letters = letters.into_iter().zip(partitions).map(|(letter, p)| letter.partition(p));
     KAFKA.producer().produce_all(letters).unwrap();
     // Slow enough for both to be assigned partitions.
-    let redrive = Redrive::new(scene.dead.as_str()).with_rate(NonZeroU32::new(40).unwrap());
+    let redrive = Redrive::new(scene.dead.as_str()).with_rate(NonZeroU32::new(20).unwrap());
     let (one, two) = tokio::join!(run(&scene, &redrive), run(&scene, &redrive));
     let (one, two) = (one.unwrap(), two.unwrap());
     assert!(one.0.reopened > 0 && two.0.reopened > 0, "{:?} {:?}", one.0, two.0);

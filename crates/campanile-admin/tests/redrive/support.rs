@@ -8,7 +8,7 @@ use campanile_core::{
 };
 use campanile_idempotency::Store;
 use campanile_redis::{RedisConfig, RedisStore};
-use campanile_test::{KafkaServer, Message, RedisServer};
+use campanile_test::{KafkaServer, Message, RedisServer, eventually};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, OwnedMessage};
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
@@ -166,11 +166,14 @@ impl Scene {
     /// Reads all records of a topic.
     pub(crate) fn records(&self, topic: &str) -> Vec<OwnedMessage> {
         let consumer: BaseConsumer = KAFKA.consumer_config("reader").create().unwrap();
-        let metadata = consumer.fetch_metadata(Some(topic), TIMEOUT).unwrap();
+        // A busy broker may have lost its leadership for a moment.
+        let metadata = || consumer.fetch_metadata(Some(topic), TIMEOUT).ok();
+        let metadata = eventually(TIMEOUT, metadata).expect("the broker describes the topic");
         let mut list = TopicPartitionList::new();
         let mut count = 0;
         for partition in metadata.topics()[0].partitions() {
-            let (first, end) = consumer.fetch_watermarks(topic, partition.id(), TIMEOUT).unwrap();
+            let bounds = || consumer.fetch_watermarks(topic, partition.id(), TIMEOUT).ok();
+            let (first, end) = eventually(TIMEOUT, bounds).expect("the broker reports the end");
             count += end - first;
             list.add_partition_offset(topic, partition.id(), Offset::Beginning).unwrap();
         }

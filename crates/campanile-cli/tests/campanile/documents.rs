@@ -9,7 +9,7 @@ use campanile_core::{
 };
 use campanile_idempotency::{Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, Store};
 use campanile_kafka::{Consumer, DeadLetter, Handle};
-use campanile_redis::RedisStore;
+use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{Message, RedisServer};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::{Offset, TopicPartitionList};
@@ -32,6 +32,12 @@ fn terminal(redis: &RedisServer) -> Terminal {
             ("CAMPANILE_NAMESPACE", NAMESPACE.into(), NAMESPACE),
         ],
     }
+}
+
+/// Connects to the server, which may answer late on a stalled machine.
+async fn connect(redis: &RedisServer) -> RedisStore {
+    let config = RedisConfig::new(redis.url()).with_command_timeout(TIMEOUT);
+    RedisStore::connect(config).await.unwrap()
 }
 
 /// A payment, which is a refund if its amount is negative.
@@ -84,7 +90,7 @@ async fn wait_until_committed(records: i64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn incident_prints_what_its_document_shows() {
     let redis = RedisServer::builder().append_only(true).start().unwrap();
-    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let store = connect(&redis).await;
     let terminal = terminal(&redis);
     for topic in ["payments", "payments.dead"] {
         KAFKA.create_topic(topic, 1, &[]).unwrap();
@@ -118,7 +124,7 @@ async fn incident_prints_what_its_document_shows() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inspect_and_repair_prints_what_its_document_shows() {
     let redis = RedisServer::start().unwrap();
-    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let store = connect(&redis).await;
     let mut terminal = terminal(&redis);
     // A topic of its own, with the name of the document's.
     let kafka = campanile_test::MockKafka::start(1).unwrap();

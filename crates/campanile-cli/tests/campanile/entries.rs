@@ -15,6 +15,7 @@ use serde_json::Value;
 
 const NAMESPACE: &str = "billing.payments";
 const HOUR: Duration = Duration::from_secs(3_600);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The command, with the settings of its environment.
 struct Campanile {
@@ -60,6 +61,16 @@ impl Campanile {
         let (_, output) = self.run(&[arguments, &["--json"]].concat());
         output.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
     }
+}
+
+/// Connects to the store, which may answer late on a stalled machine.
+async fn connect(store: &str) -> AnyStore {
+    let config = match store.parse::<StoreConfig>().unwrap() {
+        StoreConfig::Redis(redis) => StoreConfig::Redis(redis.with_command_timeout(TIMEOUT)),
+        StoreConfig::Postgres(pg) => StoreConfig::Postgres(pg.with_command_timeout(TIMEOUT)),
+        other => other,
+    };
+    config.connect().await.unwrap()
 }
 
 /// Plants the entries `failed`, `running`, `waiting` and `done`, for the records of the partition in
@@ -110,7 +121,7 @@ async fn verbs_work_on(store: &str) -> (Campanile, MockKafka) {
     let record = |key: &str| Message::to("payments").header("idempotency-key", key);
     let records = ["failed", "running", "waiting", "done", "unknown"].map(record);
     kafka.producer().produce_all(records).unwrap();
-    plant(&store.parse::<StoreConfig>().unwrap().connect().await.unwrap()).await;
+    plant(&connect(store).await).await;
     let campanile = Campanile { store: store.into(), brokers: kafka.bootstrap() };
 
     let (code, listed) = campanile.run(&["list", "--state", "failed"]);
@@ -163,7 +174,7 @@ async fn verbs_work_on(store: &str) -> (Campanile, MockKafka) {
 
 /// Plants COMPLETED entries with grants of long ago.
 async fn plant_old(store: &str, names: &[&str]) {
-    let store = store.parse::<StoreConfig>().unwrap().connect().await.unwrap();
+    let store = connect(store).await;
     for name in names {
         let key = IdempotencyKey::new((*name).to_owned()).unwrap();
         let grant = Grant { token: FencingToken::new(1).unwrap(), owner: Owner::new(1).unwrap() };
@@ -177,7 +188,7 @@ async fn plant_old(store: &str, names: &[&str]) {
 
 /// Runs the verbs that delete entries. Leaves another entry, `held`.
 async fn entries_are_deleted(campanile: &Campanile) {
-    let store = campanile.store.parse::<StoreConfig>().unwrap().connect().await.unwrap();
+    let store = connect(&campanile.store).await;
     let held = StoreKey::new(NAMESPACE.try_into().unwrap(), &IdempotencyKey::new("held").unwrap());
     let acquire = Operation::Acquire {
         owner: Owner::new(1).unwrap(),
@@ -193,7 +204,7 @@ async fn entries_are_deleted(campanile: &Campanile) {
     let later = ["expire", "old-1", "--after", "1h"];
     campanile.check(&later, 1, &["COMPLETED", "expires 1 h after the change", "add --yes"]);
     campanile.check(&[&later[..], &["--yes"]].concat(), 0, &["done"]);
-    campanile.check(&["inspect", "old-1"], 0, &["(in 59 min 5"]);
+    campanile.check(&["inspect", "old-1"], 0, &["(in 59 min"]);
     let now = ["expire", "old-1", "--after", "0s", "--yes"];
     campanile.check(&now, 0, &["It is deleted. A delivery", "runs the handler again", "done"]);
     campanile.check(&now, 1, &["There is no entry", "nothing changed"]);
@@ -240,7 +251,7 @@ async fn entry_verbs_work_on_redis() {
 
 /// Runs a verb of each kind.
 async fn some_verbs_work_on(store: String) {
-    plant(&store.parse::<StoreConfig>().unwrap().connect().await.unwrap()).await;
+    plant(&connect(&store).await).await;
     let campanile = Campanile { store, brokers: String::new() };
     campanile.check(&["inspect", "failed"], 0, &["FAILED"]);
     assert_eq!(campanile.json(&["list"]).len(), 4);
@@ -253,7 +264,9 @@ async fn some_verbs_work_on(store: String) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entry_verbs_work_behind_sentinels() {
-    let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
+    // A busy machine must not look like a failed primary.
+    let redis = RedisSentinel::builder().sentinels(1).down_after(Duration::from_secs(30));
+    let redis = redis.start().unwrap();
     let urls = redis.urls();
     let (_, host) = urls[0].split_once("://").unwrap();
     some_verbs_work_on(format!("redis+sentinel://{host}/{}", redis.name())).await;
@@ -261,7 +274,8 @@ async fn entry_verbs_work_behind_sentinels() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entry_verbs_work_on_a_cluster() {
-    let redis = RedisCluster::start().unwrap();
+    // A busy machine must not look like failed nodes.
+    let redis = RedisCluster::builder().config("cluster-node-timeout", "15000").start().unwrap();
     let urls = redis.urls();
     let hosts: Vec<_> = urls.iter().map(|url| url.split_once("://").unwrap().1).collect();
     some_verbs_work_on(format!("redis+cluster://{}", hosts.join(","))).await;
@@ -273,7 +287,7 @@ async fn user_without_writes_can_read_and_not_repair() {
     let rules = docs.filter_map(|line| line.strip_prefix("/// reader")).next().unwrap();
     let user = format!("reader on >r3ader {rules}");
     let redis = RedisServer::builder().config("user", &user).start().unwrap();
-    plant(&redis.url().parse::<StoreConfig>().unwrap().connect().await.unwrap()).await;
+    plant(&connect(&redis.url()).await).await;
     let store = redis.url().replace("redis://", "redis://reader:r3ader@");
     let campanile = Campanile { store, brokers: String::new() };
     campanile.check(&["list"], 0, &["failed  FAILED", "running  PROCESSING"]);

@@ -57,12 +57,12 @@ fn help_shows_exit_codes_and_no_values_of_the_environment() {
 async fn unavailable_servers_exit_with_3() {
     let scene = Scene::new("cli-away", 1).await;
     let away = format!("127.0.0.1:{}", free_port().unwrap());
-    let mut kafka_away = redrive(&scene, &["--timeout", "1s"]);
+    let mut kafka_away = redrive(&scene, &["--timeout", "5s"]);
     kafka_away.env("CAMPANILE_BROKERS", &away);
     let (code, _, stderr) = finish(kafka_away);
     assert_eq!(code, Some(3), "{stderr}");
     assert!(stderr.contains(&away), "{stderr}");
-    let mut store_away = redrive(&scene, &["--timeout", "1s"]);
+    let mut store_away = redrive(&scene, &["--timeout", "5s"]);
     store_away.env("CAMPANILE_STORE", format!("redis://:s3cret@{away}"));
     let (code, _, stderr) = finish(store_away);
     assert_eq!(code, Some(3), "{stderr}");

@@ -7,7 +7,7 @@ use campanile_core::{
     Retention, StoreKey,
 };
 use campanile_idempotency::{InspectStore, Store};
-use campanile_redis::RedisStore;
+use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{KafkaServer, Message, Proxy, RedisServer, eventually, free_port};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -106,7 +106,8 @@ async fn plant_all(redis: &RedisServer) {
     KAFKA.producer().produce_all(RECORDS.map(record).into_iter().chain([keyless])).unwrap();
     commit(TOPIC, COMMITTED);
 
-    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let config = RedisConfig::new(redis.url()).with_command_timeout(TIMEOUT);
+    let store = RedisStore::connect(config).await.unwrap();
     for (offset, name) in [(0, "done"), (2, "died"), (3, "failed"), (4, "given-up"), (5, "running")]
     {
         plant(&store, offset, name).await;
@@ -260,7 +261,7 @@ async fn observe_says_what_is_missing() {
         (&url, &brokers, &["observed-never"], 2, "--group"),
         // The text of the operating system's error is printed once.
         (&store_away, &brokers, &group, 3, "connect_timeout): Connection refused (os error 111)\n"),
-        (&url, &away, &[&group[..], &["--timeout", "1s"]].concat(), 3, "cannot reach the brokers"),
+        (&url, &away, &[&group[..], &["--timeout", "5s"]].concat(), 3, "cannot reach the brokers"),
     ] {
         let (exit, stdout, stderr) = observe(url, brokers, arguments);
         assert_eq!(exit, Some(code), "{arguments:?}: {stderr}");

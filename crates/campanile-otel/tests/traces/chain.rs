@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Output, Record, Request, key};
 use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, MemoryStore};
-use campanile_kafka::{Consumer, Outputs, Transactions};
+use campanile_kafka::{Outputs, Transactions};
 use campanile_test::MockKafka;
 use opentelemetry::trace::{SpanKind, Status};
 use opentelemetry_semantic_conventions::{SCHEMA_URL, attribute as names};
 use tower::{ServiceBuilder, service_fn};
 
-use crate::support::{Serving, Traces, attribute, links, parent, position, send};
+use crate::support::{Serving, Traces, attribute, consumer, links, parent, position, send};
 
 #[tokio::test(flavor = "current_thread")]
 async fn trace_continues_to_second_consumer_and_duplicate_links() {
@@ -29,11 +29,10 @@ async fn trace_continues_to_second_consumer_and_duplicate_links() {
             Ok::<_, BoxError>(Outputs::of(request.record()).with(invoice))
         });
     let transactions = Transactions::new("billing-0").with_interval(Duration::from_millis(10));
-    let consumer = Consumer::new(kafka.consumer_config("billing")).unwrap().subscribe(["orders"]);
-    let billing = Serving::start(consumer.serve_transactional(billing, transactions));
-    let consumer = Consumer::new(kafka.consumer_config("mail")).unwrap().subscribe(["invoices"]);
+    let serve = consumer(&kafka, "billing", "orders").serve_transactional(billing, transactions);
+    let billing = Serving::start(serve);
     let mail = service_fn(async |_: Record| Ok::<_, BoxError>(()));
-    let mail = Serving::start(consumer.serve(mail));
+    let mail = Serving::start(consumer(&kafka, "mail", "invoices").serve(mail));
 
     let order = || Output::to("orders").header("id", "o-1").payload("1");
     let first_sent = send(&kafka, order()).await;
@@ -72,8 +71,7 @@ async fn attempt_span_follows_the_semantic_conventions() {
         Some(_) => Ok(()),
         None => Err(BoxError::from("no payload")),
     });
-    let consumer = Consumer::new(kafka.consumer_config("billing")).unwrap().subscribe(["orders"]);
-    let serving = Serving::start(consumer.serve(service));
+    let serving = Serving::start(consumer(&kafka, "billing", "orders").serve(service));
     let [span, failed] = traces.until("process orders").await;
     drop(serving);
 

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Output, Record, error};
-use campanile_kafka::{Consumer, DeadLetter, RetryTopics};
+use campanile_kafka::{DeadLetter, RetryTopics};
 use campanile_test::MockKafka;
 use tower::service_fn;
 
-use crate::support::{Serving, Traces, parent, position_of_header, send};
+use crate::support::{Serving, Traces, consumer, parent, position_of_header, send};
 
 #[tokio::test(flavor = "current_thread")]
 async fn retries_and_dead_letter_stay_in_the_trace_of_the_producer() {
@@ -21,21 +21,17 @@ async fn retries_and_dead_letter_stay_in_the_trace_of_the_producer() {
         "orders" => Err::<(), _>(BoxError::from("busy")),
         _ => Err(error::permanent("card expired").into()),
     });
-    let consumer = Consumer::new(kafka.consumer_config("billing"))
-        .unwrap()
-        .subscribe(["orders"])
+    let billing = consumer(&kafka, "billing", "orders")
         .with_retry_topics(RetryTopics::new().then("orders.retry", Duration::from_millis(10)))
         .on_give_up(DeadLetter::topic("orders.dead"));
-    let billing = Serving::start(consumer.serve(service));
+    let billing = Serving::start(billing.serve(service));
     let letters: Arc<Mutex<Vec<Record>>> = Arc::default();
     let seen = letters.clone();
     let support = service_fn(move |letter: Record| {
         seen.lock().unwrap().push(letter);
         async { Ok::<_, BoxError>(()) }
     });
-    let consumer =
-        Consumer::new(kafka.consumer_config("support")).unwrap().subscribe(["orders.dead"]);
-    let support = Serving::start(consumer.serve(support));
+    let support = Serving::start(consumer(&kafka, "support", "orders.dead").serve(support));
 
     let sent = send(&kafka, Output::to("orders").payload("1")).await;
     let [first] = traces.until("process orders").await;

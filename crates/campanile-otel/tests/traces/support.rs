@@ -4,7 +4,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use campanile_core::{Output, Record};
-use campanile_kafka::{ConsumerError, Handle, Publisher, Serve, Summary};
+use campanile_kafka::{Consumer, ConsumerError, Handle, Publisher, Serve, Summary};
 use campanile_otel::Relation;
 use campanile_test::MockKafka;
 use opentelemetry::Value;
@@ -96,6 +96,13 @@ pub(crate) async fn send(kafka: &MockKafka, output: Output) -> Position {
 
 pub(crate) fn context_of(span: &Span) -> Position {
     position(span.context().span().span_context())
+}
+
+/// Creates a consumer of this topic. If it is only stalled, it keeps its partitions.
+pub(crate) fn consumer(kafka: &MockKafka, group: &str, topic: &str) -> Consumer {
+    let mut config = kafka.consumer_config(group);
+    config.set("session.timeout.ms", "20000");
+    Consumer::new(config).unwrap().subscribe([topic])
 }
 
 /// A consumer while it serves.

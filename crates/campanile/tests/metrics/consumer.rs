@@ -84,7 +84,10 @@ fn produce(kafka: &MockKafka, topic: &str, payload: &str) {
 
 fn consumer(kafka: &MockKafka, group: &str, topic: &str) -> Consumer {
     scrape();
-    Consumer::new(kafka.consumer_config(group)).unwrap().subscribe([topic])
+    let mut config = kafka.consumer_config(group);
+    // A consumer that is only stalled keeps its partitions.
+    config.set("session.timeout.ms", "20000");
+    Consumer::new(config).unwrap().subscribe([topic])
 }
 
 type Served = Result<Summary, campanile::ConsumerError>;
@@ -222,8 +225,13 @@ async fn gauges_follow_the_consumer() {
     assert!(scrape.value("campanile_consumer_buffered_size_bytes", &[group]) > 0.0);
     let state = |state| [group, ("campanile_partition_state", state)];
     scrape.reaches("campanile_consumer_partitions", &state("active"), 1.0).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!(scrape.value("campanile_consumer_oldest_age_seconds", &topic) >= 0.5);
+    let oldest_age = || scrape.value("campanile_consumer_oldest_age_seconds", &topic);
+    let ages = async {
+        while oldest_age() < 0.5 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, ages).await.expect("the oldest record ages");
 
     let handle = serving.0.clone();
     handle.pause();

@@ -53,7 +53,8 @@ async fn shortfalls_of_redis_are_counted() {
     let scrape = Scrape(recorder.handle());
     let _recording = metrics::set_default_local_recorder(&recorder);
     // There is no replica.
-    let config = RedisConfig::new(server.url()).with_wait(1, Duration::from_millis(50));
+    let config = RedisConfig::new(server.url()).with_command_timeout(TIMEOUT);
+    let config = config.with_wait(1, Duration::from_millis(50));
     let store = RedisStore::connect(config).await.unwrap();
     complete(&store, "a").await;
     scrape.assert("campanile_redis_shortfalls_total", &[], 1.0);

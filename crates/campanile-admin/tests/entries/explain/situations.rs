@@ -19,6 +19,9 @@ use crate::planter::{DAY, HOUR, Planter, TTL};
 
 const NOW: Duration = Duration::ZERO;
 
+/// How long the broker keeps a transaction open: longer than the test takes.
+const OPEN_MILLIS: &str = "600000";
+
 pub(super) fn all() -> Vec<Situation> {
     let mut all = Vec::new();
     let mut add = |name, cause, complete: fn(Situation) -> Situation| {
@@ -539,7 +542,7 @@ fn copy(topic: &str) {
 /// Sends an offset of the group to a transaction that stays open.
 fn send_offsets(at: &Coordinates) {
     let mut config: ClientConfig = kafka_config();
-    config.set("transactional.id", TRANSACTIONAL);
+    config.set("transactional.id", TRANSACTIONAL).set("transaction.timeout.ms", OPEN_MILLIS);
     let producer: BaseProducer = config.create().unwrap();
     let consumer: BaseConsumer = KAFKA.consumer_config(TRANSACTIONAL).create().unwrap();
     let group = consumer.group_metadata().unwrap();
@@ -588,7 +591,7 @@ fn compact(topic: &str) {
 fn transactions(topic: &'static str, commits: &[bool], opens: bool) {
     create(topic, &[]);
     let mut config: ClientConfig = kafka_config();
-    config.set("transactional.id", topic);
+    config.set("transactional.id", topic).set("transaction.timeout.ms", OPEN_MILLIS);
     let producer: BaseProducer = config.create().unwrap();
     producer.init_transactions(TIMEOUT).unwrap();
     let send = || {
