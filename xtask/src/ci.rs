@@ -1,8 +1,12 @@
+use crate::binaries::{Binary, FORMAT};
 use crate::guarantees::Guarantees;
 use crate::install::install;
-use crate::progress::{Progress, cargo, cargo_with_deadline, root};
-use crate::{Result, dependencies, features, package};
+use crate::parallel::{in_parallel, into_inner, lock, processors};
+use crate::progress::{Progress, cargo, cargo_with_deadline, now, root};
+use crate::{Result, dependencies, features, package, supervise};
 use std::fs;
+use std::io;
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// The time limit of one test binary. Even on two cores with several times as much other load, the
@@ -15,9 +19,12 @@ const DOCTESTS_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// The time limit of one example.
 const EXAMPLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// The time limit of building and running all tests. Only a problem outside the tests, such as a
-/// download that hangs, reaches it.
-const TESTS_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
+/// The time limit of building all tests. Only a download that hangs reaches it.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
+/// The test binaries that take longest. They are run first, so that none is left alone at the end, and
+/// with more threads, because their tests wait for the delays of consumer groups.
+const LONG_TESTS: &[&str] = &["kafka", "everything"];
 
 /// What the tests need in addition: brokers with TLS. No crate of the workspace enables this by default,
 /// so that the examples can be run without OpenSSL's headers.
@@ -61,15 +68,40 @@ fn run_phases(progress: &Progress) -> Result {
     Ok(())
 }
 
-/// Runs all test binaries, and collects the lines that they printed.
+/// Builds the tests and runs several binaries at a time, because most wait for servers and timers.
+/// Collects the lines that they printed. A failure does not keep the other binaries from running.
 fn run_tests(progress: &Progress) -> Result<Vec<String>> {
-    let mut command = cargo_with_deadline(TEST_BINARY_TIMEOUT)?;
-    let (output, result) = progress.run_and_collect(
-        command.args(["test", "--workspace", "--tests"]).args(FEATURES),
-        TESTS_TIMEOUT,
-    )?;
+    let mut build = cargo();
+    build.args(["test", "--workspace", "--tests", "--no-run", "--message-format", FORMAT]);
+    let (built, result) =
+        progress.run_and_collect(build.args(FEATURES), BUILD_TIMEOUT, &mut io::sink())?;
     result?;
-    Ok(output)
+    let mut binaries = Binary::from_lines(&built);
+    binaries.sort_by_key(|binary| !LONG_TESTS.contains(&&*binary.name));
+    progress.step(&format!("running {} test binaries", binaries.len()));
+    let results = Mutex::new((Vec::new(), Vec::new()));
+    in_parallel(processors() + 1, &binaries, |binary| {
+        let name = format!("{} of {}", binary.name, binary.package);
+        let (start, mut output) = (now(), Vec::new());
+        let mut command = binary.command();
+        if LONG_TESTS.contains(&&*binary.name) {
+            command.args(["--test-threads", &(2 * processors()).to_string()]);
+        }
+        let code = supervise::run(&mut command, TEST_BINARY_TIMEOUT, &name, &mut output)?;
+        let output = String::from_utf8_lossy(&output);
+        let (lines, failed) = &mut *lock(&results);
+        println!("\n{name}, in {:.1} s:\n{output}", start.elapsed().as_secs_f64());
+        lines.extend(output.lines().map(str::to_owned));
+        if code != 0 {
+            failed.push(name);
+        }
+        Ok(())
+    })?;
+    let (lines, failed) = into_inner(results);
+    match failed.is_empty() {
+        true => Ok(lines),
+        false => Err(format!("tests failed, with the output above: {}", failed.join(", ")).into()),
+    }
 }
 
 /// Runs the examples in the documentation. `rustdoc` starts them, and behaves differently if there
@@ -77,7 +109,8 @@ fn run_tests(progress: &Progress) -> Result<Vec<String>> {
 fn run_doctests(progress: &Progress) -> Result {
     let mut command = cargo();
     command.args(["test", "--workspace", "--doc"]).args(FEATURES).arg("--");
-    let (_, result) = progress.run_and_collect(&mut command, DOCTESTS_TIMEOUT)?;
+    let (_, result) =
+        progress.run_and_collect(&mut command, DOCTESTS_TIMEOUT, &mut io::stdout())?;
     result
 }
 

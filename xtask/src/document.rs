@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::progress::{Progress, now, root};
 use std::fs;
+use std::io;
 use std::process::Command;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ impl Block<'_> {
         // Read before the run, during which files may change.
         let commit = commit(self.documents)?;
         let start = now();
-        let (lines, result) = progress.run_and_collect(program, deadline)?;
+        let (lines, result) = progress.run_and_collect(program, deadline, &mut io::stdout())?;
         result?;
         let block = format!(
             "Written by `cargo xtask {}` at {commit}, in {} s with builds.\n\n{}",

@@ -2,7 +2,7 @@ use crate::Result;
 use crate::supervise::{describe_timeout, supervise};
 use std::cell::RefCell;
 use std::env;
-use std::io;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -53,16 +53,17 @@ impl Progress {
         check_status(&shown, status)
     }
 
-    /// Shows a command and runs it for at most `deadline`, with its standard output shown as it
-    /// arrives. Returns the lines of that output, and how the command ended.
+    /// Shows a command and runs it for at most `deadline`. Returns the lines of its standard output,
+    /// and how the command ended. Copies the lines to `output` as they arrive.
     pub(crate) fn run_and_collect(
         &self,
         command: &mut Command,
         deadline: Duration,
+        output: &mut impl Write,
     ) -> Result<(Vec<String>, Result)> {
         let shown = command_line(command);
         self.step(&shown);
-        let finished = supervise(command, deadline, &mut io::stdout())
+        let finished = supervise(command, deadline, output)
             .map_err(|error| format!("failed to run `{shown}`: {error}"))?;
         let result = match finished.status {
             Some(status) => check_status(&shown, status),
@@ -150,13 +151,15 @@ fn command_line(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
 
     #[test]
     fn command_that_fails_keeps_its_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; exit 1"]);
-        let (lines, result) =
-            Progress::start().run_and_collect(&mut command, Duration::from_secs(60)).unwrap();
+        let (lines, result) = Progress::start()
+            .run_and_collect(&mut command, Duration::from_secs(60), &mut io::sink())
+            .unwrap();
         assert_eq!(lines, ["one"]);
         assert_eq!(
             result.unwrap_err().to_string(),
@@ -168,8 +171,9 @@ mod tests {
     fn command_that_hangs_fails_and_keeps_its_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; sleep 600"]);
-        let (lines, result) =
-            Progress::start().run_and_collect(&mut command, Duration::from_secs(1)).unwrap();
+        let (lines, result) = Progress::start()
+            .run_and_collect(&mut command, Duration::from_secs(5), &mut io::sink())
+            .unwrap();
         assert_eq!(lines, ["one"]);
         let error = result.unwrap_err().to_string();
         assert!(error.starts_with("`sh -c echo one; sleep 600` did not finish"), "{error}");

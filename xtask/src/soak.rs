@@ -6,6 +6,7 @@ use crate::prove::Size;
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
+use std::io;
 use std::process::Command;
 use std::time::Duration;
 
@@ -117,7 +118,8 @@ impl Soak {
     pub(crate) fn run(&self, progress: &Progress) -> Result<String> {
         install(progress)?;
         let mut command = self.command(Size::Full)?;
-        let (lines, result) = progress.run_and_collect(&mut command, ALL_BINARIES_TIMEOUT)?;
+        let (lines, result) =
+            progress.run_and_collect(&mut command, ALL_BINARIES_TIMEOUT, &mut io::stdout())?;
         let summary = Summary::from_output(&lines);
         match result {
             Ok(()) if summary.violations == 0 && (summary.storms > 0) == self.has_storms => {
