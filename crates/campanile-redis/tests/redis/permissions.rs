@@ -8,10 +8,9 @@ use campanile_redis::{RedisConfig, RedisStore, Safety};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::support::{acquire, acquire_lock, adopt, apply, chain, key, long_timeout};
-
-/// The command timeout of the stores: nothing times out, however busy the machine is.
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::support::{
+    acquire, acquire_lock, adopt, apply, chain, key, long_timeout, with_long_timeouts,
+};
 
 /// Reads the permissions that the documentation lists for this kind of server.
 fn documented(whose: &str) -> String {
@@ -30,8 +29,8 @@ fn user(rules: &str) -> String {
 async fn documented_server_permissions_satisfy_the_contract() {
     let server =
         RedisServer::builder().config("user", &user(&documented("server"))).start().unwrap();
-    let config = RedisConfig::new(format!("redis://{}", server.addr()));
-    let config = config.with_credentials("app", "Wr1ghtW0rd").with_command_timeout(TIMEOUT);
+    let config = long_timeout(format!("redis://{}", server.addr()));
+    let config = config.with_credentials("app", "Wr1ghtW0rd");
     let store = RedisStore::connect(config).await.unwrap();
     contract::run(&store, &RealTime).await;
 }
@@ -48,8 +47,8 @@ async fn documented_sentinel_permissions_satisfy_the_contract() {
         .unwrap();
     let urls = redis.urls().into_iter();
     let urls = urls.map(|url| url.replace("redis://", "redis://app:Wr1ghtW0rd@"));
-    let config = RedisConfig::sentinel(redis.name(), urls).with_credentials("app", "Wr1ghtW0rd");
-    let config = config.with_command_timeout(TIMEOUT);
+    let config = with_long_timeouts(RedisConfig::sentinel(redis.name(), urls));
+    let config = config.with_credentials("app", "Wr1ghtW0rd");
     let store = RedisStore::connect(config).await.unwrap();
     contract::run(&store, &RealTime).await;
 }
@@ -58,10 +57,7 @@ async fn documented_sentinel_permissions_satisfy_the_contract() {
 async fn documented_cluster_permissions_satisfy_the_contract() {
     let mut cluster =
         RedisCluster::builder().config("user", &user(&documented("node"))).start().unwrap();
-    let config = || {
-        let config = RedisConfig::cluster(cluster.urls()).with_credentials("app", "Wr1ghtW0rd");
-        config.with_command_timeout(TIMEOUT)
-    };
+    let config = || crate::cluster::long_timeout(&cluster).with_credentials("app", "Wr1ghtW0rd");
     let store = RedisStore::connect(config()).await.unwrap();
     contract::run(&store, &RealTime).await;
 
@@ -78,8 +74,8 @@ async fn documented_cluster_permissions_satisfy_the_contract() {
 
 /// Settings with which a tool connects as the user that may only read.
 fn reader(config: RedisConfig) -> RedisConfig {
-    let config = config.with_credentials("app", "Wr1ghtW0rd").with_safety(Safety::Off);
-    config.with_command_timeout(TIMEOUT)
+    let config = with_long_timeouts(config).with_safety(Safety::Off);
+    config.with_credentials("app", "Wr1ghtW0rd")
 }
 
 /// Asserts that the reader finds what the writer stores, and cannot write.
@@ -119,7 +115,7 @@ async fn documented_reader_permissions_suffice_behind_sentinels() {
     let rules = documented("reader") + " +role";
     let redis = RedisSentinel::builder().sentinels(1).config("user", &user(&rules));
     let redis = redis.start().unwrap();
-    let config = || RedisConfig::sentinel(redis.name(), redis.urls()).with_command_timeout(TIMEOUT);
+    let config = || with_long_timeouts(RedisConfig::sentinel(redis.name(), redis.urls()));
     let writer = RedisStore::connect(config()).await.unwrap();
     assert_reads_only(&RedisStore::connect(reader(config())).await.unwrap(), &writer).await;
 }

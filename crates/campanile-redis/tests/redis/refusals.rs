@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use campanile_core::{Grant, Reply};
-use campanile_idempotency::{StoreError, StoreErrorKind};
+use campanile_idempotency::StoreErrorKind;
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{Proxy, RedisServer, eventually};
 
@@ -55,18 +55,15 @@ impl FaultFixture {
     /// instead.
     async fn assert_fails(&self, kind: StoreErrorKind, text: &str) {
         for (name, operation) in [("held", complete(self.held, "done")), ("new", acquire(2))] {
-            let fail = async || timed(apply(&self.store, &key(name), operation.clone())).await;
-            let (mut took, mut answer) = fail().await;
-            let is_late = |answer: &Result<_, StoreError>| {
-                answer.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Timeout)
-            };
-            for _ in 0..100 {
-                if kind == StoreErrorKind::Timeout || !is_late(&answer) {
-                    break;
+            let mut tries = 0;
+            let (took, error) = loop {
+                let (took, answer) = timed(apply(&self.store, &key(name), operation.clone())).await;
+                let error = answer.unwrap_err();
+                tries += 1;
+                if error.kind() == kind || error.kind() != StoreErrorKind::Timeout || tries > 100 {
+                    break (took, error);
                 }
-                (took, answer) = fail().await;
-            }
-            let error = answer.unwrap_err();
+            };
             assert_eq!(error.kind(), kind, "{}", chain(&error));
             assert!(chain(&error).contains(text), "{}", chain(&error));
             assert!(!chain(&error).contains("Wr1ghtW0rd"), "{}", chain(&error));

@@ -7,7 +7,9 @@ use campanile_redis::{ConnectError, RedisConfig, RedisStore};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::{RedisSentinel, RedisServer, eventually, free_port};
 
-use crate::support::{QueryCounter, acquire, acquire_lock, apply, chain, complete, key, timed};
+use crate::support::{
+    QueryCounter, acquire, acquire_lock, apply, apply_with_retry, chain, complete, key, timed,
+};
 
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -39,20 +41,6 @@ async fn write_until(store: &RedisStore, mut condition: impl FnMut() -> bool) ->
     panic!("the condition never held");
 }
 
-async fn complete_with_retry(
-    store: &RedisStore,
-    key: &campanile_core::StoreKey,
-    grant: campanile_core::Grant,
-) {
-    for _ in 0..600 {
-        match apply(store, key, complete(grant, "done")).await {
-            Ok(reply) => return assert_eq!(reply, Reply::Completed),
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    }
-    panic!("never completed");
-}
-
 #[tokio::test]
 async fn store_contract_holds_behind_sentinels() {
     // Without a replica, no stall is a failover.
@@ -74,7 +62,8 @@ async fn killed_primary_is_replaced_by_promoted_replica() {
     let error = apply(&store, &key, complete(grant, "done")).await.unwrap_err();
     assert!(!chain(&error).contains("sesame"), "{}", chain(&error));
     redis.until_other_primary(0).unwrap();
-    let (took, ()) = timed(complete_with_retry(&store, &key, grant)).await;
+    let (took, reply) = timed(apply_with_retry(&store, &key, complete(grant, "done"))).await;
+    assert_eq!(reply, Reply::Completed);
     println!("answered {took:?} after the promotion");
     let reply = apply(&store, &key, acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
@@ -91,7 +80,8 @@ async fn hung_primary_is_replaced_by_promoted_replica() {
     wait_until_replicated(&redis, 0, 1);
     redis.pause(0).unwrap();
     redis.until_other_primary(0).unwrap();
-    let (took, ()) = timed(complete_with_retry(&store, &key, grant)).await;
+    let (took, reply) = timed(apply_with_retry(&store, &key, complete(grant, "done"))).await;
+    assert_eq!(reply, Reply::Completed);
     println!("answered {took:?} after the promotion, with a timeout of {timeout:?}");
 }
 

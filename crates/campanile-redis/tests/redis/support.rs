@@ -21,8 +21,13 @@ pub(crate) async fn server_and_store() -> (RedisServer, RedisStore) {
 
 /// A configuration for tests in which nothing times out, however busy the machine is.
 pub(crate) fn long_timeout(url: impl Into<String>) -> RedisConfig {
-    let config = RedisConfig::new(url).with_connect_timeout(Duration::from_secs(60));
-    config.with_command_timeout(Duration::from_secs(60))
+    with_long_timeouts(RedisConfig::new(url))
+}
+
+/// The same, for sentinels and clusters.
+pub(crate) fn with_long_timeouts(config: RedisConfig) -> RedisConfig {
+    let timeout = Duration::from_secs(60);
+    config.with_connect_timeout(timeout).with_command_timeout(timeout)
 }
 
 /// A configuration for tests in which a command times out. [`apply_with_retry`] retries commands that should
@@ -98,7 +103,7 @@ pub(crate) async fn apply_with_retry(
             Ok(reply) => return reply,
             Err(error) => assert_ne!(error.kind(), StoreErrorKind::Unreadable, "{}", chain(&error)),
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("no answer to {operation:?}");
 }

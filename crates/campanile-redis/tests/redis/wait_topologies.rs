@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use crate::cluster::{long_timeout, slot};
 use crate::support::{
     QueryCounter, acquire, acquire_lock, apply, apply_with_retry, command, complete, key, timed,
+    with_long_timeouts,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -50,7 +51,7 @@ async fn each_shard_waits_for_its_own_replica() {
 #[tokio::test]
 async fn waited_writes_survive_a_sentinel_failover() {
     let mut redis = RedisSentinel::start().unwrap();
-    let config = RedisConfig::sentinel(redis.name(), redis.urls()).with_command_timeout(LONG);
+    let config = with_long_timeouts(RedisConfig::sentinel(redis.name(), redis.urls()));
     let store = RedisStore::connect(config.clone().with_wait(1, LONG)).await.unwrap();
     let keys: Vec<_> = (0..50).map(|n| key(n.to_string())).collect();
     for key in &keys {

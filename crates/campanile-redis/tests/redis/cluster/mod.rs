@@ -4,19 +4,15 @@ mod healthy;
 mod node_down;
 mod slot_migration;
 
-use std::time::Duration;
-
 use campanile_core::StoreKey;
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::RedisCluster;
 
-use crate::support::{key, redis_key};
+use crate::support::{key, redis_key, with_long_timeouts};
 
 /// A configuration for tests in which nothing times out, however busy the machine is.
 pub(crate) fn long_timeout(cluster: &RedisCluster) -> RedisConfig {
-    let config = RedisConfig::cluster(cluster.urls());
-    let config = config.with_connect_timeout(Duration::from_secs(60));
-    config.with_command_timeout(Duration::from_secs(60))
+    with_long_timeouts(RedisConfig::cluster(cluster.urls()))
 }
 
 async fn start_cluster() -> (RedisCluster, RedisStore) {

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use campanile_core::{Operation, Reply, StoreKey};
+use campanile_core::Reply;
 use campanile_idempotency::{Store, StoreErrorKind};
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::RedisCluster;
 
 use super::{keys_of, owner};
-use crate::support::{acquire, acquire_lock, apply, chain, command, complete, key, timed};
+use crate::support::{
+    acquire, acquire_lock, apply, apply_with_retry, chain, command, complete, key, timed,
+};
 
 /// Below any timeout of a library, and far above the expected time.
 const MAX_CALL_TIME: Duration = Duration::from_secs(8);
@@ -19,21 +21,6 @@ async fn store_with_short_timeout(cluster: &RedisCluster) -> RedisStore {
     let config = RedisConfig::cluster(cluster.urls());
     let config = config.with_command_timeout(Duration::from_millis(300));
     RedisStore::connect(config).await.unwrap()
-}
-
-/// Repeats the command after any error, as a lock keeper does.
-pub(super) async fn apply_until_answered(
-    store: &RedisStore,
-    key: &StoreKey,
-    operation: Operation,
-) -> Reply {
-    for _ in 0..600 {
-        match apply(store, key, operation.clone()).await {
-            Ok(reply) => return reply,
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    }
-    panic!("no answer to {operation:?}");
 }
 
 #[tokio::test]
@@ -59,7 +46,7 @@ async fn killed_masters_keys_fail_at_once_until_restart() {
         assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
     }
     cluster.restart(2).unwrap();
-    let (took, reply) = timed(apply_until_answered(&store, &lost, complete(grant, "done"))).await;
+    let (took, reply) = timed(apply_with_retry(&store, &lost, complete(grant, "done"))).await;
     println!("answered {took:?} after the master was back");
     assert_eq!(reply, Reply::Completed);
 }
@@ -98,7 +85,7 @@ async fn master_that_timed_out_a_caller_blocks_nobody_else() {
     assert!(chain(answers[0].as_ref().unwrap_err()).contains("is unavailable ("), "{answers:?}");
     assert!(answers[1].is_ok(), "{answers:?}");
     cluster.resume(2).unwrap();
-    apply_until_answered(&store, &lost, acquire(1)).await;
+    apply_with_retry(&store, &lost, acquire(1)).await;
 }
 
 /// The keeper renews over connections of their own, perhaps for the first time during an outage.

@@ -149,8 +149,7 @@ async fn promoted_replica_is_found() {
     };
     eventually(MAX_WAIT, is_replicated).unwrap();
     cluster.kill(1).unwrap();
-    let completed =
-        super::node_down::apply_until_answered(&store, &killed, complete(grant, "done"));
+    let completed = apply_with_retry(&store, &killed, complete(grant, "done"));
     let (took, reply) = timed(completed).await;
     println!("answered {took:?} after its master was killed");
     assert_eq!(reply, Reply::Completed);

@@ -1,12 +1,10 @@
 //! The servers that a differential test runs on.
 
-use std::time::Duration;
-
 use campanile_core::StoreKey;
 use campanile_redis::RedisConfig;
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::support::long_timeout;
+use crate::support::{long_timeout, with_long_timeouts};
 
 pub(super) enum Servers {
     Single(RedisServer),
@@ -19,9 +17,7 @@ impl Servers {
         match self {
             Self::Single(server) => long_timeout(server.url()),
             Self::Sentinel(redis) => {
-                let timeout = Duration::from_secs(60);
-                let config = RedisConfig::sentinel(redis.name(), redis.urls());
-                config.with_command_timeout(timeout).with_connect_timeout(timeout)
+                with_long_timeouts(RedisConfig::sentinel(redis.name(), redis.urls()))
             }
             Self::Cluster(cluster) => crate::cluster::long_timeout(cluster),
         }
