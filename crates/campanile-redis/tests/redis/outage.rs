@@ -1,20 +1,14 @@
 //! A server that is restarted, down or hanging.
 
-use std::time::Duration;
-
 use campanile_core::Reply;
 use campanile_idempotency::{Store, StoreErrorKind};
 use campanile_redis::RedisStore;
 use campanile_test::RedisServer;
 
 use crate::support::{
-    acquire, acquire_lock, apply, apply_with_retry, chain, command, complete, key, long_timeout,
-    server_and_store, short_timeout, timed,
+    MAX_CALL_TIME, acquire, acquire_lock, apply, apply_with_retry, chain, command, complete, key,
+    long_timeout, server_and_store, short_timeout, timed,
 };
-
-/// The short command timeout, with a margin of many times that for a busy machine. Well below any
-/// other timeout.
-const MAX_CALL_TIME: Duration = Duration::from_secs(8);
 
 #[tokio::test]
 async fn server_restart_causes_no_error() {

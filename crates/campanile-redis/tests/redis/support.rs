@@ -19,6 +19,9 @@ pub(crate) async fn server_and_store() -> (RedisServer, RedisStore) {
     (server, store)
 }
 
+/// The short timeouts, with a margin for a busy machine. Well below any other timeout.
+pub(crate) const MAX_CALL_TIME: Duration = Duration::from_secs(8);
+
 /// A configuration for tests in which nothing times out, however busy the machine is.
 pub(crate) fn long_timeout(url: impl Into<String>) -> RedisConfig {
     with_long_timeouts(RedisConfig::new(url))

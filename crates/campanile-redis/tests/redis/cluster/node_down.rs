@@ -11,11 +11,9 @@ use campanile_test::RedisCluster;
 
 use super::{keys_of, owner};
 use crate::support::{
-    acquire, acquire_lock, apply, apply_with_retry, chain, command, complete, key, timed,
+    MAX_CALL_TIME, acquire, acquire_lock, apply, apply_with_retry, chain, command, complete, key,
+    timed,
 };
-
-/// Below any timeout of a library, and far above the expected time.
-const MAX_CALL_TIME: Duration = Duration::from_secs(8);
 
 async fn store_with_short_timeout(cluster: &RedisCluster) -> RedisStore {
     let config = RedisConfig::cluster(cluster.urls());
