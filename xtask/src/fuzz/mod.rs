@@ -8,15 +8,18 @@ mod output;
 mod targets;
 
 use crate::Result;
+use crate::parallel::{in_parallel, into_inner, lock, processors};
 use crate::progress::{Progress, root};
 use crate::prove::Size;
-use crate::supervise::supervise;
+use crate::supervise::{Finished, supervise};
 use binaries::Binaries;
 use output::Explored;
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Duration;
 use std::{env, fs, io};
 use targets::{TARGETS, Target};
@@ -70,7 +73,7 @@ pub(crate) fn soak(progress: &Progress) -> Result<String> {
     Ok(explored.to_string())
 }
 
-/// Runs targets one after another, even if some find a crash.
+/// Runs targets, one for each processor at a time, even if some find a crash.
 fn explore(
     progress: &Progress,
     binaries: &Binaries,
@@ -79,34 +82,45 @@ fn explore(
 ) -> Result<Explored> {
     // libFuzzer reads a number of 32 bits, and draws one for 0.
     let seed = RandomState::new().build_hasher().finish() as u32 | 1;
+    let runs = Mutex::new(BTreeMap::new());
+    let numbered: Vec<_> = targets.iter().copied().enumerate().collect();
+    progress.step(&format!("fuzzing {} targets, each for {seconds} s", targets.len()));
+    in_parallel(processors(), &numbered, |&(number, target)| {
+        let finished = run(binaries, target, seed, seconds)?;
+        eprintln!("{} has run", target.name());
+        lock(&runs).insert(number, finished);
+        Ok(())
+    })?;
     let mut explored = Explored::new(seed, seconds);
-    for target in targets {
-        progress.step(&format!("fuzzing {} for {seconds} s", target.name()));
-        let found = format!("{FOUND}/{}", target.name());
-        for folder in
-            [found.clone(), format!("{}/{}/crashes", target.package_folder(), target.inputs())]
-        {
-            fs::create_dir_all(root().join(folder))?;
-        }
-        let inputs = target.inputs();
-        let options = format!(
-            "../../{found} {inputs}/corpus -artifact_prefix={inputs}/crashes/ -seed={seed} \
-             -max_total_time={seconds} -max_len={MAX_LENGTH} -timeout={INPUT_TIMEOUT} \
-             -print_final_stats=1"
-        );
-        let mut command = libfuzzer(binaries, target, &options)?;
-        let deadline = Duration::from_secs(seconds + 10 * 60);
-        let finished = supervise(&mut command, deadline, &mut io::sink())?;
-        let ended = finished.status.is_some_and(|status| status.success());
-        if !ended {
-            let shown = finished.lines.len().saturating_sub(MAX_SHOWN_LINES);
-            finished.lines[shown..].iter().for_each(|line| eprintln!("{line}"));
-        }
-        explored.add(target, &finished.lines, ended);
-        // Git does not keep an empty folder, and a test of this program expects none.
-        let _ = fs::remove_dir(root().join(target.package_folder()).join(inputs).join("crashes"));
+    for (number, Finished { lines, status }) in into_inner(runs) {
+        explored.add(targets[number], &lines, status.is_some_and(|status| status.success()));
     }
     Ok(explored)
+}
+
+/// Runs a target, and shows its output if it ends with an error.
+fn run(binaries: &Binaries, target: &Target, seed: u32, seconds: u64) -> Result<Finished> {
+    let found = format!("{FOUND}/{}", target.name());
+    let crashes = format!("{}/{}/crashes", target.package_folder(), target.inputs());
+    for folder in [&found, &crashes] {
+        fs::create_dir_all(root().join(folder))?;
+    }
+    let inputs = target.inputs();
+    let options = format!(
+        "../../{found} {inputs}/corpus -artifact_prefix={inputs}/crashes/ -seed={seed} \
+         -max_total_time={seconds} -max_len={MAX_LENGTH} -timeout={INPUT_TIMEOUT} \
+         -print_final_stats=1"
+    );
+    let mut command = libfuzzer(binaries, target, &options)?;
+    let deadline = Duration::from_secs(seconds + 10 * 60);
+    let finished = supervise(&mut command, deadline, &mut io::sink())?;
+    if !finished.status.is_some_and(|status| status.success()) {
+        let shown = finished.lines.len().saturating_sub(MAX_SHOWN_LINES);
+        eprintln!("{}", finished.lines[shown..].join("\n"));
+    }
+    // Git does not keep an empty folder, and a test of this program expects none.
+    let _ = fs::remove_dir(root().join(crashes));
+    Ok(finished)
 }
 
 /// Replaces the corpus of the target with the smallest inputs that reach all that was reached.
