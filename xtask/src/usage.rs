@@ -50,9 +50,10 @@ cargo xtask <command> --help
             120 (full) or N. The inputs that reach new code are kept in target/fuzz/corpus for the next
             run; with --keep, the smallest of them become the corpus in the tree. An input that fails is
             written beside the corpus, into `crashes`, and repeated by the tests.
-  mutation [--size small|full]
+  mutation [--size small|full | --only NAME[,NAME]]
             changes one expression at a time, of campanile-core (small, the default) or of the layer and
             the stores as well (full), and counts the changes with which no test fails. Needs cargo-mutants.
+            --only makes the changes with one of these texts in their names, such as the path of a file.
             Prints a table.
   soak [redis|postgres|driver|everything|fuzz]
             runs the long variants of the tests, in release mode, and the fuzz targets: all, or those of

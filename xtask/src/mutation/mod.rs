@@ -41,7 +41,7 @@ const SMALL: &[&str] = &["campanile-core"];
 
 /// How long tests run for one mutant before no others are started: some mutants are reached by a
 /// thousand tests, and one that could find them is seldom among the last.
-const MUTANT_TIMEOUT: Duration = Duration::from_secs(60);
+const MUTANT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// The duration from which a test is not run for a mutant.
 const LONG_TEST: Duration = Duration::from_secs(30);
@@ -50,14 +50,16 @@ const LONG_TEST: Duration = Duration::from_secs(30);
 /// them must not run before all the short ones, which may be the only tests of a detail.
 const MAX_WEIGHT: u32 = 30;
 
-/// Runs all mutants, and prints what happened as Markdown.
+/// Runs mutants, and prints what happened as Markdown.
 pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
-    let (packages, others) = match Size::from_args(args)? {
+    let Selection { size, only } = Selection::parse(args)?;
+    let (packages, others) = match size {
         Size::Small => (SMALL, &[][..]),
         Size::Full => (PACKAGES, TESTERS),
     };
     install(progress)?;
-    let mutants = mutants::list(packages)?;
+    let mut mutants = mutants::list(packages)?;
+    mutants.retain(|mutant| only.is_empty() || only.iter().any(|it| mutant.name.contains(it)));
     let mut tree = Tree::copy(root().join("target/mutation/tree"), &mutants)?;
     let binaries = tree.build(progress, packages, others)?;
     let mut tests = Vec::new();
@@ -73,6 +75,27 @@ pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
     let used = tests.iter().filter(is_used).count();
     println!("{}", to_markdown(packages, &mutants, &tree.rejected, &verdicts, used));
     Ok(())
+}
+
+/// Which mutants to run.
+#[derive(Debug, PartialEq, Eq)]
+struct Selection {
+    size: Size,
+    /// Parts of names. If there are any, only mutants with one of them are run.
+    only: Vec<String>,
+}
+
+impl Selection {
+    /// Parses `[--size small|full | --only NAME[,NAME]]`. The default is all mutants at small size.
+    fn parse(args: &[OsString]) -> Result<Self> {
+        match args {
+            [option, names] if option == "--only" => {
+                let only = names.to_string_lossy().split(',').map(str::to_owned).collect();
+                Ok(Self { size: Size::Full, only })
+            }
+            _ => Ok(Self { size: Size::from_args(args)?, only: Vec::new() }),
+        }
+    }
 }
 
 /// The number of threads that run tests without a mutant: some tests wait for a server or a timer.
@@ -206,10 +229,31 @@ fn to_markdown(
         .filter(is(Verdict::Missed))
         .map(|number| format!("\n* `{}`", mutants[number].name.replace('`', "'")))
         .collect();
-    let share = caught as f64 / f64::max(ran as f64, 1.0) * 100.0;
+    let (share, limit) = (caught as f64 / f64::max(ran as f64, 1.0) * 100.0, MUTANT_TIMEOUT);
     format!(
-        "{tests} tests found {caught} of {ran} mutants: {share:.1} %.\n\n\
+        "{tests} tests found {caught} of {ran} mutants: {share:.1} %. No test of a mutant was started after \
+         {limit:?}.\n\n\
          | package | mutants | do not compile | cannot be chosen at run time | run | a test failed | a test \
          took too long | missed |\n|---|---|---|---|---|---|---|---|{rows}\n\nMissed:\n{missed}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_or_names_are_selected_and_others_rejected() {
+        let parse =
+            |args: &[&str]| Selection::parse(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        let all = |size| Selection { size, only: Vec::new() };
+        assert_eq!(parse(&[]).unwrap(), all(Size::Small));
+        assert_eq!(parse(&["--size", "full"]).unwrap(), all(Size::Full));
+        let only = vec!["step/".to_owned(), "key.rs".to_owned()];
+        let named = Selection { size: Size::Full, only };
+        assert_eq!(parse(&["--only", "step/,key.rs"]).unwrap(), named);
+        for args in [&["--only"][..], &["--size", "huge"], &["step"]] {
+            assert!(parse(args).is_err(), "{args:?}");
+        }
+    }
 }
