@@ -224,14 +224,110 @@ async fn has_completion(
         return Ok(None);
     }
     let get = cmd("GET").arg(entry_key).take();
-    Ok(match handle.send(&get, false).await.map_err(VerifyError::Connection)? {
+    is_present(handle.send(&get, false).await.map_err(VerifyError::Connection)?, *token)
+}
+
+/// Checks whether this reply to `GET` is an entry that was completed with this token.
+fn is_present(reply: Value, token: FencingToken) -> Result<Option<bool>, VerifyError> {
+    Ok(match reply {
         Value::ServerError(error) if error.code() == "LOADING" => return Err(VerifyError::Loading),
         Value::Nil => Some(false),
         // A later state of the entry is as good: an operator may have reopened it.
         Value::BulkString(bytes) => Entry::from_bytes(&bytes).ok().map(|entry| {
             let is_processing = entry.state() == State::Processing;
-            entry.token() > *token || (entry.token() == *token && !is_processing)
+            entry.token() > token || (entry.token() == token && !is_processing)
         }),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use campanile_core::{Grant, Owner, step};
+
+    use super::*;
+
+    const A: &str = "a:6379";
+    const B: &str = "b:6379";
+
+    /// Returns the address of the history that a server with these replication IDs continues, of two.
+    fn continued(is_cluster: bool, previous_id: &str, address: &str) -> Option<Box<str>> {
+        let detector = DataLossDetector::new(is_cluster, Buckets::DEFAULT);
+        let history = |id: &str, address: &str| ReplicationHistory {
+            id: id.into(),
+            address: address.into(),
+            last: None,
+        };
+        let mut histories = [history("1", A), history("2", B)];
+        let found = detector.find_history(&mut histories, previous_id, address);
+        found.map(|history| history.address.clone())
+    }
+
+    #[test]
+    fn history_of_cluster_continues_by_address_or_previous_id() {
+        assert_eq!(continued(true, "0", B).as_deref(), Some(B), "restarted");
+        assert_eq!(continued(true, "2", "c:6379").as_deref(), Some(B), "failed over");
+        assert_eq!(continued(true, "0", "c:6379"), None, "another primary");
+    }
+
+    #[test]
+    fn history_of_single_primary_continues_at_any_address() {
+        assert_eq!(continued(false, "0", "c:6379").as_deref(), Some(A));
+    }
+
+    fn present(reply: &str, token: FencingToken) -> Result<Option<bool>, VerifyError> {
+        is_present(redis::parse_redis_value(reply.as_bytes()).unwrap(), token)
+    }
+
+    #[test]
+    fn only_entry_completed_with_token_or_later_is_present() {
+        let owner = Owner::new(1).unwrap();
+        let acquire = Operation::Acquire {
+            owner,
+            ttl: Duration::from_secs(30),
+            max_attempts: 5,
+            fingerprint: None,
+            floor: FencingToken::ZERO,
+            details: None,
+        };
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        let (processing, reply) = step(None, &acquire, now);
+        let Reply::Acquired { token, .. } = reply else { panic!("{reply:?}") };
+        let complete = Operation::Complete {
+            grant: Grant { token, owner },
+            attempt: 1,
+            fingerprint: None,
+            reply: None,
+            details: None,
+        };
+        let (completed, _) = step(processing.clone(), &complete, now);
+        let (earlier, later) =
+            (FencingToken::new(token.get() - 1), FencingToken::new(token.get() + 1));
+        for (entry, token, expected) in [
+            (&completed, token, true),
+            (&processing, token, false),
+            (&processing, earlier.unwrap(), true),
+            (&completed, later.unwrap(), false),
+        ] {
+            let bytes = entry.as_ref().unwrap().to_bytes().to_vec();
+            let present = is_present(Value::BulkString(bytes), token);
+            assert_eq!(present.ok().flatten(), Some(expected), "{entry:?}, {token:?}");
+        }
+    }
+
+    #[test]
+    fn only_server_that_is_loading_is_asked_again() {
+        let token = FencingToken::ZERO;
+        let loading = present("-LOADING Redis is loading the dataset in memory\r\n", token);
+        assert!(matches!(loading, Err(VerifyError::Loading)));
+        for (reply, expected) in [
+            ("-NOPERM this user has no permissions\r\n", None),
+            ("$5\r\nother\r\n", None),
+            ("$-1\r\n", Some(false)),
+        ] {
+            assert_eq!(present(reply, token).ok(), Some(expected), "{reply}");
+        }
+    }
 }

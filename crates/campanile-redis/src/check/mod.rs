@@ -12,11 +12,12 @@ mod fuzz;
 mod permissions;
 mod report;
 
+use std::error::Error;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::ConnectionInfo;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 pub(crate) use self::data_loss::{DataLossDetector, VerifyError};
 pub use self::finding::{Finding, FindingKind, Safety, Severity};
@@ -40,43 +41,30 @@ pub(crate) async fn check_when_up(
     config: &RedisConfig,
 ) -> Result<Box<[Finding]>, ConnectError> {
     let deadline = ConnectDeadline::new(config.connect_timeout);
-    let mut has_logged = false;
-    // Why the last complete attempt failed, which an attempt without the time to fail does not know.
-    let mut reason = None;
+    // Why the last attempt failed that was answered.
+    let mut last: Option<ConnectError> = None;
     loop {
-        match check_all(topology, config, &deadline).await {
-            Err(ConnectError::TimedOut { address, after, source: None }) => {
-                return Err(ConnectError::TimedOut { address, after, source: reason });
-            }
+        let error = match check_all(topology, config, &deadline).await {
             Err(ConnectError::Unreachable { address, source }) if is_transient(&*source) => {
-                if !deadline.allows(RETRY_INTERVAL) {
-                    let (after, source) = (deadline.limit, Some(source));
-                    return Err(ConnectError::TimedOut { address, after, source });
-                }
-                if !has_logged {
-                    let error = &*source as &dyn std::error::Error;
-                    tracing::warn!(
-                        %address,
-                        error,
-                        limit = ?deadline.limit,
-                        "Redis is not available yet; retrying"
-                    );
-                    has_logged = true;
-                }
-                reason = Some(source);
+                ConnectError::TimedOut { address, after: deadline.limit, source: Some(source) }
             }
             // The next attempt finds its successor.
-            Err(error) if was_replaced(topology, &error) && deadline.allows(RETRY_INTERVAL) => {
-                if !has_logged {
-                    let error = &error as &dyn std::error::Error;
-                    let limit = deadline.limit;
-                    tracing::warn!(error, ?limit, "a Redis primary was just replaced; retrying");
-                    has_logged = true;
-                }
-            }
+            Err(error) if was_replaced(topology, &error) => error,
+            Err(error @ ConnectError::TimedOut { .. }) => return Err(last.unwrap_or(error)),
             checked => return checked,
+        };
+        if last.is_none() {
+            tracing::warn!(
+                address = %topology,
+                error = error.source().unwrap_or(&error),
+                limit = ?deadline.limit,
+                "Redis is not available yet; retrying"
+            );
         }
-        tokio::time::sleep(RETRY_INTERVAL).await;
+        if timeout_at(deadline.at, sleep(RETRY_INTERVAL)).await.is_err() {
+            return Err(error);
+        }
+        last = Some(error);
     }
 }
 
@@ -172,11 +160,6 @@ struct ConnectDeadline {
 impl ConnectDeadline {
     fn new(limit: Duration) -> Self {
         Self { limit, at: Instant::now() + limit.min(MAX_TIMEOUT) }
-    }
-
-    /// Checks whether more than this time is left.
-    fn allows(&self, pause: Duration) -> bool {
-        Instant::now() + pause < self.at
     }
 
     async fn timeout<T>(

@@ -43,7 +43,7 @@ impl ServerReport {
             Some(info) if info.is_too_old() => DeniedPermissions::default(),
             _ => permissions::query_denied(connection, config).await?,
         };
-        let bucket_counts = read_bucket_counts(connection, &config.namespaces).await?;
+        let bucket_counts = read_bucket_counts(connection, &config.namespaces).await;
         let clock_skew = measure_clock_skew(connection).await?;
         Ok(Self { info, settings, denied, bucket_counts, clock_skew })
     }
@@ -111,22 +111,20 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
 }
 
 /// Reads the bucket count that each namespace was first used with. A namespace that is new, that the
-/// user may not read, or whose count another node of the cluster has, is left out.
+/// user may not read, or whose count another node of the cluster has, is left out. Over a connection
+/// that breaks, the next query fails.
 async fn read_bucket_counts(
     connection: &mut MultiplexedConnection,
     namespaces: &[Namespace],
-) -> RedisResult<Vec<(Namespace, u16)>> {
+) -> Vec<(Namespace, u16)> {
     let mut counts = Vec::new();
     for namespace in namespaces {
         let count = cmd("GET").arg(bucket_count_key(namespace)).query_async(connection).await;
-        match count {
-            Ok(Some(count)) => counts.push((namespace.clone(), count)),
-            Ok(None) => {}
-            Err(error) if error.is_io_error() => return Err(error),
-            Err(_) => {}
+        if let Ok(Some(count)) = count {
+            counts.push((namespace.clone(), count));
         }
     }
-    Ok(counts)
+    counts
 }
 
 /// Measures the minimum difference between the server's clock and the client's: the server's

@@ -16,7 +16,7 @@ use std::time::Duration;
 use campanile_core::{FencingToken, IdempotencyKey, Namespace, Operation, Reply, StoreKey};
 use campanile_idempotency::{Cached, IdempotencyConfig, IdempotencyLayer, LockKeeper, Store};
 use campanile_redis::{RedisConfig, RedisStore, Safety};
-use campanile_test::{RedisSentinel, RedisServer};
+use campanile_test::{RedisSentinel, RedisServer, free_port};
 
 use lines::Lines;
 use support::{
@@ -56,6 +56,19 @@ async fn findings_are_logged_once() {
     let _guard = quiet.listen();
     RedisStore::connect(RedisConfig::new(server.url()).with_safety(Safety::Off)).await.unwrap();
     assert_eq!(quiet.count(&["WARN"]), 0, "{quiet:?}");
+}
+
+#[tokio::test]
+async fn unavailable_server_is_logged_once_while_connecting() {
+    let address = format!("127.0.0.1:{}", free_port().unwrap());
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    let config = RedisConfig::new(format!("redis://{address}"));
+    let config = config.with_connect_timeout(Duration::from_secs(1));
+    RedisStore::connect(config).await.unwrap_err();
+    let expected = ["WARN", "not available yet", &address, "refused", "limit=1s"];
+    assert_eq!(lines.count(&expected), 1, "{lines:?}");
+    assert_eq!(lines.count(&["WARN"]), 1, "{lines:?}");
 }
 
 #[tokio::test]
@@ -243,6 +256,18 @@ async fn replica_shortfall_is_logged_at_start_and_end() {
         assert!(tries < 200, "the replica should be available: {lines:?}");
     }
     assert_eq!(lines.count(&["INFO", "replicated again"]), 1, "{lines:?}");
+}
+
+#[tokio::test]
+async fn replicated_writes_log_nothing() {
+    let server = RedisServer::start().unwrap();
+    let _replica = replica_of(&server);
+    let config = long_timeout(server.url()).with_wait(1, Duration::from_secs(60));
+    let store = RedisStore::connect(config).await.unwrap();
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    complete_key(&store, "a").await;
+    assert_eq!(lines.count(&["replicated"]), 0, "{lines:?}");
 }
 
 #[tokio::test]
