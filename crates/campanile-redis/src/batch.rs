@@ -76,9 +76,9 @@ impl<'a> Batch<'a> {
         let router = self.router;
         let buckets = router.topology.cluster().map(|_| router.store.buckets);
         let plan = Plan::new(router.commands, &indices, buckets);
-        if !plan.unsupported.is_empty() {
+        for &index in &plan.unsupported {
             let error = "this version of the store does not support the operation";
-            self.fail_commands(plan.unsupported.iter().copied(), &StoreError::unavailable(error));
+            self.fail_commands([index], &StoreError::unavailable(error));
         }
         // Kept apart from `answers`: a batch that is cut short must not return unconfirmed answers.
         let mut unconfirmed: Vec<Unconfirmed> = Vec::new();

@@ -84,8 +84,13 @@ mod tests {
 
         let bucket = key.digest()[15] & 15;
         let mut expected = format!("{{payments:{bucket:02x}}}").into_bytes();
+        let tag = expected.clone();
         expected.extend_from_slice(key.digest());
         assert_eq!(out, expected);
+
+        let mut barrier = Vec::new();
+        write_barrier_key(&mut barrier, &key, Buckets::DEFAULT);
+        assert_eq!(barrier, [&*tag, b"wait"].concat());
     }
 
     #[test]

@@ -190,15 +190,49 @@ impl Scan<'_> {
         let mut entries = Vec::new();
         for (_, key) in names {
             let found = decode_found(replies.next(), replies.next())?;
-            let is_selected = match &found {
-                Found::Absent => false,
-                Found::Entry { entry, .. } => self.filter.matches(entry, now),
-                _ => true,
-            };
-            if is_selected {
+            if is_selected(self.filter, &found, now) {
                 entries.push((key, found));
             }
         }
         Ok((now, entries))
+    }
+}
+
+/// Checks whether the filter selects what was found under a name. The entry may have changed since
+/// its header was read.
+fn is_selected(filter: &ScanFilter, found: &Found, now: SystemTime) -> bool {
+    match found {
+        Found::Absent => false,
+        Found::Entry { entry, .. } => filter.matches(entry, now),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::{FencingToken, Namespace, Operation, Owner, State, step};
+
+    use super::*;
+
+    #[test]
+    fn entry_that_has_changed_or_expired_is_not_selected() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        let acquire = Operation::Acquire {
+            owner: Owner::new(1).unwrap(),
+            ttl: Duration::from_secs(30),
+            max_attempts: 5,
+            fingerprint: None,
+            floor: FencingToken::ZERO,
+            details: None,
+        };
+        let (entry, _) = step(None, &acquire, now);
+        let found = Found::Entry { entry: entry.unwrap(), expires_at: now };
+        let namespace = Namespace::try_from("payments").unwrap();
+        let with_state = |state| ScanFilter::new(namespace.clone()).with_state(state);
+        assert!(is_selected(&with_state(State::Processing), &found, now));
+        assert!(!is_selected(&with_state(State::Completed), &found, now));
+        assert!(!is_selected(&with_state(State::Processing), &Found::Absent, now));
+        let unreadable = Found::Unreadable { reason: "other".into() };
+        assert!(is_selected(&with_state(State::Completed), &unreadable, now));
     }
 }

@@ -131,3 +131,14 @@ impl Error for Shortfall {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_wait_has_the_error_of_redis_as_source() {
+        let shortfall = Shortfall::Failed(Failure::unexpected("no number").into());
+        assert!(shortfall.source().is_some_and(|source| source.is::<StoreError>()));
+    }
+}

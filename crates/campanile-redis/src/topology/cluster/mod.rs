@@ -4,6 +4,7 @@
 mod fuzz;
 mod node;
 mod slots;
+mod vote;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,6 +23,7 @@ use tokio::runtime::Handle;
 pub(crate) use self::node::Node;
 use self::slots::SlotMap;
 pub(crate) use self::slots::{Address, slot_of};
+use self::vote::Vote;
 use crate::connection::SharedConnection;
 use crate::connector::Connector;
 use crate::failure;
@@ -209,24 +211,21 @@ impl ClusterInner {
     /// Asks these nodes for the slot map and picks the map that most of them report. Stops once
     /// more than half of them agree.
     async fn majority_map(&self, nodes: Vec<Arc<SharedConnection>>) -> Result<SlotMap, BoxError> {
-        let majority = nodes.len() / 2 + 1;
         let mut queries: FuturesUnordered<_> =
             nodes.iter().map(|node| self.query_slots(node)).collect();
-        let mut reports: Vec<(SlotMap, usize)> = Vec::new();
+        let mut vote = Vote::new(nodes.len());
         let mut last_error: BoxError = "no cluster node is known".into();
         while let Some(answer) = queries.next().await {
             match answer {
-                Ok(map) => match reports.iter_mut().find(|(other, _)| *other == map) {
-                    Some((_, count)) => *count += 1,
-                    None => reports.push((map, 1)),
-                },
+                Ok(map) => {
+                    if vote.add(map) {
+                        break;
+                    }
+                }
                 Err(error) => last_error = error,
             }
-            if reports.iter().any(|(_, count)| *count >= majority) {
-                break;
-            }
         }
-        reports.into_iter().max_by_key(|(_, count)| *count).map(|(map, _)| map).ok_or(last_error)
+        vote.into_winner().ok_or(last_error)
     }
 
     async fn query_slots(&self, node: &Arc<SharedConnection>) -> Result<SlotMap, BoxError> {
