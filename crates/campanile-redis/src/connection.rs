@@ -273,3 +273,6 @@ impl std::error::Error for Unreachable {
         Some(&*self.source)
     }
 }
+
+#[cfg(test)]
+mod tests;

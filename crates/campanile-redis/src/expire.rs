@@ -133,3 +133,18 @@ fn decode(reply: &Value, keys: usize) -> Result<Vec<ExpireOutcome>, Failure> {
     };
     outcomes.ok_or_else(|| Failure::unexpected("a script did not return a letter for each key"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reply_must_have_one_known_letter_per_key() {
+        let decode = |letters: &str, keys| decode(&Value::BulkString(letters.into()), keys);
+        let outcomes = [ExpireOutcome::Done, ExpireOutcome::Changed, ExpireOutcome::Kept];
+        assert_eq!(decode("DCK", 3).unwrap(), outcomes);
+        for (letters, keys) in [("", 1), ("DD", 1), ("D", 2), ("DX", 2)] {
+            assert!(decode(letters, keys).is_err(), "{letters:?} for {keys} keys");
+        }
+    }
+}

@@ -80,8 +80,8 @@ impl Router<'_> {
         let has_any_keys = matches!(target, Target::Node(_));
         let reads = Reads { namespace, commands, has_any_keys };
         match self.send(target, &Request::Reads(reads)).await? {
-            (Value::Array(replies), _) if replies.len() == commands.len() => Ok(replies),
-            _ => Err(Failure::unexpected("a pipeline returned an unexpected number of replies")),
+            (Value::Array(replies), _) => Ok(replies),
+            _ => Err(Failure::unexpected("a pipeline did not return a list of replies")),
         }
     }
 
@@ -266,20 +266,14 @@ impl Router<'_> {
         }
         let count_key = BucketCountKey::new(namespace, self.store.buckets);
         let was_known = self.store.loss_detector.has_namespace(namespace);
-        let mut recorded =
-            failure::check_reply(handle.send(&count_key.get_command(), false).await)?;
-        let mut is_new = false;
-        if recorded == Value::Nil {
-            if !may_record {
-                return Ok(());
-            }
-            recorded = failure::check_reply(handle.send(&count_key.set_command(), false).await)?;
-            // Only one of several concurrent clients sets the count.
-            is_new = recorded == Value::Nil;
+        let send = |command: Cmd| async move {
+            let reply = failure::check_reply(handle.send(&command, false).await)?;
+            Ok::<_, Failure>((reply, handle.clone()))
+        };
+        if let Some((recorded, _)) = count_key.get_or_set(may_record, send).await? {
+            self.compare_buckets(&count_key, &recorded, was_known, handle)?;
+            handle.set_buckets_checked(namespace);
         }
-        count_key.check(&recorded).map_err(Failure::Final)?;
-        self.store.loss_detector.record_namespace(namespace, was_known && is_new, handle.address());
-        handle.set_buckets_checked(namespace);
         Ok(())
     }
 
@@ -296,29 +290,34 @@ impl Router<'_> {
             return Ok(());
         }
         let count_key = BucketCountKey::new(namespace, self.store.buckets);
-        let target = Target::Slot(bucket_count_slot(namespace));
+        let target = &Target::Slot(bucket_count_slot(namespace));
         let was_known = self.store.loss_detector.has_namespace(namespace);
-        let query = async {
-            let (mut recorded, handle) =
-                self.send(&target, &Request::Command(count_key.get_command())).await?;
-            let mut is_new = false;
-            if recorded == Value::Nil && may_record {
-                recorded = self.send(&target, &Request::Command(count_key.set_command())).await?.0;
-                // Only one of several concurrent clients sets the count.
-                is_new = recorded == Value::Nil;
-            }
-            Ok((recorded, was_known && is_new, handle))
-        };
-        match query.await {
-            Ok((Value::Nil, ..)) if !may_record => return Ok(()),
-            Ok((recorded, is_lost, handle)) => {
-                count_key.check(&recorded).map_err(Failure::Final)?;
-                self.store.loss_detector.record_namespace(namespace, is_lost, handle.address());
+        let send =
+            |command: Cmd| async move { self.send(target, &Request::Command(command)).await };
+        match count_key.get_or_set(may_record, send).await {
+            Ok(None) => return Ok(()),
+            Ok(Some((recorded, handle))) => {
+                self.compare_buckets(&count_key, &recorded, was_known, &handle)?;
             }
             Err(_) if was_known => {}
             Err(failure) => return Err(failure),
         }
         cluster.set_buckets_checked(namespace);
+        Ok(())
+    }
+
+    /// Compares the recorded bucket count with this store's. `was_known`: the store had compared it
+    /// before.
+    fn compare_buckets(
+        &self,
+        count_key: &BucketCountKey<'_>,
+        recorded: &Value,
+        was_known: bool,
+        handle: &ConnectionHandle,
+    ) -> Result<(), Failure> {
+        count_key.check(recorded).map_err(Failure::Final)?;
+        let is_lost = was_known && *recorded == Value::Nil;
+        self.store.loss_detector.record_namespace(count_key.namespace, is_lost, handle.address());
         Ok(())
     }
 }
@@ -418,3 +417,6 @@ impl Drop for InFlightGuard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

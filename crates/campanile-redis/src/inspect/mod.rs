@@ -130,6 +130,8 @@ mod tests {
         let wrong_type = error("WRONGTYPE Operation against a key holding the wrong kind of value");
         for (value, expiry, expected) in [
             (Value::Nil, Value::Int(-2), "absent"),
+            // Created between the two commands.
+            (Value::Nil, Value::Int(1_800_000_000_000), "absent"),
             (moved(), moved(), "absent"),
             (text(), moved(), "absent"),
             (text(), Value::Int(-2), "absent"),

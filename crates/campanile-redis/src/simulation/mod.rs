@@ -12,6 +12,7 @@
 mod planted;
 mod resp;
 mod script;
+mod scripted;
 mod server;
 
 use std::cell::RefCell;
@@ -28,10 +29,13 @@ use campanile_test::simulation::{
 use fastrand::Rng;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult};
+use tokio::io::DuplexStream;
 use tokio::sync::OnceCell;
 
 pub(crate) use self::planted::{Bug, is_planted};
 use self::planted::{keeper_bug, plant};
+pub(crate) use self::resp::Reply;
+pub(crate) use self::scripted::ScriptedServers;
 use self::server::Server;
 use crate::{RedisConfig, RedisStore, Safety};
 
@@ -40,6 +44,9 @@ const SEEDS: u64 = 300;
 
 /// The number of seeds within which each planted bug must be found.
 const BUG_SEEDS: u64 = 1_000;
+
+/// The number of bytes in flight on a connection.
+const BUFFER: usize = 1 << 20;
 
 thread_local! {
     /// The links of the simulation that runs in this thread, by the name of the process.
@@ -58,33 +65,40 @@ struct SimulatedConnection {
     link: Link<Server>,
 }
 
-/// Connects to the simulated server if the address is the name of a simulated process. All handles of
-/// the connection share `handles`: when they are dropped, the client closes it.
+/// Connects to the scripted servers of this thread, or to the simulated server if the address is
+/// the name of a simulated process. All handles of the connection share `handles`: when they are
+/// dropped, the client closes it.
 pub(crate) async fn connect(
     info: &ConnectionInfo,
     handles: Option<&Arc<OnceCell<()>>>,
 ) -> Option<RedisResult<MultiplexedConnection>> {
+    if let Some(stream) = scripted::connect(info) {
+        return Some(open(stream, info).await);
+    }
     let ConnectionAddr::Tcp(host, _) = info.addr() else { return None };
     let link = LINKS.with_borrow(|links| links.get(host).cloned())?;
-    Some(open(link, info, handles.map(Arc::downgrade)).await)
+    Some(open_link(link, info, handles.map(Arc::downgrade)).await)
 }
 
-async fn open(
+async fn open_link(
     link: Link<Server>,
     info: &ConnectionInfo,
     handles: Option<Weak<OnceCell<()>>>,
 ) -> RedisResult<MultiplexedConnection> {
-    const BUFFER: usize = 1 << 20;
     if link.is_down() || !link.server().availability().is_up() {
         return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
     }
     let (client, server) = tokio::io::duplex(BUFFER);
     let is_open = move || handles.as_ref().is_none_or(|handles| handles.strong_count() > 0);
     tokio::spawn(link.serve(server, is_open));
+    open(client, info).await
+}
+
+async fn open(stream: DuplexStream, info: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let settings = info.redis_settings();
     let (connection, driver) =
-        MultiplexedConnection::new_with_config(settings, client, config).await?;
+        MultiplexedConnection::new_with_config(settings, stream, config).await?;
     tokio::spawn(driver);
     Ok(connection)
 }

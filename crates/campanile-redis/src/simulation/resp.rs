@@ -9,7 +9,7 @@ pub(super) type Request = Vec<Vec<u8>>;
 
 /// A reply of the server.
 #[derive(Clone, Debug)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     Ok,
     Nil,
     Int(i64),
@@ -45,7 +45,7 @@ fn number_after(prefix: u8, line: &[u8]) -> usize {
 }
 
 impl Reply {
-    pub(super) fn text(text: impl Into<String>) -> Self {
+    pub(crate) fn text(text: impl Into<String>) -> Self {
         Self::Bulk(text.into().into_bytes())
     }
 

@@ -1,0 +1,165 @@
+//! A cluster whose nodes redirect, or have no bucket count.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use campanile_core::{
+    Entry, ExpireOutcome, FencingToken, IdempotencyKey, Operation, Owner, Reply as Replied,
+    Retention, StoreKey, step,
+};
+use campanile_idempotency::{ExpireStore, Found, InspectStore, Store, StoreErrorKind};
+use redis::cmd;
+
+use super::*;
+use crate::bucket::Buckets;
+use crate::simulation::{Reply, ScriptedServers};
+
+fn namespace() -> Namespace {
+    "payments".try_into().unwrap()
+}
+
+fn key(name: &str) -> StoreKey {
+    StoreKey::new(namespace(), &IdempotencyKey::new(name.to_owned()).unwrap())
+}
+
+/// Two keys in one slot.
+fn keys_in_one_slot() -> [StoreKey; 2] {
+    let slot_of = |key: &StoreKey| entry_slot(key, Buckets::DEFAULT);
+    let first = key("first");
+    let second = (0..).map(|n| key(&n.to_string())).find(|key| slot_of(key) == slot_of(&first));
+    [first, second.unwrap()]
+}
+
+fn acquire(key: StoreKey) -> Command {
+    let operation = Operation::Acquire {
+        owner: Owner::new(7).unwrap(),
+        ttl: Duration::from_secs(30),
+        max_attempts: 5,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+        details: None,
+    };
+    Command { key, operation, retention: Retention::default() }
+}
+
+fn entry(key: StoreKey) -> (StoreKey, Entry) {
+    let Command { key, operation, .. } = acquire(key);
+    (key, step(None, &operation, SystemTime::UNIX_EPOCH).0.unwrap())
+}
+
+/// The reply of a script that has granted all locks.
+fn granted() -> Reply {
+    Reply::Bulk(1_800_000_000_000_000_u64.to_be_bytes().into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn endless_redirections_end_after_five() {
+    for redirection in ["MOVED 1 b:2", "ASK 1 b:2"] {
+        let (servers, store) = ScriptedServers::start_cluster(move |_, words| match words {
+            ["EVALSHA" | "EVAL" | "TIME", ..] => Some(Reply::Error(redirection)),
+            _ => None,
+        })
+        .await;
+        let errors = [
+            store.apply(acquire(key("a"))).await.unwrap_err(),
+            store.expire(&[entry(key("a"))], Duration::ZERO).await.unwrap_err(),
+            store.inspect(&key("a")).await.unwrap_err(),
+        ];
+        for (error, command) in errors.into_iter().zip(["EVALSHA", "EVAL", "TIME"]) {
+            assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+            assert_eq!(servers.received(command).len(), 1 + 5, "{command}: {redirection}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_with_many_keys_is_split_and_not_redirected() {
+    let (servers, store) =
+        ScriptedServers::start_cluster(|address, words| match (address, words) {
+            ("a:1", ["EVALSHA" | "EVAL", ..]) => Some(Reply::Error("ASK 1 b:2")),
+            (_, ["EVALSHA", _, "1", ..]) => Some(granted()),
+            (_, ["EVAL", _, "1", ..]) => Some(Reply::text("D")),
+            _ => None,
+        })
+        .await;
+    let keys = keys_in_one_slot();
+    for answer in store.apply_batch(keys.clone().map(acquire).into()).await {
+        assert!(matches!(answer.unwrap().reply, Replied::Acquired { .. }));
+    }
+    assert_eq!(servers.received("EVALSHA"), ["a:1", "a:1", "a:1", "b:2", "b:2"]);
+    let outcomes = store.expire(&keys.map(entry), Duration::ZERO).await.unwrap();
+    assert_eq!(outcomes, [ExpireOutcome::Done; 2]);
+    assert_eq!(servers.received("EVAL"), ["a:1", "a:1", "b:2", "a:1", "b:2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn redirection_without_host_leads_to_the_same_host() {
+    let (servers, store) = ScriptedServers::start_cluster(|address, words| match words {
+        ["EVALSHA", ..] if address == "a:1" => Some(Reply::Error("ASK 1 :2")),
+        ["EVALSHA", ..] => Some(granted()),
+        _ => None,
+    })
+    .await;
+    store.apply(acquire(key("a"))).await.unwrap();
+    assert_eq!(servers.received("EVALSHA"), ["a:1", "a:2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn read_from_a_node_returns_redirections_of_keys() {
+    let (servers, store) = ScriptedServers::start_cluster(|_, words| match words {
+        ["GETRANGE", "moved"] => Some(Reply::Error("MOVED 1 b:2")),
+        ["GETRANGE", "asked"] => Some(Reply::Error("ASK 1 b:2")),
+        _ => None,
+    })
+    .await;
+    let read = async |router: Router<'_>| {
+        let [node] = &router.topology.cluster().unwrap().masters().0[..] else { panic!("one") };
+        let commands = ["moved", "asked"].map(|key| cmd("GETRANGE").arg(key).take());
+        Ok(router.read(&Target::Node(Arc::clone(node)), &namespace(), &commands).await?)
+    };
+    let codes = store.0.call(read).await.unwrap().into_iter().map(|reply| match reply {
+        Value::ServerError(error) => error.code().to_owned(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(codes.collect::<Vec<_>>(), ["MOVED", "ASK"]);
+    assert_eq!(servers.received("GETRANGE"), ["a:1"; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unavailable_bucket_count_fails_only_new_namespaces() {
+    let is_down = Arc::new(AtomicBool::new(true));
+    let is_count_down = Arc::clone(&is_down);
+    let (servers, store) = ScriptedServers::start_cluster(move |_, words| match words {
+        ["GET", ..] if is_count_down.load(Ordering::Relaxed) => {
+            Some(Reply::Error("CLUSTERDOWN Hash slot not served"))
+        }
+        ["EVALSHA", ..] => Some(granted()),
+        _ => None,
+    })
+    .await;
+    store.apply(acquire(key("a"))).await.unwrap_err();
+    assert!(servers.received("EVALSHA").is_empty());
+    is_down.store(false, Ordering::Relaxed);
+    store.apply(acquire(key("a"))).await.unwrap();
+    is_down.store(true, Ordering::Relaxed);
+    // Has not read the count over its own connections.
+    store.for_renewals().apply(acquire(key("a"))).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn bucket_count_is_recorded_by_the_first_write() {
+    let (servers, store) = ScriptedServers::start_cluster(|_, words| match words {
+        ["GET" | "SET", ..] => Some(Reply::Nil),
+        ["TIME"] => Some(Reply::Array(vec![Reply::text("1"), Reply::text("0")])),
+        ["PEXPIRETIME", _] => Some(Reply::Int(-2)),
+        ["EVALSHA", ..] => Some(granted()),
+        _ => None,
+    })
+    .await;
+    let inspection = store.inspect(&key("a")).await.unwrap();
+    assert!(matches!(inspection.found, Found::Absent), "{inspection:?}");
+    assert!(servers.received("SET").is_empty());
+    store.apply(acquire(key("a"))).await.unwrap();
+    store.apply(acquire(key("b"))).await.unwrap();
+    assert_eq!(servers.received("SET").len(), 1);
+}
