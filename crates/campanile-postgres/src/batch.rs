@@ -87,9 +87,9 @@ impl<'a> Batch<'a> {
         };
         let commands = self.commands;
         let (calls, unknown) = Call::group(indices.iter().map(|&index| (index, &commands[index])));
-        if !unknown.is_empty() {
+        for index in unknown {
             let error = "unknown operation: not supported by this version of the store";
-            self.fail(unknown, &StoreError::unavailable(error));
+            self.fail([index], &StoreError::unavailable(error));
         }
         let mut results = self.results(&lease, calls).await;
         // A row of the call is locked by another session. Retry the commands one by one, so that

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod sentinel;
+mod vote;
 
 use std::fmt;
 use std::sync::Arc;

@@ -28,6 +28,25 @@ async fn unreachable_server_error_shows_its_address() {
 }
 
 #[tokio::test]
+async fn unreachable_cluster_or_sentinels_error_names_all_addresses() {
+    let [a, b] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port().unwrap()));
+    let urls = [&a, &b].map(|address| format!("redis://{address}"));
+    for (config, expected) in [
+        (RedisConfig::cluster(urls.clone()), format!("the cluster of {a}, {b} ")),
+        (
+            RedisConfig::sentinel("main", urls),
+            format!("the primary `main` of the sentinels at {a}, {b} "),
+        ),
+    ] {
+        let config = config.with_connect_timeout(Duration::from_millis(300));
+        let error = RedisStore::connect(config).await.unwrap_err();
+        assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
+        let text = chain(&error);
+        assert!(text.contains(&expected), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn connect_waits_for_server_started_later() {
     let port = free_port().unwrap();
     let start = async {

@@ -4,7 +4,6 @@
 mod fuzz;
 mod node;
 mod slots;
-mod vote;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,10 +22,10 @@ use tokio::runtime::Handle;
 pub(crate) use self::node::Node;
 use self::slots::SlotMap;
 pub(crate) use self::slots::{Address, slot_of};
-use self::vote::Vote;
 use crate::connection::SharedConnection;
 use crate::connector::Connector;
 use crate::failure;
+use crate::topology::vote::Vote;
 
 /// The pause between two queries for the slot map, and between two checks of an unavailable node.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
@@ -225,7 +224,7 @@ impl ClusterInner {
                 Err(error) => last_error = error,
             }
         }
-        vote.into_winner().ok_or(last_error)
+        vote.into_reports().next().ok_or(last_error)
     }
 
     async fn query_slots(&self, node: &Arc<SharedConnection>) -> Result<SlotMap, BoxError> {

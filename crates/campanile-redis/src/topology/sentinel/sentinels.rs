@@ -14,6 +14,7 @@ use super::error::{NoPrimary, SentinelError, SentinelErrorKind};
 use crate::connection::{self, ConnectionHandle, SharedConnection};
 use crate::connector::Connector;
 use crate::topology::Address;
+use crate::topology::vote::Vote;
 
 /// The sentinels of a primary.
 pub(super) struct Sentinels {
@@ -38,7 +39,7 @@ impl Sentinels {
     /// one.
     pub(super) async fn find_primary(&self) -> Result<FoundPrimary, NoPrimary> {
         let mut no_primary = self.no_primary();
-        for (address, _) in self.query_all(&mut no_primary).await {
+        for address in self.query_all(&mut no_primary).await.into_reports() {
             match self.connect_if_primary(&address).await {
                 Ok(found) => return Ok(found),
                 Err(reason) => no_primary.reasons.push(reason),
@@ -49,8 +50,7 @@ impl Sentinels {
 
     /// Finds the server that more than half of the sentinels name.
     pub(super) async fn majority_primary(&self) -> Option<Address> {
-        let most_named = self.query_all(&mut self.no_primary()).await.into_iter().next();
-        most_named.filter(|(_, count)| self.is_majority(*count)).map(|(address, _)| address)
+        self.query_all(&mut self.no_primary()).await.into_majority()
     }
 
     /// Asks the server whether it is a primary.
@@ -60,10 +60,6 @@ impl Sentinels {
 
     fn no_primary(&self) -> NoPrimary {
         NoPrimary { name: self.name.clone(), reasons: Vec::new() }
-    }
-
-    fn is_majority(&self, count: usize) -> bool {
-        count * 2 > self.infos.len()
     }
 
     async fn connect_if_primary(&self, address: &Address) -> Result<FoundPrimary, BoxError> {
@@ -76,25 +72,22 @@ impl Sentinels {
         }
     }
 
-    /// Asks the sentinels for the primary. Returns the servers that they name and how many name
-    /// each, in descending order of that number. Adds failures to `no_primary`.
-    async fn query_all(&self, no_primary: &mut NoPrimary) -> Vec<(Address, usize)> {
+    /// Asks the sentinels for the primary, until more than half of them name the same server. Adds
+    /// failures to `no_primary`.
+    async fn query_all(&self, no_primary: &mut NoPrimary) -> Vote<Address> {
         let mut queries: FuturesUnordered<_> = self.infos.iter().map(|s| self.query(s)).collect();
-        let mut candidates: Vec<(Address, usize)> = Vec::new();
+        let mut vote = Vote::new(self.infos.len());
         while let Some(answer) = queries.next().await {
             match answer {
-                Ok(address) => match candidates.iter_mut().find(|(other, _)| *other == address) {
-                    Some((_, count)) => *count += 1,
-                    None => candidates.push((address, 1)),
-                },
+                Ok(address) => {
+                    if vote.add(address) {
+                        break;
+                    }
+                }
                 Err(error) => no_primary.reasons.push(error),
             }
-            if candidates.iter().any(|(_, count)| self.is_majority(*count)) {
-                break;
-            }
         }
-        candidates.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        candidates
+        vote
     }
 
     /// Asks one sentinel for the address of the primary.
