@@ -158,7 +158,27 @@ fn client_time() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use redis::IntoConnectionInfo;
+
     use super::*;
+    use crate::connection;
+    use crate::simulation::{Reply, ScriptedServers};
+
+    #[tokio::test]
+    async fn too_old_server_is_not_asked_for_permissions() {
+        let servers = ScriptedServers::start(|_, words| match words {
+            ["INFO"] => Some(Reply::text("redis_version:6.2.14\r\n")),
+            ["CONFIG", ..] => Some(Reply::Array(vec![])),
+            ["TIME"] => Some(Reply::Array(vec![Reply::text("0"), Reply::text("0")])),
+            _ => None,
+        });
+        let info = "redis://a:1".into_connection_info().unwrap();
+        let mut connection = connection::open(info).await.unwrap();
+        let config = RedisConfig::new("redis://a:1");
+        let report = ServerReport::query(&mut connection, &config).await.unwrap();
+        assert_eq!(report.denied, DeniedPermissions::default());
+        assert!(servers.received("EVAL").is_empty());
+    }
 
     #[test]
     fn clock_skew_is_distance_from_the_interval() {

@@ -101,7 +101,20 @@ impl Cluster {
 
     /// Fetches the slot map in the background, unless that is already under way.
     pub(crate) fn spawn_refresh(&self) {
-        self.0.spawn_refresh();
+        // Without a runtime no call is waiting for a slot either.
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        if !self.0.is_refreshing.swap(true, Ordering::Relaxed) {
+            let guard = RefreshGuard(Arc::clone(&self.0));
+            runtime.spawn(async move {
+                // If no node answers, the next call that finds no master for its slot starts
+                // another query.
+                let _ = guard.0.refresh_slots().await;
+                // Limits the rate: a node that rejects commands requests a refresh with every call.
+                tokio::time::sleep(PROBE_INTERVAL).await;
+            });
+        }
     }
 
     /// Looks up the master of a slot.
@@ -153,25 +166,7 @@ impl ClusterInner {
 
     /// Checks whether the node is a master with slots.
     fn is_master(&self, node: &Node) -> bool {
-        let state = self.state();
-        state.nodes.contains_key(&node.address) && state.map.masters().contains(&node.address)
-    }
-
-    fn spawn_refresh(&self) {
-        // Without a runtime no call is waiting for a slot either.
-        let (Ok(runtime), Some(this)) = (Handle::try_current(), self.this.upgrade()) else {
-            return;
-        };
-        if !self.is_refreshing.swap(true, Ordering::Relaxed) {
-            let guard = RefreshGuard(this);
-            runtime.spawn(async move {
-                // If no node answers, the next call that finds no master for its slot starts
-                // another query.
-                let _ = guard.0.refresh_slots().await;
-                // Limits the rate: a node that rejects commands requests a refresh with every call.
-                tokio::time::sleep(PROBE_INTERVAL).await;
-            });
-        }
+        self.state().map.masters().contains(&node.address)
     }
 
     /// Fetches the slot map from the masters that answer, or from the seeds if there are none, and
@@ -260,3 +255,6 @@ impl fmt::Display for Cluster {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn missing_host_defaults_to_queried_host() {
-        for unknown in [Value::Nil, host(""), host("?")] {
+        for unknown in [Value::Nil, host(""), host("?"), Value::SimpleString("?".into())] {
             let reply = Value::Array(vec![range(0, 9, master(unknown, 7))]);
             let map = SlotMap::parse(&reply, "10.0.0.1").unwrap();
             assert_eq!(map.master_of(3).unwrap().to_string(), "10.0.0.1:7");

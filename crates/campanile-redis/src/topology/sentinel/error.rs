@@ -72,3 +72,24 @@ impl std::error::Error for SentinelError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn missing_primary_shows_each_reason_with_its_sources() {
+        let refused = (ErrorKind::Io, "connection refused").into();
+        let reasons = [SentinelErrorKind::Failed(refused), SentinelErrorKind::UnknownName];
+        let reasons = reasons.map(|kind| SentinelError { sentinel: "s:1".into(), kind }.into());
+        let error = NoPrimary { name: "tower".into(), reasons: reasons.into() };
+        assert_eq!(
+            error.to_string(),
+            "primary `tower` not found; \
+             the sentinel at s:1 failed: connection refused - Io; \
+             the sentinel at s:1 does not know this name"
+        );
+    }
+}

@@ -125,3 +125,6 @@ impl fmt::Display for Sentinel {
         self.monitor.sentinels.fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -122,3 +122,34 @@ impl fmt::Display for PrimaryChanged {
         write!(f, "the sentinels now name another primary, {}", self.primary)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+    use crate::connector::Connector;
+
+    #[test]
+    fn primary_is_new_only_if_another_was_named_since() {
+        let (before, second) = (Instant::now(), Duration::from_secs(1));
+        let polled_at = before + second;
+        let address = |host: &str| Address { host: host.into(), port: 1 };
+        let monitor = FailoverMonitor::new(Sentinels {
+            name: "tower".into(),
+            infos: Box::default(),
+            connector: Connector::new("redis://a:1".into_connection_info().unwrap(), second),
+            query_timeout: second,
+        });
+        let new_primary_since = |current, since| {
+            let changed = monitor.new_primary_since(&address(current), since);
+            changed.map(|changed| changed.to_string())
+        };
+        assert_eq!(new_primary_since("a", before), None);
+        *monitor.last_poll.lock().unwrap() = Some(PollResult { polled_at, primary: address("b") });
+        let changed = "the sentinels now name another primary, b:1";
+        assert_eq!(new_primary_since("a", before).as_deref(), Some(changed));
+        assert_eq!(new_primary_since("a", polled_at), None);
+        assert_eq!(new_primary_since("b", before), None);
+    }
+}
