@@ -1,6 +1,7 @@
 //! Threads that share work.
 
 use crate::Result;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -10,24 +11,35 @@ pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Calls `job` for each item, on this number of threads, until one fails.
-pub(crate) fn in_parallel<T: Sync>(
+/// Calls `job` for each item, on this number of threads, until one fails. Returns what each call has
+/// returned, in the order of the items.
+pub(crate) fn in_parallel<T: Sync, R: Send>(
     threads: usize,
     items: &[T],
-    job: impl Fn(&T) -> Result + Sync,
-) -> Result {
+    job: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
     let next = AtomicUsize::new(0);
-    let error = Mutex::new(None);
+    let (results, error) = (Mutex::new(BTreeMap::new()), Mutex::new(None));
     let work = || {
-        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(failed) = job(item) {
-                next.store(items.len(), Ordering::Relaxed);
-                lock(&error).get_or_insert(failed.to_string());
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(number) else { return };
+            match job(item) {
+                Ok(result) => {
+                    lock(&results).insert(number, result);
+                }
+                Err(failed) => {
+                    next.store(items.len(), Ordering::Relaxed);
+                    lock(&error).get_or_insert(failed.to_string());
+                }
             }
         }
     };
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    into_inner(error).map_or(Ok(()), |error| Err(error.into()))
+    match into_inner(error) {
+        Some(error) => Err(error.into()),
+        None => Ok(into_inner(results).into_values().collect()),
+    }
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,12 +57,18 @@ mod tests {
     #[test]
     fn first_failure_ends_the_work() {
         let ran = AtomicUsize::new(0);
-        let job = |_: &u8| {
+        let job = |_: &u8| -> Result {
             ran.fetch_add(1, Ordering::Relaxed);
             Err("it failed".into())
         };
         assert_eq!(in_parallel(2, &[0; 1000], job).unwrap_err().to_string(), "it failed");
         assert!(ran.into_inner() < 1000);
         assert!(in_parallel(2, &[1, 2], |_| Ok(())).is_ok());
+    }
+
+    #[test]
+    fn results_are_in_the_order_of_the_items() {
+        let items: Vec<u32> = (0..1000).collect();
+        assert_eq!(in_parallel(4, &items, |item| Ok(*item)).unwrap(), items);
     }
 }

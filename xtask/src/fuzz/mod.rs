@@ -8,18 +8,16 @@ mod output;
 mod targets;
 
 use crate::Result;
-use crate::parallel::{in_parallel, into_inner, lock, processors};
+use crate::parallel::{in_parallel, processors};
 use crate::progress::{Progress, root};
 use crate::prove::Size;
 use crate::supervise::{Finished, supervise};
 use binaries::Binaries;
 use output::Explored;
-use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::Duration;
 use std::{env, fs, io};
 use targets::{TARGETS, Target};
@@ -82,18 +80,15 @@ fn explore(
 ) -> Result<Explored> {
     // libFuzzer reads a number of 32 bits, and draws one for 0.
     let seed = RandomState::new().build_hasher().finish() as u32 | 1;
-    let runs = Mutex::new(BTreeMap::new());
-    let numbered: Vec<_> = targets.iter().copied().enumerate().collect();
     progress.step(&format!("fuzzing {} targets, each for {seconds} s", targets.len()));
-    in_parallel(processors(), &numbered, |&(number, target)| {
+    let runs = in_parallel(processors(), targets, |target| {
         let finished = run(binaries, target, seed, seconds)?;
         eprintln!("{} has run", target.name());
-        lock(&runs).insert(number, finished);
-        Ok(())
+        Ok(finished)
     })?;
     let mut explored = Explored::new(seed, seconds);
-    for (number, Finished { lines, status }) in into_inner(runs) {
-        explored.add(targets[number], &lines, status.is_some_and(|status| status.success()));
+    for (target, Finished { lines, status }) in targets.iter().zip(runs) {
+        explored.add(target, &lines, status.is_some_and(|status| status.success()));
     }
     Ok(explored)
 }
