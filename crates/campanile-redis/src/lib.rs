@@ -74,6 +74,8 @@ mod inspect;
 mod key;
 mod reply;
 mod router;
+#[cfg(test)]
+mod samples;
 mod script;
 #[cfg(test)]
 mod simulation;

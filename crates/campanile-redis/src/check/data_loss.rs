@@ -245,9 +245,10 @@ fn is_present(reply: Value, token: FencingToken) -> Result<Option<bool>, VerifyE
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use campanile_core::{Grant, Owner, step};
+    use campanile_core::step;
 
     use super::*;
+    use crate::samples;
 
     const A: &str = "a:6379";
     const B: &str = "b:6379";
@@ -283,26 +284,10 @@ mod tests {
 
     #[test]
     fn only_entry_completed_with_token_or_later_is_present() {
-        let owner = Owner::new(1).unwrap();
-        let acquire = Operation::Acquire {
-            owner,
-            ttl: Duration::from_secs(30),
-            max_attempts: 5,
-            fingerprint: None,
-            floor: FencingToken::ZERO,
-            details: None,
-        };
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
-        let (processing, reply) = step(None, &acquire, now);
+        let (processing, reply) = step(None, &samples::acquire(), now);
         let Reply::Acquired { token, .. } = reply else { panic!("{reply:?}") };
-        let complete = Operation::Complete {
-            grant: Grant { token, owner },
-            attempt: 1,
-            fingerprint: None,
-            reply: None,
-            details: None,
-        };
-        let (completed, _) = step(processing.clone(), &complete, now);
+        let (completed, _) = step(processing.clone(), &samples::complete(token), now);
         let (earlier, later) =
             (FencingToken::new(token.get() - 1), FencingToken::new(token.get() + 1));
         for (entry, token, expected) in [

@@ -210,22 +210,15 @@ fn is_selected(filter: &ScanFilter, found: &Found, now: SystemTime) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use campanile_core::{FencingToken, Namespace, Operation, Owner, State, step};
+    use campanile_core::{Namespace, State, step};
 
     use super::*;
+    use crate::samples;
 
     #[test]
     fn entry_that_has_changed_or_expired_is_not_selected() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
-        let acquire = Operation::Acquire {
-            owner: Owner::new(1).unwrap(),
-            ttl: Duration::from_secs(30),
-            max_attempts: 5,
-            fingerprint: None,
-            floor: FencingToken::ZERO,
-            details: None,
-        };
-        let (entry, _) = step(None, &acquire, now);
+        let (entry, _) = step(None, &samples::acquire(), now);
         let found = Found::Entry { entry: entry.unwrap(), expires_at: now };
         let namespace = Namespace::try_from("payments").unwrap();
         let with_state = |state| ScanFilter::new(namespace.clone()).with_state(state);

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use campanile_core::{
-    Entry, ExpireOutcome, FencingToken, IdempotencyKey, Operation, Owner, Reply as Replied,
-    Retention, StoreKey, step,
+    Entry, ExpireOutcome, IdempotencyKey, Reply as Replied, Retention, StoreKey, step,
 };
 use campanile_idempotency::{ExpireStore, Found, InspectStore, Store, StoreErrorKind};
 use redis::cmd;
 
 use super::*;
 use crate::bucket::Buckets;
+use crate::samples;
 use crate::simulation::{Reply, ScriptedServers};
 
 fn namespace() -> Namespace {
@@ -31,20 +31,11 @@ fn keys_in_one_slot() -> [StoreKey; 2] {
 }
 
 fn acquire(key: StoreKey) -> Command {
-    let operation = Operation::Acquire {
-        owner: Owner::new(7).unwrap(),
-        ttl: Duration::from_secs(30),
-        max_attempts: 5,
-        fingerprint: None,
-        floor: FencingToken::ZERO,
-        details: None,
-    };
-    Command { key, operation, retention: Retention::default() }
+    Command { key, operation: samples::acquire(), retention: Retention::default() }
 }
 
 fn entry(key: StoreKey) -> (StoreKey, Entry) {
-    let Command { key, operation, .. } = acquire(key);
-    (key, step(None, &operation, SystemTime::UNIX_EPOCH).0.unwrap())
+    (key, step(None, &samples::acquire(), SystemTime::UNIX_EPOCH).0.unwrap())
 }
 
 /// The reply of a script that has granted all locks.
