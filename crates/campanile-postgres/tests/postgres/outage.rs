@@ -19,6 +19,14 @@ async fn server() -> PgServer {
     server
 }
 
+/// The server's sessions of a store [`with_application`].
+const SESSIONS: &str =
+    "FROM pg_stat_activity WHERE application_name = 'store' AND datname = current_database()";
+
+fn with_application(database: &Database) -> PgConfig {
+    PgConfig::new(format!("{}?application_name=store", database.url()))
+}
+
 #[tokio::test]
 async fn connect_waits_for_a_server_that_is_not_up_yet() {
     let mut server = server().await;
@@ -191,8 +199,8 @@ async fn locked_row_times_out_the_call_and_the_servers_statement() {
 async fn locked_row_fails_no_other_command_of_its_batch() {
     let database = Database::new().await;
     // A fifth of it is the wait for the locked row, and the rest is for the other commands.
-    let config = PgConfig::new(database.url()).with_command_timeout(Duration::from_secs(10));
-    let store = PgStore::connect(config).await.unwrap();
+    let config = with_application(&database).with_command_timeout(Duration::from_secs(10));
+    let store = PgStore::connect(config.with_connections(1)).await.unwrap();
     let keys: Vec<_> = (0..8).map(|n| key(n.to_string())).collect();
     let mut renewals = Vec::new();
     for key in &keys {
@@ -203,6 +211,8 @@ async fn locked_row_fails_no_other_command_of_its_batch() {
     let other = database.client().await;
     let row = "BEGIN; SELECT FROM campanile.entry ORDER BY created LIMIT 1 FOR UPDATE";
     other.batch_execute(row).await.unwrap();
+    let session = format!("SELECT pid {SESSIONS}");
+    let pid = database.psql(&session);
     let mut answers = store.apply_batch(renewals).await;
     assert_eq!(answers.remove(0).unwrap_err().kind(), StoreErrorKind::Timeout);
     assert!(replies(answers).iter().all(|reply| *reply == Reply::Renewed));
@@ -210,6 +220,8 @@ async fn locked_row_fails_no_other_command_of_its_batch() {
         apply(&store, &keys[0], acquire(2)).await.unwrap_err().kind(),
         StoreErrorKind::Timeout
     );
+    // The connection is still good.
+    assert_eq!(database.psql(&session), pid);
 }
 
 #[tokio::test]
@@ -266,7 +278,8 @@ async fn promoted_replica_is_found_with_its_entries() {
 #[tokio::test]
 async fn read_only_server_is_retried_once_and_error_has_advice() {
     let database = Database::new().await;
-    let store = database.store().await;
+    let config = with_application(&database).with_command_timeout(Duration::from_secs(60));
+    let store = PgStore::connect(config).await.unwrap();
     database.psql(
         "CREATE SEQUENCE tries; CREATE OR REPLACE FUNCTION campanile.hold(space text, \
          keys bytea[], tokens bigint[], owners bigint[]) RETURNS tid[] LANGUAGE plpgsql AS $$ BEGIN PERFORM nextval('public.tries'); \
@@ -277,6 +290,8 @@ async fn read_only_server_is_retried_once_and_error_has_advice() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(chain(&error).contains("name all servers in the URL"), "{}", chain(&error));
     assert_eq!(database.psql("SELECT last_value FROM tries"), "2");
+    // Both connections are closed.
+    database.wait_for(&format!("SELECT count(*) = 0 {SESSIONS}")).await;
 }
 
 #[tokio::test]
