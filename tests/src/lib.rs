@@ -34,16 +34,6 @@ pub async fn connect_before(config: StoreConfig) -> Result<AnyStore, BoxError> {
     })
 }
 
-/// Sets how long a command of the store may take.
-#[must_use]
-pub fn with_command_timeout(config: StoreConfig, timeout: Duration) -> StoreConfig {
-    match config {
-        StoreConfig::Redis(redis) => StoreConfig::Redis(redis.with_command_timeout(timeout)),
-        StoreConfig::Postgres(pg) => StoreConfig::Postgres(pg.with_command_timeout(timeout)),
-        other => other,
-    }
-}
-
 /// A document with code blocks that run as doctests.
 macro_rules! document {
     ($name:ident, $path:literal) => {

@@ -51,6 +51,16 @@ impl StoreConfig {
         }
     }
 
+    /// Sets how long a batch of commands may take, from the call to the last answer. Default: 1 s, which
+    /// suits lock keepers. A tool for which nobody's lock waits can be more patient.
+    #[must_use]
+    pub fn with_command_timeout(self, timeout: Duration) -> Self {
+        match self {
+            Self::Redis(config) => Self::Redis(config.with_command_timeout(timeout)),
+            Self::Postgres(config) => Self::Postgres(config.with_command_timeout(timeout)),
+        }
+    }
+
     /// Trusts the certificate authorities in this PEM for TLS to the store, and no others. Default: the
     /// authorities that the system trusts.
     #[cfg(feature = "store-tls")]

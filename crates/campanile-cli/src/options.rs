@@ -1,6 +1,7 @@
 //! The options of several verbs.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use campanile_admin::entries::{EntryPages, EntryQuery, parse_digest};
 use campanile_admin::explain::KeySource;
@@ -15,6 +16,10 @@ const KAFKA_PREFIX: &str = "CAMPANILE_KAFKA_";
 
 /// Parts of the names of settings that are secrets, or contain them.
 const SECRETS: &[&str] = &["password", "secret", "jaas", "pem"];
+
+/// How long a batch of commands of the store may take: longer than in a consumer, because no lock
+/// depends on it, and the store may be slow or far away.
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to reach Kafka.
 #[derive(Debug, Args)]
@@ -129,7 +134,7 @@ impl TlsOptions {
 impl StoreOptions {
     /// Connects for a verb that reads entries before it changes any.
     pub(crate) async fn connect(&self) -> Result<AnyStore, AdminError> {
-        self.config()?.connect_to_inspect().await
+        self.config()?.with_command_timeout(COMMAND_TIMEOUT).connect_to_inspect().await
     }
 
     pub(crate) fn config(&self) -> Result<StoreConfig, AdminError> {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use campanile::key::Namespace;
 use campanile::store::{Command, Operation, Owner, Reply, Retention, State, Store, StoreKey};
 use campanile::{FencingToken, IdempotencyKey};
-use campanile_admin::AnyStore;
+use campanile_admin::{AnyStore, StoreConfig};
 use campanile_test::history::{Cause, Order};
 use campanile_test::{Message, eventually};
-use campanile_tests::{connect_before, with_command_timeout};
+use campanile_tests::connect_before;
 use tokio::runtime::Runtime;
 
 use crate::entries::{self, Entries};
@@ -83,7 +83,7 @@ impl Fleet {
         let payments = numbers.into_iter().map(payment).collect();
         let runtime = Runtime::new().unwrap();
         // Its answers may be late on a stalled machine.
-        let config = with_command_timeout(store.parse().unwrap(), TIMEOUT);
+        let config = store.parse::<StoreConfig>().unwrap().with_command_timeout(TIMEOUT);
         let store_before = runtime.block_on(connect_before(config)).unwrap();
         let mut fleet = Self {
             name,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use campanile::IdempotencyKey;
 use campanile::key::Namespace;
 use campanile::store::{Entry, Found, InspectStore, ScanCursor, ScanFilter, StoreKey};
-use campanile_tests::with_command_timeout;
+use campanile_admin::StoreConfig;
 use tokio::runtime::Runtime;
 
 /// How long the store may take to answer on a stalled machine.
@@ -26,7 +26,7 @@ pub(crate) fn read(url: &str, namespace: &str) -> Entries {
     let filter = ScanFilter::new(namespace.clone());
     let mut entries = Entries { namespace, by_digest: HashMap::new(), unreadable: 0 };
     Runtime::new().unwrap().block_on(async {
-        let config = with_command_timeout(url.parse().unwrap(), TIMEOUT);
+        let config = url.parse::<StoreConfig>().unwrap().with_command_timeout(TIMEOUT);
         let store = config.connect().await.unwrap();
         let mut cursor = Some(ScanCursor::default());
         while let Some(from) = cursor {

@@ -16,7 +16,7 @@ use self::audit::Audit;
 use self::output::{print_preview, print_summary};
 use self::progress::Progress;
 use crate::exit::Exit;
-use crate::options::{KafkaOptions, StoreOptions, parse_pair};
+use crate::options::{COMMAND_TIMEOUT, KafkaOptions, StoreOptions, parse_pair};
 use crate::signals::stop_requested;
 
 /// Bring dead letters back: reopen their keys, and produce their records to their topics again
@@ -148,7 +148,8 @@ impl Arguments {
 pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     let kafka = arguments.kafka.config()?;
     let redrive = arguments.redrive();
-    let store = arguments.store.config()?.with_connect_timeout(arguments.timeout);
+    let store = arguments.store.config()?;
+    let store = store.with_connect_timeout(arguments.timeout).with_command_timeout(COMMAND_TIMEOUT);
     if arguments.dry_run {
         let preview = redrive.preview(&kafka, &store.connect_to_inspect().await?).await?;
         print_preview(&preview, arguments.json)?;

@@ -65,11 +65,7 @@ impl Campanile {
 
 /// Connects to the store, which may answer late on a stalled machine.
 async fn connect(store: &str) -> AnyStore {
-    let config = match store.parse::<StoreConfig>().unwrap() {
-        StoreConfig::Redis(redis) => StoreConfig::Redis(redis.with_command_timeout(TIMEOUT)),
-        StoreConfig::Postgres(pg) => StoreConfig::Postgres(pg.with_command_timeout(TIMEOUT)),
-        other => other,
-    };
+    let config = store.parse::<StoreConfig>().unwrap().with_command_timeout(TIMEOUT);
     config.connect().await.unwrap()
 }
 
