@@ -92,11 +92,9 @@ impl Cluster {
     /// The masters of the known slots, in a fixed order, and a hash of which slots each of them has.
     pub(crate) fn masters(&self) -> (Vec<Arc<Node>>, u64) {
         let mut state = self.0.state();
-        let addresses: Vec<_> = state.map.masters().into_iter().cloned().collect();
         let mut hasher = DefaultHasher::new();
         state.map.hash(&mut hasher);
-        let node = |address| self.0.get_or_create_node(&mut state, address);
-        (addresses.into_iter().map(node).collect(), hasher.finish())
+        (self.0.master_nodes(&mut state), hasher.finish())
     }
 
     /// Fetches the slot map in the background, unless that is already under way.
@@ -164,6 +162,13 @@ impl ClusterInner {
         state.nodes.entry(address.clone()).or_insert_with(new_node).clone()
     }
 
+    /// The masters of the known slots, in a fixed order.
+    fn master_nodes(&self, state: &mut ClusterState) -> Vec<Arc<Node>> {
+        let addresses: Vec<_> = state.map.masters().into_iter().cloned().collect();
+        let node = |address| self.get_or_create_node(state, address);
+        addresses.into_iter().map(node).collect()
+    }
+
     /// Checks whether the node is a master with slots.
     fn is_master(&self, node: &Node) -> bool {
         self.state().map.masters().contains(&node.address)
@@ -172,16 +177,12 @@ impl ClusterInner {
     /// Fetches the slot map from the masters that answer, or from the seeds if there are none, and
     /// believes the majority: a node that is cut off from the others reports an outdated map.
     async fn refresh_slots(&self) -> Result<(), BoxError> {
-        let known: Vec<_> = {
-            let state = self.state();
-            let masters =
-                state.map.masters().into_iter().filter_map(|master| state.nodes.get(master));
-            masters
-                .filter(|node| !node.is_unavailable())
-                .map(|node| node.shared_connection().clone())
-                .collect()
-        };
-        let map = match self.majority_map(known).await {
+        // Also those that no call has needed yet: they know which replica has taken over from
+        // another master, even if no seed is left.
+        let masters = self.master_nodes(&mut self.state());
+        let available = masters.iter().filter(|node| !node.is_unavailable());
+        let connections = available.map(|node| node.shared_connection().clone()).collect();
+        let map = match self.majority_map(connections).await {
             Ok(map) => map,
             Err(_) => {
                 let seeds = self.seeds.iter().map(|seed| self.connector.connection(seed));

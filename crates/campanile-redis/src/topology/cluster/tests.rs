@@ -77,6 +77,26 @@ async fn slots_are_fetched_from_available_masters() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn replica_of_dead_seed_is_found_by_unused_masters() {
+    static IS_DEAD: AtomicBool = AtomicBool::new(false);
+    let _servers = ScriptedServers::start(|address, words| match (address, words) {
+        ("a:1", ["AUTH", ..]) if IS_DEAD.load(Ordering::Relaxed) => None,
+        (_, ["AUTH", ..]) => Some(Reply::Ok),
+        ("a:1", ["CLUSTER", "SLOTS"]) => slots(&["a", "b"]),
+        (_, ["CLUSTER", "SLOTS"]) => slots(&["replica", "b"]),
+        _ => None,
+    });
+    let cluster = cluster("redis://:password@a:1");
+    cluster.fetch_masters().await.unwrap();
+    let copy = cluster.with_new_connections();
+    IS_DEAD.store(true, Ordering::Relaxed);
+    let seed = copy.master_of(0).unwrap();
+    assert_eq!(reason(&seed).await, "Redis at a:1 cannot be reached");
+    sleep(MILLISECOND).await;
+    assert_eq!(copy.master_of(0).unwrap().address, address("replica"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn changed_slots_need_a_new_check_of_buckets() {
     let queries = AtomicUsize::new(0);
     let _servers = ScriptedServers::start(move |_, words| match words {
