@@ -9,6 +9,7 @@ use redis::{Cmd, Pipeline, RedisError, Value, cmd};
 use super::{Durability, DurabilityLevel};
 use crate::connection::ConnectionHandle;
 use crate::failure::{self, Failure};
+use crate::store::MAX_TIMEOUT;
 
 /// A write for `WAIT` to wait for, which covers everything written before. `WAIT` alone may cover
 /// only the writes of its own connection (as Valkey 8 does), and a command that is repeated because
@@ -78,8 +79,10 @@ impl Durability {
         if self.level == DurabilityLevel::Disk {
             command.arg(1);
         }
-        let milliseconds = self.timeout.as_nanos().div_ceil(1_000_000);
-        command.arg(self.replicas).arg(u64::try_from(milliseconds).unwrap_or(u64::MAX));
+        // Redis refuses a timeout that is out of its range.
+        let milliseconds = self.timeout.min(MAX_TIMEOUT).as_nanos().div_ceil(1_000_000);
+        let milliseconds = u64::try_from(milliseconds).expect("at most a day");
+        command.arg(self.replicas).arg(milliseconds);
         command
     }
 
@@ -134,7 +137,25 @@ impl Error for Shortfall {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn timeout_of_wait_is_rounded_up_and_at_most_a_day() {
+        let command = |timeout| {
+            let command = Durability { level: DurabilityLevel::Memory, replicas: 1, timeout };
+            command.wait_command().get_packed_command()
+        };
+        for (timeout, expected) in [
+            (Duration::from_nanos(1), 1),
+            (Duration::from_micros(2001), 3),
+            (Duration::MAX, 24 * 60 * 60 * 1000),
+        ] {
+            let expected = cmd("WAIT").arg(1).arg(expected).get_packed_command();
+            assert_eq!(command(timeout), expected, "{timeout:?}");
+        }
+    }
 
     #[test]
     fn failed_wait_has_the_error_of_redis_as_source() {
