@@ -34,13 +34,18 @@ impl Address {
         Some(Self { host: host.as_str().into(), port })
     }
 
-    /// Parses the target of a redirection, `slot host:port`. A node that does not know its own host
-    /// name omits the host, which is then the host of the node that replied (`source_host`).
+    /// Parses the target of a redirection, `slot host:port`, from the node at `source_host`.
     pub(crate) fn parse_redirection(text: &str, source_host: &str) -> Option<(u16, Self)> {
         let (slot, address) = text.trim().split_once(' ')?;
         let (host, port) = address.rsplit_once(':')?;
-        let host = if host.is_empty() { source_host } else { host };
-        Some((slot.parse().ok()?, Self { host: host.into(), port: port.parse().ok()? }))
+        Some((slot.parse().ok()?, Self::announced(host, port.parse().ok()?, source_host)))
+    }
+
+    /// The address that the node at `source_host` announces. If the node does not know the host
+    /// name, the host is empty or `?`, and stands for the host of the node itself.
+    fn announced(host: &str, port: u16, source_host: &str) -> Self {
+        let host = if matches!(host, "" | "?") { source_host } else { host };
+        Self { host: host.into(), port }
     }
 }
 
@@ -107,9 +112,7 @@ impl SlotRange {
             Value::Nil => "",
             _ => return None,
         };
-        // The node does not know its own host name.
-        let host = if host.is_empty() || host == "?" { source_host } else { host };
-        let master = Address { host: host.into(), port: u16::try_from(*port).ok()? };
+        let master = Address::announced(host, u16::try_from(*port).ok()?, source_host);
         Some(Self { first: u16::try_from(*first).ok()?, last: u16::try_from(*last).ok()?, master })
     }
 }
@@ -163,6 +166,7 @@ mod tests {
         }
         let redirected = |text| Address::parse_redirection(text, "10.0.0.1").unwrap().1.to_string();
         assert_eq!(redirected("3999 :7"), "10.0.0.1:7");
+        assert_eq!(redirected("3999 ?:7"), "10.0.0.1:7");
         assert_eq!(redirected("3999 ::1:7"), "::1:7");
     }
 
