@@ -18,13 +18,14 @@ fn slots() {
         let masters = map.masters();
         assert!(!masters.is_empty());
         let ranges = ranges(&reply);
-        let edges = ranges.iter().flat_map(|(first, last, _)| [*first, *last]);
+        let edges = ranges.iter().flat_map(|range| [range.first, range.last]);
         for slot in edges.chain([0, 16_383]).filter_map(|slot| u16::try_from(slot).ok()) {
             if let Some(master) = map.master_of(slot) {
-                assert!(masters.contains(master) && !master.host.is_empty());
-                let slot = i64::from(slot);
-                let is_named = |(first, last, port): &(i64, i64, i64)| {
-                    (first..=last).contains(&&slot) && *port == i64::from(master.port)
+                assert!(masters.contains(master));
+                let is_named = |range: &Range| {
+                    (range.first..=range.last).contains(&i64::from(slot))
+                        && range.host == master.host.as_bytes()
+                        && range.port == i64::from(master.port)
                 };
                 assert!(ranges.iter().any(is_named), "{slot} is not one of {master}");
             }
@@ -32,20 +33,39 @@ fn slots() {
     });
 }
 
-/// The first and the last slot of each range, and the port of its master.
-fn ranges(reply: &Value) -> Vec<(i64, i64, i64)> {
+/// Slots, and the address of their master.
+struct Range {
+    first: i64,
+    last: i64,
+    host: Vec<u8>,
+    port: i64,
+}
+
+/// Reads the ranges without the checks of the parser.
+fn ranges(reply: &Value) -> Vec<Range> {
     let array = |value: &Value| match value {
         Value::Array(values) => values.clone(),
         _ => Vec::new(),
     };
     let range = |range: &Value| match &array(range)[..] {
         [Value::Int(first), Value::Int(last), master, ..] => match &array(master)[..] {
-            [_, Value::Int(port), ..] => Some((*first, *last, *port)),
+            [host, Value::Int(port), ..] => {
+                Some(Range { first: *first, last: *last, host: known_host(host), port: *port })
+            }
             _ => None,
         },
         _ => None,
     };
     array(reply).iter().filter_map(range).collect()
+}
+
+/// The host of a master. A host that the node does not know is the host that was asked.
+fn known_host(host: &Value) -> Vec<u8> {
+    match host {
+        Value::BulkString(host) if !matches!(&host[..], b"" | b"?") => host.clone(),
+        Value::SimpleString(host) if !matches!(&host[..], "" | "?") => host.as_bytes().to_vec(),
+        _ => b"source".to_vec(),
+    }
 }
 
 fn check_redirection(text: &str) {
