@@ -10,7 +10,8 @@ use campanile_idempotency::StoreError;
 use deadpool_redis::{Connection, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisResult, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisResult, ServerError,
+    ServerErrorKind, Value, cmd,
 };
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 use tokio::time::Instant;
@@ -211,7 +212,7 @@ impl ConnectionHandle {
     }
 
     /// Sends these commands together; `asking` precedes each of them with `ASKING`. Returns one reply
-    /// for each command, which may be an error.
+    /// for each command, which may be an error: its own, or that of its `ASKING`.
     pub(crate) async fn send_all(&self, commands: &[Cmd], asking: bool) -> RedisResult<Vec<Value>> {
         // In one pipeline, because `ASKING` applies to the next command of the connection.
         let mut pipeline = Pipeline::with_capacity(2 * commands.len());
@@ -223,8 +224,12 @@ impl ConnectionHandle {
         }
         let mut connection = self.connection.clone();
         let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len()).await?;
-        let sent_for_each = if asking { 2 } else { 1 };
-        Ok(replies.into_iter().skip(sent_for_each - 1).step_by(sent_for_each).collect())
+        if !asking {
+            return Ok(replies);
+        }
+        let mut replies = replies.into_iter();
+        let pairs = std::iter::from_fn(|| Some((replies.next()?, replies.next()?)));
+        Ok(pairs.map(|(asking, reply)| reply_after_asking(asking, reply)).collect())
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -252,6 +257,16 @@ impl ConnectionHandle {
     pub(crate) fn set_buckets_checked(&self, namespace: &Namespace) {
         let mut checked = self.checked_namespaces.lock().unwrap_or_else(PoisonError::into_inner);
         checked.insert(namespace.clone(), Instant::now());
+    }
+}
+
+/// The reply to a command that was preceded by `ASKING`. A node that has refused `ASKING` redirects
+/// the command to the node that redirected it here, and so on; only the refusal says why.
+fn reply_after_asking(asking: Value, reply: Value) -> Value {
+    let is_moved = |error: &ServerError| error.kind() == Some(ServerErrorKind::Moved);
+    match (&asking, &reply) {
+        (Value::ServerError(_), Value::ServerError(error)) if is_moved(error) => asking,
+        _ => reply,
     }
 }
 

@@ -45,6 +45,7 @@ pub(super) async fn query_denied(
         DurabilityLevel::Memory => command("WAIT 0 0"),
         DurabilityLevel::Disk => command("WAITAOF 0 0 0"),
     }));
+    without_keys.extend(config.is_cluster().then(|| command("ASKING")));
     add_denied_commands(connection, &without_keys, &mut denied).await?;
 
     let sample = [Namespace::try_from("campanile-check").expect("of allowed characters")];

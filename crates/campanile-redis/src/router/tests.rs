@@ -96,6 +96,35 @@ async fn redirection_without_host_leads_to_the_same_host() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refused_asking_is_the_error_of_a_redirected_command() {
+    let (servers, store) =
+        ScriptedServers::start_cluster(|address, words| match (address, words) {
+            (_, ["ASKING"]) => Some(Reply::Error("NOPERM no permission for 'asking'")),
+            ("a:1", ["EVALSHA", ..]) => Some(Reply::Error("ASK 1 b:2")),
+            (_, ["EVALSHA", ..]) => Some(Reply::Error("MOVED 1 a:1")),
+            _ => None,
+        })
+        .await;
+    let error = store.apply(acquire(key("a"))).await.unwrap_err();
+    assert!(format!("{error:?}").contains("'asking'"), "{error:?}");
+    assert_eq!(servers.received("EVALSHA"), ["a:1", "b:2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_asking_does_not_replace_an_answer() {
+    let (_servers, store) =
+        ScriptedServers::start_cluster(|address, words| match (address, words) {
+            (_, ["ASKING"]) => Some(Reply::Error("NOPERM no permission for 'asking'")),
+            ("a:1", ["EVALSHA", ..]) => Some(Reply::Error("ASK 1 b:2")),
+            // The slot has just arrived here.
+            (_, ["EVALSHA", ..]) => Some(granted()),
+            _ => None,
+        })
+        .await;
+    store.apply(acquire(key("a"))).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn read_from_a_node_returns_redirections_of_keys() {
     let (servers, store) = ScriptedServers::start_cluster(|_, words| match words {
         ["GETRANGE", "moved"] => Some(Reply::Error("MOVED 1 b:2")),

@@ -2,8 +2,9 @@
 
 use campanile_core::Namespace;
 use campanile_redis::{ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Safety};
-use campanile_test::RedisServer;
+use campanile_test::{RedisCluster, RedisServer};
 
+use crate::cluster;
 use crate::support::{acquire_lock, key, long_timeout};
 
 const ALL_KEYS: &str = "~campanile:* ~{*";
@@ -38,6 +39,16 @@ async fn finding_names_each_denied_command() {
         let expected = format!("the user may not send {}", command.to_uppercase());
         assert_eq!(finding.observed(), expected);
     }
+}
+
+#[tokio::test]
+async fn finding_of_cluster_node_names_denied_asking() {
+    let rules = format!("app on >pw -@all {ALL_KEYS} {ALL_COMMANDS} +cluster|slots");
+    let cluster = RedisCluster::builder().config("user", &rules).start().unwrap();
+    let config = cluster::long_timeout(&cluster).with_credentials("app", "pw");
+    let finding = refusal(&config).await;
+    assert_eq!(finding.kind(), FindingKind::Permission);
+    assert_eq!(finding.observed(), "the user may not send ASKING");
 }
 
 #[tokio::test]
