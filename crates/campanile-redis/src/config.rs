@@ -106,6 +106,14 @@ impl RedisConfig {
     /// [`with_credentials`](Self::with_credentials). The database in the first URL applies to the
     /// servers.
     ///
+    /// When the store connects, the sentinels have a third of the [connect timeout] to answer, and
+    /// each server that they name has a third to be connected to, so that one that hangs leaves time
+    /// for another. A call that needs a new connection divides the [command timeout] in the same way.
+    /// With TLS and a password, each third must be longer than five round trips.
+    ///
+    /// [connect timeout]: Self::with_connect_timeout
+    /// [command timeout]: Self::with_command_timeout
+    ///
     /// ```
     /// # use campanile_redis::RedisConfig;
     /// let config = RedisConfig::sentinel("tower", ["redis://s1:26379", "redis://s2:26379"])
@@ -168,7 +176,8 @@ impl RedisConfig {
     /// seconds to come up. A server that has much data to load takes longer.
     ///
     /// A later connection is opened within the call that needs it, and is limited by the time of
-    /// that call, too.
+    /// that call, too: behind sentinels, by a third of the
+    /// [command timeout](Self::with_command_timeout).
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -177,6 +186,8 @@ impl RedisConfig {
     /// Sets how long a batch of commands may take, from the call to the last answer, including a
     /// new connection. Default: 1 s, because an answer takes a millisecond, a fork or a slow disk
     /// delays it by less than a second, and a renewal must leave time for a retry.
+    ///
+    /// Behind [sentinels](Self::sentinel), a third of it must be enough to connect to the primary.
     ///
     /// The lock keeper waits for a call at most 5 s or a sixth of the lock's time to live,
     /// whichever is shorter; it logs a warning if this timeout is longer.

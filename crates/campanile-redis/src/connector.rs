@@ -34,6 +34,10 @@ impl Connector {
         self.template.clone().set_addr(addr)
     }
 
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
     pub(crate) fn connection(&self, address: &Address) -> Arc<SharedConnection> {
         SharedConnection::new(self.connection_info(address), self.connect_timeout)
     }

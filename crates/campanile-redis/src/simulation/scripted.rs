@@ -1,8 +1,10 @@
 //! Servers whose replies are determined by a test.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use redis::ConnectionInfo;
 use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, split};
@@ -27,6 +29,8 @@ struct Inner {
     script: Box<Script>,
     /// The address and the command of each request.
     requests: Mutex<Vec<(String, String)>>,
+    /// The time before each reply of the server at an address.
+    delays: Mutex<BTreeMap<String, Duration>>,
 }
 
 /// Returns the reply of the server at an address to the words of a request; `None` for the default.
@@ -37,7 +41,8 @@ impl ScriptedServers {
     pub(crate) fn start(
         script: impl Fn(&str, &[&str]) -> Option<Reply> + Send + Sync + 'static,
     ) -> Self {
-        let inner = Arc::new(Inner { script: Box::new(script), requests: Mutex::default() });
+        let (requests, delays) = Default::default();
+        let inner = Arc::new(Inner { script: Box::new(script), requests, delays });
         SERVERS.set(Some(Arc::clone(&inner)));
         Self(inner)
     }
@@ -49,6 +54,11 @@ impl ScriptedServers {
         let servers = Self::start(script);
         let config = RedisConfig::cluster(["redis://a:1"]).with_safety(Safety::Off);
         (servers, RedisStore::connect(config).await.expect("servers that answer"))
+    }
+
+    /// Delays each reply of the server at this address from now on.
+    pub(crate) fn set_delay(&self, address: &str, delay: Duration) {
+        self.0.delays().insert(address.into(), delay);
     }
 
     /// The address of each request with this command.
@@ -84,6 +94,10 @@ impl Inner {
             if self.requests().len() > MAX_REQUESTS {
                 break;
             }
+            let delay = self.delays().get(&address).copied();
+            if let Some(delay) = delay {
+                tokio::time::sleep(delay).await;
+            }
             let reply = (self.script)(&address, &words).unwrap_or_else(|| default_reply(&words));
             let mut encoded = Vec::new();
             reply.write(&mut encoded);
@@ -94,6 +108,10 @@ impl Inner {
 
     fn requests(&self) -> MutexGuard<'_, Vec<(String, String)>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn delays(&self) -> MutexGuard<'_, BTreeMap<String, Duration>> {
+        self.delays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

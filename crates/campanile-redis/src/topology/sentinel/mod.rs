@@ -48,13 +48,11 @@ impl Sentinel {
         connector: Connector,
         command_timeout: Duration,
     ) -> Self {
-        // Short enough to try the second server named within the same call.
-        let query_timeout = command_timeout / 4;
         Self::with_monitor(FailoverMonitor::new(Sentinels {
             name,
             infos: sentinels,
             connector,
-            query_timeout,
+            command_timeout,
         }))
     }
 
@@ -73,8 +71,9 @@ impl Sentinel {
             return Ok(handle);
         }
         let queried_at = Instant::now();
-        let found = self.monitor.sentinels.find_primary().await.map_err(StoreError::not_sent)?;
-        let FoundPrimary { address, connection, handle } = found;
+        let sentinels = &self.monitor.sentinels;
+        let found = sentinels.find_primary(sentinels.command_timeout).await;
+        let FoundPrimary { address, connection, handle } = found.map_err(StoreError::not_sent)?;
         *self.primary() = Some(Primary { queried_at, address, connection });
         Ok(handle)
     }
@@ -85,10 +84,11 @@ impl Sentinel {
         Self::with_monitor(Arc::clone(&self.monitor))
     }
 
-    /// Finds the server that is the primary now.
+    /// Finds the server that is the primary when the store connects.
     pub(crate) async fn primary_info(&self) -> Result<ConnectionInfo, BoxError> {
         let sentinels = &self.monitor.sentinels;
-        let FoundPrimary { address, .. } = sentinels.find_primary().await?;
+        let connect_timeout = sentinels.connector.connect_timeout();
+        let FoundPrimary { address, .. } = sentinels.find_primary(connect_timeout).await?;
         Ok(sentinels.connector.connection_info(&address))
     }
 

@@ -139,7 +139,7 @@ mod tests {
             name: "tower".into(),
             infos: Box::default(),
             connector: Connector::new("redis://a:1".into_connection_info().unwrap(), second),
-            query_timeout: second,
+            command_timeout: second,
         });
         let new_primary_since = |current, since| {
             let changed = monitor.new_primary_since(&address(current), since);

@@ -16,14 +16,18 @@ use crate::connector::Connector;
 use crate::topology::Address;
 use crate::topology::vote::Vote;
 
+/// The time of a search for the primary is divided into this many parts: for the sentinels, for the
+/// first server that they name, which may hang, and for the second.
+const PARTS: u32 = 3;
+
 /// The sentinels of a primary.
 pub(super) struct Sentinels {
     /// The name of the primary in the sentinels' configuration.
     pub(super) name: Box<str>,
     pub(super) infos: Box<[ConnectionInfo]>,
     pub(super) connector: Connector,
-    /// The time that a sentinel, or a server that it names, has to answer.
-    pub(super) query_timeout: Duration,
+    /// The time for a search within a call, or between two calls.
+    pub(super) command_timeout: Duration,
 }
 
 /// A server that is the primary, and a connection to it.
@@ -37,10 +41,13 @@ impl Sentinels {
     /// Finds the first of the named servers that reports itself as the primary. The server that
     /// most sentinels name is tried first, because a sentinel that was cut off names an outdated
     /// one.
-    pub(super) async fn find_primary(&self) -> Result<FoundPrimary, NoPrimary> {
+    ///
+    /// The sentinels have a third of the time to answer, and so has each server.
+    pub(super) async fn find_primary(&self, time: Duration) -> Result<FoundPrimary, NoPrimary> {
+        let limit = time / PARTS;
         let mut no_primary = self.no_primary();
-        for address in self.query_all(&mut no_primary).await.into_reports() {
-            match self.connect_if_primary(&address).await {
+        for address in self.query_all(limit, &mut no_primary).await.into_reports() {
+            match self.connect_if_primary(&address, limit).await {
                 Ok(found) => return Ok(found),
                 Err(reason) => no_primary.reasons.push(reason),
             }
@@ -50,21 +57,26 @@ impl Sentinels {
 
     /// Finds the server that more than half of the sentinels name.
     pub(super) async fn majority_primary(&self) -> Option<Address> {
-        self.query_all(&mut self.no_primary()).await.into_majority()
+        let limit = self.command_timeout / PARTS;
+        self.query_all(limit, &mut self.no_primary()).await.into_majority()
     }
 
     /// Asks the server whether it is a primary.
     pub(super) async fn is_primary(&self, address: &Address) -> bool {
-        self.connect_if_primary(address).await.is_ok()
+        self.connect_if_primary(address, self.command_timeout / PARTS).await.is_ok()
     }
 
     fn no_primary(&self) -> NoPrimary {
         NoPrimary { name: self.name.clone(), reasons: Vec::new() }
     }
 
-    async fn connect_if_primary(&self, address: &Address) -> Result<FoundPrimary, BoxError> {
+    async fn connect_if_primary(
+        &self,
+        address: &Address,
+        limit: Duration,
+    ) -> Result<FoundPrimary, BoxError> {
         let connection = self.connector.connection(address);
-        match timeout(self.query_timeout, connect_and_check_role(&connection)).await {
+        match timeout(limit, connect_and_check_role(&connection)).await {
             Ok(handle) => {
                 Ok(FoundPrimary { address: address.clone(), handle: handle?, connection })
             }
@@ -74,8 +86,9 @@ impl Sentinels {
 
     /// Asks the sentinels for the primary, until more than half of them name the same server. Adds
     /// failures to `no_primary`.
-    async fn query_all(&self, no_primary: &mut NoPrimary) -> Vote<Address> {
-        let mut queries: FuturesUnordered<_> = self.infos.iter().map(|s| self.query(s)).collect();
+    async fn query_all(&self, limit: Duration, no_primary: &mut NoPrimary) -> Vote<Address> {
+        let mut queries: FuturesUnordered<_> =
+            self.infos.iter().map(|sentinel| self.query(sentinel, limit)).collect();
         let mut vote = Vote::new(self.infos.len());
         while let Some(answer) = queries.next().await {
             match answer {
@@ -91,7 +104,7 @@ impl Sentinels {
     }
 
     /// Asks one sentinel for the address of the primary.
-    async fn query(&self, sentinel: &ConnectionInfo) -> Result<Address, BoxError> {
+    async fn query(&self, sentinel: &ConnectionInfo, limit: Duration) -> Result<Address, BoxError> {
         let failed = |kind| SentinelError { sentinel: sentinel.addr().to_string(), kind };
         let query = async {
             let mut connection = connection::open(sentinel.clone()).await?;
@@ -99,7 +112,7 @@ impl Sentinels {
             command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.name);
             command.query_async::<Option<(String, u16)>>(&mut connection).await
         };
-        match timeout(self.query_timeout, query).await {
+        match timeout(limit, query).await {
             Ok(Ok(Some((host, port)))) => Ok(Address { host: host.into(), port }),
             Ok(Ok(None)) => Err(failed(SentinelErrorKind::UnknownName).into()),
             Ok(Err(error)) => Err(failed(SentinelErrorKind::Failed(error)).into()),

@@ -1,16 +1,22 @@
-//! Queries to a sentinel while the primary answers.
+//! Queries to sentinels, and which primary is found in which time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::RedisConfig;
 use crate::simulation::{Reply, ScriptedServers};
 use crate::topology::Topology;
 
+/// With sentinels at these hosts, 10 s to connect the store, and 1 s for a call.
+fn topology_of<const N: usize>(sentinels: [&str; N]) -> Topology {
+    let urls = sentinels.map(|host| format!("redis://{host}:1"));
+    RedisConfig::sentinel("tower", urls).topology().unwrap()
+}
+
 fn topology() -> Topology {
-    RedisConfig::sentinel("tower", ["redis://s:1"]).topology().unwrap()
+    topology_of(["s"])
 }
 
 async fn connection(topology: &Topology) -> ConnectionHandle {
@@ -70,4 +76,44 @@ async fn recheck_finds_new_primary_at_once_when_promoted() {
         assert_eq!(handle.address(), expected);
         assert_eq!(handle.is_same(&first), expected == "a:1");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_servers_have_a_third_of_the_time() {
+    let servers = ScriptedServers::start(|_, words| match words {
+        ["SENTINEL", ..] => named("a"),
+        ["ROLE"] => role("master"),
+        _ => None,
+    });
+    for (query, is_found_at_start, is_found_by_call) in
+        [(330, true, true), (360, true, false), (3300, true, false), (3600, false, false)]
+    {
+        // Connecting takes two replies, and the query a third one.
+        for address in ["s:1", "a:1"] {
+            servers.set_delay(address, Duration::from_millis(query / 3));
+        }
+        let topology = topology();
+        assert_eq!(topology.primaries().await.is_ok(), is_found_at_start, "{query} ms");
+        let connected = topology.route(0).unwrap().connection().await;
+        assert_eq!(connected.is_ok(), is_found_by_call, "{query} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hung_sentinel_and_hung_server_leave_time_for_another() {
+    let servers = ScriptedServers::start(|address, words| match (address, words) {
+        ("s1:1", ["SENTINEL", ..]) => named("hung"),
+        (_, ["SENTINEL", ..]) => named("a"),
+        (_, ["ROLE"]) => role("master"),
+        _ => None,
+    });
+    for address in ["s3:1", "hung:1"] {
+        servers.set_delay(address, Duration::from_secs(60 * 60));
+    }
+    // The server that is named first is tried first.
+    servers.set_delay("s2:1", Duration::from_millis(10));
+    let topology = topology_of(["s1", "s2", "s3"]);
+    let connected = timeout(Duration::from_secs(1), connection(&topology)).await;
+    assert_eq!(connected.expect("an answer in time").address(), "a:1");
+    assert!(servers.received("CLIENT").contains(&"hung:1".to_owned()));
 }
