@@ -10,9 +10,9 @@ use redis::RedisError;
 
 use crate::call::Plan;
 use crate::connection::ConnectionHandle;
-use crate::key::write_barrier_key;
+use crate::key::{write_barrier_key, write_entry_key};
 use crate::router::{CallOutcome, InFlightGuard, Router};
-use crate::wait::{Durability, Shortfall, WaitState};
+use crate::wait::{BarrierKeys, Durability, Shortfall, WaitState};
 
 /// A batch and its answers so far. The answers received are kept when the batch is cut short.
 pub(crate) struct Batch<'a> {
@@ -187,12 +187,13 @@ impl Router<'_> {
         unconfirmed: Unconfirmed,
     ) -> (Unconfirmed, Result<Option<Shortfall>, RedisError>) {
         let Unconfirmed { handle, answers } = &unconfirmed;
-        let mut key = Vec::new();
-        if let Some(&(first, _)) = answers.first() {
-            write_barrier_key(&mut key, &self.commands[first].key, self.store.buckets);
-        }
+        let (first, _) = answers.first().expect("an answer to confirm");
+        let (key, buckets) = (&self.commands[*first].key, self.store.buckets);
+        let mut keys = BarrierKeys { barrier: Vec::new(), entry: Vec::new() };
+        write_barrier_key(&mut keys.barrier, key, buckets);
+        write_entry_key(&mut keys.entry, key, buckets);
         let mut guard = InFlightGuard::on_connection(handle);
-        let shortfall = durability.confirm(handle, &key).await;
+        let shortfall = durability.confirm(handle, &keys).await;
         guard.finish();
         (unconfirmed, shortfall)
     }

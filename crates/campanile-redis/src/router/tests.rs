@@ -1,6 +1,6 @@
 //! A cluster whose nodes redirect, or have no bucket count.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use campanile_core::{
@@ -13,6 +13,7 @@ use super::*;
 use crate::bucket::Buckets;
 use crate::samples;
 use crate::simulation::{Reply, ScriptedServers};
+use crate::{RedisConfig, RedisStore, Safety};
 
 fn namespace() -> Namespace {
     "payments".try_into().unwrap()
@@ -122,6 +123,80 @@ async fn refused_asking_does_not_replace_an_answer() {
         })
         .await;
     store.apply(acquire(key("a"))).await.unwrap();
+}
+
+/// Connects a store that waits for one replica to the scripted servers, as to a cluster.
+async fn store_with_wait() -> RedisStore {
+    let config = RedisConfig::cluster(["redis://a:1"]).with_safety(Safety::Off);
+    RedisStore::connect(config.with_wait(1, Duration::from_secs(5))).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn importing_node_confirms_what_it_answered() {
+    let is_asking = AtomicBool::new(false);
+    let servers = ScriptedServers::start(move |address, words| match (address, words) {
+        ("a:1", ["EVALSHA", ..]) => Some(Reply::Error("ASK 1 b:2")),
+        ("b:2", ["ASKING"]) => {
+            is_asking.store(true, Ordering::Relaxed);
+            None
+        }
+        ("b:2", ["EVALSHA" | "EVAL", ..]) if !is_asking.swap(false, Ordering::Relaxed) => {
+            Some(Reply::Error("MOVED 1 a:1"))
+        }
+        // The other node may have the same key.
+        ("b:2", ["EVAL", _, "1", key]) if key.ends_with("wait") => {
+            panic!("a key that is not an entry is created")
+        }
+        ("b:2", ["EVALSHA", ..]) => Some(granted()),
+        ("b:2", ["EVAL", ..]) => Some(Reply::Nil),
+        (_, ["WAIT", "1", "5000"]) => Some(Reply::Int(1)),
+        _ => None,
+    });
+    store_with_wait().await.apply(acquire(key("a"))).await.unwrap();
+    assert_eq!(servers.received("WAIT"), ["b:2", "b:2"]);
+}
+
+/// Servers of which `a:1` answers commands, but creates no keys, because their slot is being moved to
+/// `b:2`. `rewritten` is the reply to the script that writes an entry again, and `replicas` the number
+/// of replicas that have it.
+fn migrating_servers(rewritten: Reply, replicas: i64) -> ScriptedServers {
+    let commands = AtomicUsize::new(0);
+    ScriptedServers::start(move |address, words| match (address, words) {
+        // A command that is repeated finds that the entry has moved, too.
+        ("a:1", ["EVALSHA", ..]) if commands.fetch_add(1, Ordering::Relaxed) > 0 => {
+            Some(Reply::Error("ASK 1 b:2"))
+        }
+        (_, ["EVALSHA", ..]) => Some(granted()),
+        ("a:1", ["EVAL", _, "1", key]) if key.ends_with("wait") => Some(Reply::Error("ASK 1 b:2")),
+        ("a:1", ["EVAL", ..]) => Some(rewritten.clone()),
+        (_, ["EVAL", ..]) => Some(Reply::Nil),
+        (_, ["WAIT", ..]) => Some(Reply::Int(replicas)),
+        _ => None,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn migrating_node_confirms_what_it_answered() {
+    let servers = migrating_servers(Reply::Nil, 1);
+    store_with_wait().await.apply(acquire(key("a"))).await.unwrap();
+    assert_eq!(servers.received("EVALSHA"), ["a:1"]);
+    assert_eq!(servers.received("WAIT"), ["a:1", "a:1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shortfall_of_migrating_node_is_waited_for_once() {
+    let servers = migrating_servers(Reply::Nil, 0);
+    let error = store_with_wait().await.apply(acquire(key("a"))).await.unwrap_err();
+    assert!(format!("{error:?}").contains("TimedOut"), "{error:?}");
+    assert_eq!(servers.received("WAIT"), ["a:1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entry_moved_meanwhile_is_confirmed_by_its_new_node() {
+    let servers = migrating_servers(Reply::Error("ASK 1 b:2"), 1);
+    store_with_wait().await.apply(acquire(key("a"))).await.unwrap();
+    assert_eq!(servers.received("EVALSHA"), ["a:1", "a:1", "b:2"]);
+    assert_eq!(servers.received("WAIT"), ["a:1", "a:1", "b:2"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use campanile_idempotency::StoreError;
-use redis::{Cmd, Pipeline, RedisError, Value, cmd};
+use redis::{Cmd, RedisError, Value, cmd};
 
 use super::{Durability, DurabilityLevel};
 use crate::connection::ConnectionHandle;
@@ -15,6 +15,20 @@ use crate::store::MAX_TIMEOUT;
 /// only the writes of its own connection (as Valkey 8 does), and a command that is repeated because
 /// its answer was lost writes nothing. The key expires after a second.
 const BARRIER_SCRIPT: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 1000)";
+
+/// The same by writing an entry again, as it is, while its slot is being moved to another node of
+/// the cluster: the old node creates no keys any more, and a key that exists on both nodes could stop
+/// the move. Fails if the entry is gone.
+const REWRITE_SCRIPT: &str = "#!lua flags=allow-oom\n\
+     redis.call('SET', KEYS[1], redis.call('GET', KEYS[1]), 'KEEPTTL')";
+
+/// The keys of the write that is waited for, both in one slot that the server serves.
+pub(crate) struct BarrierKeys {
+    /// A key that is used for nothing else.
+    pub(crate) barrier: Vec<u8>,
+    /// The key of an entry that the server has just answered for.
+    pub(crate) entry: Vec<u8>,
+}
 
 /// Why a write may not have reached the required replicas or disks.
 #[derive(Clone, Debug)]
@@ -36,42 +50,63 @@ pub(crate) struct ReplicationProgress {
 
 impl Durability {
     /// Waits until everything written before has reached the required replicas or disks, or until
-    /// the timeout. Blocks the connection meanwhile. `key` is any key that the server serves.
+    /// the timeout. Blocks the connection meanwhile.
     ///
     /// # Errors
     /// Fails if the connection breaks, or if the server is no longer the primary or no longer
-    /// serves `key`.
+    /// has the entry.
     pub(crate) async fn confirm(
         self,
         handle: &ConnectionHandle,
-        key: &[u8],
+        keys: &BarrierKeys,
     ) -> Result<Option<Shortfall>, RedisError> {
-        match self.query(handle, key).await {
-            Ok(progress) if progress.primary && progress.replicas >= self.replicas => Ok(None),
+        let mut progress = self.query(handle, BARRIER_SCRIPT, &keys.barrier, false).await;
+        if let Err(Failure::Moved(_) | Failure::Ask(_)) = progress {
+            // `ASKING`, because this may be the node to which the slot is being moved.
+            progress = self.query(handle, REWRITE_SCRIPT, &keys.entry, true).await;
+        }
+        match progress {
+            Ok(progress) if self.is_reached(progress) => Ok(None),
             Ok(progress) => Ok(Some(Shortfall::TimedOut { durability: self, progress })),
             Err(Failure::Connection(error)) => Err(error),
             // The keys have moved to another node, together with what was written.
-            Err(Failure::Moved(error)) => Err(error.into()),
+            Err(Failure::Moved(error) | Failure::Ask(error)) => Err(error.into()),
             Err(failure) => Ok(Some(Shortfall::Failed(failure.into()))),
         }
     }
 
+    /// Runs the script, and waits until its write is where it is required.
     async fn query(
         self,
         handle: &ConnectionHandle,
+        script: &str,
         key: &[u8],
+        asking: bool,
     ) -> Result<ReplicationProgress, Failure> {
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.add_command(cmd("EVAL").arg(BARRIER_SCRIPT).arg(1).arg(key).take());
-        pipeline.add_command(self.wait_command());
-        let answers = handle.connection.clone().send_packed_commands(&pipeline, 0, 2).await;
+        let barrier = cmd("EVAL").arg(script).arg(1).arg(key).take();
+        let answers = handle.send_all(&[barrier, self.wait_command()], asking).await;
         let answers = answers.map_err(Failure::Connection)?;
         let Ok([barrier, answer]) = <[Value; 2]>::try_from(answers) else {
             return Err(Failure::unexpected("expected two replies to two commands"));
         };
-        failure::check_reply(Ok(barrier))?;
-        let answer = failure::check_reply(Ok(answer))?;
-        self.parse(answer).ok_or_else(|| Failure::unexpected("unexpected reply to WAIT or WAITAOF"))
+        let progress = failure::check_reply(Ok(answer)).and_then(|answer| {
+            let unexpected = || Failure::unexpected("unexpected reply to WAIT or WAITAOF");
+            self.parse(answer).ok_or_else(unexpected)
+        });
+        match (failure::check_reply(Ok(barrier)), progress) {
+            (Ok(_), progress) => progress,
+            // What was written before has not come far enough either, in all the time there is.
+            (Err(Failure::Moved(_) | Failure::Ask(_)), Ok(progress))
+                if !self.is_reached(progress) =>
+            {
+                Ok(progress)
+            }
+            (Err(failure), _) => Err(failure),
+        }
+    }
+
+    fn is_reached(self, progress: ReplicationProgress) -> bool {
+        progress.primary && progress.replicas >= self.replicas
     }
 
     fn wait_command(self) -> Cmd {

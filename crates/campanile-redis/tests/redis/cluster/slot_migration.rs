@@ -1,11 +1,11 @@
 //! Slots that move to another node while the store works, and masters that change.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use campanile_core::{ExpireOutcome, Reply};
-use campanile_idempotency::{ExpireStore, Found, InspectStore, Store};
+use campanile_core::{Command, ExpireOutcome, Reply};
+use campanile_idempotency::{ExpireStore, Found, InspectStore, Store, StoreErrorKind};
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{Proxy, RedisCluster, eventually};
 
@@ -51,6 +51,45 @@ async fn keys_of_migrating_slot_are_found_on_either_node() {
 }
 
 #[tokio::test]
+async fn keys_of_migrating_slot_are_replicated_on_either_node() {
+    let (mut cluster, config) = start_with_replicas();
+    // Leaves no key in the slot that the other store could wait with.
+    let plain = RedisStore::connect(config.clone()).await.unwrap();
+    let store = RedisStore::connect(config.with_wait(1, MAX_WAIT)).await.unwrap();
+    let first = key("key 0");
+    let slot_of_first = slot(&cluster, &first);
+    let in_slot = |n: &u32| slot(&cluster, &key(format!("key {n}"))) == slot_of_first;
+    let keys: Vec<_> = (0..).filter(in_slot).take(6).map(|n| key(format!("key {n}"))).collect();
+    let (old, new) = keys.split_at(3);
+    let to = (owner(&cluster, &first) + 1) % 3;
+    let (mut batch, mut before) = (Vec::new(), Vec::new());
+    for key in old {
+        let completion = complete(acquire_lock(&plain, key, 1).await, "old");
+        assert_eq!(apply(&plain, key, completion.clone()).await.unwrap(), Reply::Completed);
+        before.push(plain.inspect(key).await.unwrap().found);
+        batch.push(command(key, completion));
+    }
+    batch.extend(new.iter().map(|key| command(key, acquire(1))));
+    cluster.begin_move(slot_of_first, to).unwrap();
+    let answers = replies(store.apply_batch(batch).await);
+    assert!(answers[..3].iter().all(|reply| *reply == Reply::Completed), "{answers:?}");
+    assert!(
+        answers[3..].iter().all(|reply| matches!(reply, Reply::Acquired { .. })),
+        "{answers:?}"
+    );
+    assert_eq!(store.shortfalls(), 0);
+    // Waiting has changed no entry.
+    for (key, before) in old.iter().zip(&before) {
+        assert_eq!(plain.inspect(key).await.unwrap().found, *before);
+    }
+    cluster.end_move(slot_of_first, to).unwrap();
+    for key in old {
+        let reply = apply(&store, key, acquire(2)).await.unwrap();
+        assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
+    }
+}
+
+#[tokio::test]
 async fn entries_of_migrating_slot_are_expired_on_either_node() {
     let (mut cluster, store) = start_cluster().await;
     let first = key("key 0");
@@ -75,11 +114,54 @@ async fn entries_of_migrating_slot_are_expired_on_either_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slot_migration_under_load_loses_and_counts_nothing() {
-    let (mut cluster, store) = start_cluster().await;
+    let (cluster, store) = start_cluster().await;
+    assert_eq!(move_slots_under_load(cluster, store).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slot_migration_under_load_leaves_nothing_unreplicated() {
+    let (cluster, config) = start_with_replicas();
+    let store = RedisStore::connect(config.with_wait(1, MAX_WAIT)).await.unwrap();
+    // Refused, and then repeated, if the keys keep moving before they are confirmed.
+    let repeated = move_slots_under_load(cluster, store.clone()).await;
+    println!("{repeated} batches were repeated");
+    assert_eq!(store.shortfalls(), 0);
+}
+
+/// A cluster with a replica of each master.
+fn start_with_replicas() -> (RedisCluster, RedisConfig) {
+    // No replica is promoted because its master is late.
+    let cluster = RedisCluster::builder().replicas(1).config("cluster-node-timeout", "15000");
+    let cluster = cluster.start().unwrap();
+    let config = long_timeout(&cluster);
+    (cluster, config)
+}
+
+/// Repeats the batch until the store is available for all of it. Counts how often.
+async fn repeat_until_available(
+    store: &RedisStore,
+    batch: Vec<Command>,
+    repeated: &AtomicUsize,
+) -> Vec<Reply> {
+    loop {
+        let answers = store.apply_batch(batch.clone()).await;
+        let mut errors = answers.iter().filter_map(|answer| answer.as_ref().err());
+        if !errors.any(|error| error.kind() == StoreErrorKind::Unavailable) {
+            return replies(answers);
+        }
+        repeated.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Moves each slot of the namespace twice, while keys are acquired and completed. Returns how often
+/// a batch was repeated.
+async fn move_slots_under_load(mut cluster: RedisCluster, store: RedisStore) -> usize {
+    let repeated = Arc::new(AtomicUsize::new(0));
     let stop = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> = (0..4)
         .map(|worker| {
             let (store, stop) = (store.clone(), Arc::clone(&stop));
+            let repeated = Arc::clone(&repeated);
             tokio::spawn(async move {
                 let mut done = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
@@ -87,14 +169,14 @@ async fn slot_migration_under_load_loses_and_counts_nothing() {
                         (0..32).map(|n| key(format!("{worker}/{}/{n}", done.len()))).collect();
                     let acquires = keys.iter().map(|key| command(key, acquire(1))).collect();
                     let mut completions = Vec::new();
-                    for (key, reply) in keys.iter().zip(replies(store.apply_batch(acquires).await))
-                    {
+                    let acquired = repeat_until_available(&store, acquires, &repeated).await;
+                    for (key, reply) in keys.iter().zip(acquired) {
                         let Reply::Acquired { token, attempt: 1, .. } = reply else {
                             panic!("{reply:?}")
                         };
                         completions.push(command(key, complete(grant(token, 1), "done")));
                     }
-                    for reply in replies(store.apply_batch(completions).await) {
+                    for reply in repeat_until_available(&store, completions, &repeated).await {
                         assert_eq!(reply, Reply::Completed);
                     }
                     done.extend(keys);
@@ -127,6 +209,7 @@ async fn slot_migration_under_load_loses_and_counts_nothing() {
     }
     println!("{total} keys while {} slots moved", 2 * slots.len());
     assert!(total > 0);
+    repeated.load(Ordering::Relaxed)
 }
 
 #[tokio::test]
