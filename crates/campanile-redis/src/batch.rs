@@ -6,19 +6,19 @@ use campanile_core::{Answer, Operation};
 use campanile_idempotency::StoreError;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::RedisError;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::call::Plan;
 use crate::connection::ConnectionHandle;
 use crate::key::{write_barrier_key, write_entry_key};
-use crate::router::{CallOutcome, InFlightGuard, Router};
+use crate::router::{CallOutcome, InFlightGuard, MAX_REDIRECTIONS, Router};
 use crate::wait::{BarrierKeys, Durability, Shortfall, WaitState};
 
 /// A batch and its answers so far. The answers received are kept when the batch is cut short.
 pub(crate) struct Batch<'a> {
     router: Router<'a>,
     answers: Vec<Option<Result<Answer, StoreError>>>,
-    /// The indices of the commands that were sent twice.
+    /// The indices of the commands that were sent more than once.
     retried: Vec<usize>,
 }
 
@@ -28,10 +28,15 @@ struct Unconfirmed {
     answers: Vec<(usize, Result<Answer, StoreError>)>,
 }
 
-/// Commands that lost their connection before their answers were confirmed.
-struct LostConnection {
+/// Commands whose connection broke, or whose keys moved, before their answers were confirmed.
+struct LostAnswers {
     indices: Vec<usize>,
     error: RedisError,
+}
+
+/// Checks whether the keys of commands have moved to another node of the cluster.
+fn is_redirection(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask))
 }
 
 impl<'a> Batch<'a> {
@@ -39,8 +44,8 @@ impl<'a> Batch<'a> {
         Self { router, answers: vec![None; router.commands.len()], retried: Vec::new() }
     }
 
-    /// Runs all commands, and once more those that could not be confirmed because of a broken
-    /// connection.
+    /// Runs all commands, and again those that could not be confirmed because of a broken connection
+    /// or because their keys moved.
     pub(crate) async fn run(&mut self) {
         let commands = self.router.commands;
         debug_assert!(
@@ -48,12 +53,19 @@ impl<'a> Batch<'a> {
                 == commands.len(),
             "the keys of a batch must be distinct"
         );
-        let Some(lost) = self.attempt((0..commands.len()).collect()).await else {
-            return;
-        };
-        self.retried.clone_from(&lost.indices);
-        if let Some(lost) = self.attempt(lost.indices).await {
-            self.fail_commands(lost.indices, &StoreError::unavailable(lost.error));
+        let mut indices = (0..commands.len()).collect();
+        // A broken connection is replaced once, and keys are followed as often as by the router.
+        for retries in 0.. {
+            let Some(lost) = self.attempt(indices).await else { return };
+            let max_retries = if is_redirection(&lost.error) { MAX_REDIRECTIONS } else { 1 };
+            if retries >= max_retries {
+                self.fail_commands(lost.indices, &StoreError::unavailable(lost.error));
+                return;
+            }
+            if retries == 0 {
+                self.retried.clone_from(&lost.indices);
+            }
+            indices = lost.indices;
         }
     }
 
@@ -70,9 +82,8 @@ impl<'a> Batch<'a> {
         answers.map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
     }
 
-    /// Runs these commands. Returns the commands that lost their connection before they were
-    /// confirmed.
-    async fn attempt(&mut self, indices: Vec<usize>) -> Option<LostConnection> {
+    /// Runs these commands. Returns the commands whose answers were lost before they were confirmed.
+    async fn attempt(&mut self, indices: Vec<usize>) -> Option<LostAnswers> {
         let router = self.router;
         let buckets = router.topology.cluster().map(|_| router.store.buckets);
         let plan = Plan::new(router.commands, &indices, buckets);
@@ -123,12 +134,12 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Confirms the answers of each connection. Returns the commands that lost their connection
+    /// Confirms the answers of each connection. Returns the commands whose answers were lost
     /// meanwhile.
-    async fn confirm_all(&mut self, unconfirmed: Vec<Unconfirmed>) -> Option<LostConnection> {
+    async fn confirm_all(&mut self, unconfirmed: Vec<Unconfirmed>) -> Option<LostAnswers> {
         let router = self.router;
         let WaitState { durability, shortfalls, .. } = router.store.wait_state.as_ref()?;
-        let mut lost: Option<LostConnection> = None;
+        let mut lost: Option<LostAnswers> = None;
         let confirm = |unconfirmed| router.confirm(*durability, unconfirmed);
         let mut confirmed: FuturesUnordered<_> = unconfirmed.into_iter().map(confirm).collect();
         while let Some((Unconfirmed { handle, answers }, shortfall)) = confirmed.next().await {
@@ -141,8 +152,10 @@ impl<'a> Batch<'a> {
                     shortfalls.record(handle.address(), completed, shortfall.as_ref());
                 }
                 Err(error) => {
-                    handle.discard(&error);
-                    let lost = lost.get_or_insert(LostConnection { indices: Vec::new(), error });
+                    if !is_redirection(&error) {
+                        handle.discard(&error);
+                    }
+                    let lost = lost.get_or_insert(LostAnswers { indices: Vec::new(), error });
                     lost.indices.extend(answers.into_iter().map(|(index, _)| index));
                 }
             }

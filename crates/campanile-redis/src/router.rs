@@ -22,7 +22,7 @@ use crate::topology::{Address, Cluster, Node, Route, Topology};
 
 /// The maximum number of redirections for a command. A cluster sends one for each move of a slot,
 /// and a second while the move is under way.
-const MAX_REDIRECTIONS: u8 = 5;
+pub(crate) const MAX_REDIRECTIONS: u8 = 5;
 
 /// Routes the calls of a batch.
 #[derive(Clone, Copy)]

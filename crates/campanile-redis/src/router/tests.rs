@@ -200,6 +200,21 @@ async fn entry_moved_meanwhile_is_confirmed_by_its_new_node() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn answer_that_moves_before_each_wait_is_repeated_five_times() {
+    let servers = ScriptedServers::start(|_, words| match words {
+        ["EVALSHA", ..] => Some(granted()),
+        ["EVAL", ..] => Some(Reply::Error("MOVED 1 b:2")),
+        ["WAIT", ..] => Some(Reply::Int(1)),
+        _ => None,
+    });
+    let error = store_with_wait().await.apply(acquire(key("a"))).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    assert_eq!(servers.received("EVALSHA").len(), 1 + 5);
+    // The connection works.
+    assert_eq!(servers.received("INFO").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn read_from_a_node_returns_redirections_of_keys() {
     let (servers, store) = ScriptedServers::start_cluster(|_, words| match words {
         ["GETRANGE", "moved"] => Some(Reply::Error("MOVED 1 b:2")),
