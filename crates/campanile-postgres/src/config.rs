@@ -9,7 +9,7 @@ use campanile_core::error::ConfigError;
 use tokio_postgres::Config;
 
 use crate::ConnectError;
-use crate::connect::wait_for_connection;
+use crate::connect::{MAX_TIMEOUT, wait_for_connection};
 use crate::pool::{Pool, format_address};
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
@@ -204,7 +204,7 @@ impl PgConfig {
     }
 
     fn entry_pool(&self, connections: usize) -> Result<Pool, ConnectError> {
-        let limit = self.command_timeout.as_millis().max(1);
+        let limit = self.command_timeout.min(MAX_TIMEOUT).as_millis().max(1);
         // A wait for a row that another session has locked must leave time for the other commands
         // of the batch.
         let wait = (limit / 5).max(1);

@@ -33,8 +33,8 @@ pub(crate) struct Permissions {
 pub(crate) const TO_CALL: Permissions = Permissions {
     missing: "SELECT 'call ' || pg_catalog.string_agg(name, ', ') \
         FROM (VALUES ('acquire', 9), ('renew', 6), ('complete', 7), ('adopt', 9), ('fail', 8), \
-            ('release', 6), ('cancel', 4), ('give_up', 6), ('redrive', 5), ('sweep', 2), \
-            ('conclude', 7), ('publish', 6), ('relay', 6)) AS called (name, parameters) \
+            ('release', 6), ('cancel', 4), ('give_up', 6), ('record_step', 7), ('redrive', 5), \
+            ('sweep', 2), ('conclude', 7), ('publish', 6), ('relay', 6), ('backlog', 1)) AS called (name, parameters) \
         WHERE NOT EXISTS ( \
             SELECT FROM pg_catalog.pg_proc p \
             WHERE p.proname = name AND p.pronargs = parameters \
@@ -210,5 +210,35 @@ async fn wait_for_connection_until(
         last = Some(error);
         // If the deadline passes during the pause, the next attempt times out.
         sleep(RETRY_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files with statements that an application sends.
+    const SOURCES: &[&str] = &[
+        include_str!("call.rs"),
+        include_str!("sweep.rs"),
+        include_str!("inbox/open_transaction.rs"),
+        include_str!("outbox/publish.rs"),
+        include_str!("outbox/session.rs"),
+    ];
+
+    #[test]
+    fn permission_to_call_each_function_is_checked() {
+        let calls = SOURCES.iter().flat_map(|source| source.split("campanile.").skip(1));
+        let called = calls.filter_map(|call| {
+            let (name, rest) = call.split_once('(')?;
+            let (arguments, _) = rest.split_once(')')?;
+            arguments.starts_with('$').then(|| (name, arguments.split(',').count()))
+        });
+        let called: Vec<_> = called.collect();
+        assert!(called.len() >= 15, "{called:?}");
+        for (name, parameters) in called {
+            let checked = format!("('{name}', {parameters})");
+            assert!(TO_CALL.missing.contains(&checked), "{checked} is missing");
+        }
     }
 }

@@ -6,7 +6,7 @@ use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_sql::{MIGRATIONS, VERSION};
 use tokio::time::Instant;
 
-use crate::support::{Database, chain};
+use crate::support::{Database, acquire_grant, chain, key};
 
 #[tokio::test]
 async fn current_schema_is_left_unchanged() {
@@ -18,11 +18,13 @@ async fn current_schema_is_left_unchanged() {
 }
 
 #[tokio::test]
-async fn longest_connect_timeout_does_not_overflow() {
+async fn longest_timeouts_do_not_overflow() {
     let database = Database::empty();
     let config = database.config().with_connect_timeout(Duration::MAX);
+    let config = config.with_command_timeout(Duration::MAX);
     migrate(config.clone()).await.unwrap();
-    PgStore::connect(config).await.unwrap();
+    let store = PgStore::connect(config).await.unwrap();
+    acquire_grant(&store, &key("key"), 1).await;
 }
 
 #[tokio::test]
