@@ -4,11 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::config::Config;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
+use aws_sdk_dynamodb::config::{Config, IdentityCache};
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use campanile_core::ConfigError;
+
+use crate::credentials::DetachedCache;
 
 /// How often the SDK sends a request.
 const MAX_TRIES: u32 = 4;
@@ -47,8 +49,9 @@ impl DynamoDbConfig {
     /// and the credentials. [`aws_sdk_dynamodb`](crate::aws_sdk_dynamodb) is exported in the version that
     /// this crate uses.
     pub fn new(sdk: Config, table: impl Into<String>) -> Self {
+        let cache = sdk.identity_cache().unwrap_or_else(|| IdentityCache::lazy().build());
         Self {
-            sdk,
+            sdk: sdk.to_builder().identity_cache(DetachedCache(cache)).build(),
             table: table.into().into(),
             command_timeout: Duration::from_secs(2),
             max_clock_difference: Duration::from_millis(250),
@@ -58,6 +61,9 @@ impl DynamoDbConfig {
     /// Sets the time limit of a command, including retries and new connections. A single request has a
     /// quarter of it. Default: 2 s, because DynamoDB answers in milliseconds, and rarely in some
     /// hundred, and a renewal must leave time for another.
+    ///
+    /// If the credentials take longer to load, the commands of that time fail, and the load continues.
+    /// [`connect`](crate::DynamoDbStore::connect) waits for them for at least 10 s.
     pub fn with_command_timeout(mut self, timeout: Duration) -> Self {
         self.command_timeout = timeout;
         self

@@ -114,6 +114,7 @@
 mod clock;
 mod config;
 mod create;
+mod credentials;
 mod error;
 mod store;
 mod table;

@@ -20,6 +20,9 @@ pub struct DynamoDbStore {
     config: DynamoDbConfig,
 }
 
+/// How long [`DynamoDbStore::connect`] waits at least: some credentials take seconds to load.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 impl DynamoDbStore {
     /// Creates a store, and checks by one read that the table exists, that the credentials allow it, and
     /// that the clock of this process agrees with DynamoDB's.
@@ -27,13 +30,15 @@ impl DynamoDbStore {
     /// # Errors
     /// * [`Misconfigured`](campanile_idempotency::StoreErrorKind::Misconfigured) for a setting out of its
     ///   bounds.
-    /// * `Timeout` if DynamoDB does not answer within the time limit of a command, and `Unavailable` for
-    ///   every other failure. The sources say what to do.
+    /// * `Timeout` if DynamoDB does not answer within 10 s or the time limit of a command, whichever is
+    ///   longer, and `Unavailable` for every other failure. The sources say what to do.
     pub async fn connect(config: DynamoDbConfig) -> Result<Self, StoreError> {
         config.check().map_err(StoreError::misconfigured)?;
-        let table = Table::new(config.clone());
-        within(config.command_timeout, table.check()).await?;
-        Ok(Self { entries: Stepped::new(table), config })
+        let limit = config.command_timeout.max(CONNECT_TIMEOUT);
+        // Its connections are not used later, because their limits are longer.
+        let table = Table::new(config.clone().with_command_timeout(limit));
+        within(limit, table.check()).await?;
+        Ok(Self { entries: Stepped::new(Table::new(config.clone())), config })
     }
 }
 

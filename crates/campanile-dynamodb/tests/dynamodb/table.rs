@@ -1,15 +1,18 @@
 //! The table itself, and access to it.
 
-use aws_sdk_dynamodb::config::{BehaviorVersion, Config, Region};
+use aws_credential_types::provider::future;
+use aws_sdk_dynamodb::config::{BehaviorVersion, Config, Credentials, ProvideCredentials, Region};
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
     TimeToLiveStatus,
 };
 use campanile_dynamodb::{DynamoDbStore, aws_sdk_dynamodb, create_table};
-use campanile_idempotency::StoreErrorKind;
+use campanile_idempotency::{Store, StoreErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::support::{Table, acquire_grant, chain, key};
+use crate::support::{Table, acquire_grant, chain, key, sdk};
 
 #[tokio::test]
 async fn missing_table_error_says_what_to_run() {
@@ -71,4 +74,38 @@ async fn setting_out_of_bounds_is_refused() {
     let error = DynamoDbStore::connect(config).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Misconfigured);
     assert!(chain(&error).contains("`command_timeout`"), "{}", chain(&error));
+}
+
+/// Credentials that take this long to load.
+#[derive(Clone, Debug)]
+struct SlowCredentials {
+    duration: Duration,
+    loads: Arc<AtomicU32>,
+}
+
+impl ProvideCredentials for SlowCredentials {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        future::ProvideCredentials::new(async {
+            tokio::time::sleep(self.duration).await;
+            Ok(Credentials::new("local", "local", None, None, "test"))
+        })
+    }
+}
+
+#[tokio::test]
+async fn credentials_slower_than_a_request_are_loaded_once() {
+    let table = Table::new().await;
+    let loads = Arc::new(AtomicU32::new(0));
+    // `connect` sends four requests of at most 2.5 s.
+    let slow = SlowCredentials { duration: Duration::from_secs(3), loads: loads.clone() };
+    let sdk = sdk(&table.server.url()).credentials_provider(slow);
+    let config = table.config_with(sdk).with_command_timeout(Duration::from_secs(9));
+    let store = DynamoDbStore::connect(config).await.unwrap();
+    acquire_grant(&store, &key("a"), 1).await;
+    acquire_grant(&store.for_renewals(), &key("b"), 1).await;
+    assert_eq!(loads.load(Ordering::Relaxed), 1);
 }
