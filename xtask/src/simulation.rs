@@ -1,4 +1,4 @@
-//! Runs the simulations of the stores with many seeds.
+//! Runs the simulations of the stores and of the consumer driver with many seeds.
 
 use crate::Result;
 use crate::progress::{Progress, cargo_with_deadline};
@@ -8,36 +8,67 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
-/// The simulated stores, each with cargo's arguments for the tests that simulate it.
-const STORES: &[(&str, &[&str])] = &[
-    ("memory", &["--package", "campanile-idempotency", "--test", "layer"]),
-    ("Redis", &["--package", "campanile-redis", "--lib"]),
-    ("Postgres", &["--package", "campanile-postgres", "--lib"]),
+/// A simulation.
+struct Simulation {
+    name: &'static str,
+    /// Cargo's arguments for its tests.
+    target: &'static [&'static str],
+    has_planted_bugs: bool,
+}
+
+/// The simulations of the layer, over each store.
+const STORES: &[Simulation] = &[
+    Simulation {
+        name: "memory",
+        target: &["--package", "campanile-idempotency", "--test", "layer"],
+        has_planted_bugs: false,
+    },
+    Simulation {
+        name: "Redis",
+        target: &["--package", "campanile-redis", "--lib"],
+        has_planted_bugs: true,
+    },
+    Simulation {
+        name: "Postgres",
+        target: &["--package", "campanile-postgres", "--lib"],
+        has_planted_bugs: true,
+    },
 ];
 
-/// The number of seeds of each store: in a small run, and in a full one.
+/// The simulation of the consumer driver.
+const DRIVER: Simulation = Simulation {
+    name: "driver",
+    target: &["--package", "campanile-kafka", "--lib"],
+    has_planted_bugs: true,
+};
+
+/// The number of seeds of each simulation: in a small run, and in a full one.
 const SMALL: u64 = 1_000;
 const FULL: u64 = 100_000;
 
-/// The time limit of building and simulating one store: several times its duration at full size.
+/// The time limit of building and running one simulation: several times its duration at full size.
 const TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Simulates each store, and prints what happened as Markdown. Fails at the first violation, after its
+/// Runs each simulation, and prints what happened as Markdown. Fails at the first violation, after its
 /// seed.
 pub(crate) fn simulate(progress: &Progress, args: &[OsString]) -> Result {
     let size = Size::from_args(args)?;
     let seeds = if size == Size::Full { FULL } else { SMALL };
     let mut simulated = Simulated::default();
-    for (store, target) in STORES {
-        let lines = run(progress, target, seeds)?;
-        simulated.add(store, &lines)?;
+    for store in STORES {
+        let lines = run(progress, store, seeds)?;
+        let row = simulated.add(store, &lines)?;
+        simulated.stores.push(row);
     }
+    let lines = run(progress, &DRIVER, seeds)?;
+    simulated.driver = simulated.add(&DRIVER, &lines)?;
     println!("{}", simulated.to_markdown());
     Ok(())
 }
 
-/// Runs the simulation of one store. Returns the lines of its output.
-fn run(progress: &Progress, target: &[&str], seeds: u64) -> Result<Vec<String>> {
+/// Runs one simulation. Returns the lines of its output.
+fn run(progress: &Progress, simulation: &Simulation, seeds: u64) -> Result<Vec<String>> {
+    let target = simulation.target;
     let mut command = cargo_with_deadline(TIMEOUT)?;
     command.args(["test", "--release"]).args(target);
     command.args(["--", "simulation::", "--show-output"]);
@@ -55,32 +86,40 @@ fn run(progress: &Progress, target: &[&str], seeds: u64) -> Result<Vec<String>> 
 #[derive(Debug, Default)]
 struct Simulated {
     stores: Vec<String>,
+    driver: String,
     bugs: Vec<String>,
 }
 
 impl Simulated {
-    /// Adds what the tests of a store printed.
-    fn add(&mut self, store: &str, lines: &[String]) -> Result {
-        let after =
-            |prefix: &'static str| lines.iter().filter_map(move |it| it.strip_prefix(prefix));
-        let row = |text: &str| format!("\n| {store} | {} |", text.replace("; ", " | "));
-        let before = self.stores.len();
-        self.stores.extend(after("simulated: ").map(row));
-        self.bugs.extend(after("planted bug: ").map(row));
-        match self.stores.len() == before + 1 {
-            true => Ok(()),
-            false => Err(format!("the simulation of the store {store} printed no total").into()),
+    /// Adds the bugs that a simulation found. Returns the row of its seeds.
+    fn add(&mut self, simulation: &Simulation, lines: &[String]) -> Result<String> {
+        let name = simulation.name;
+        let rows = |prefix: &'static str| {
+            let texts = lines.iter().filter_map(move |line| line.strip_prefix(prefix));
+            texts.map(|text| format!("\n| {name} | {} |", text.replace("; ", " | ")))
+        };
+        let bugs: Vec<_> = rows("planted bug: ").collect();
+        if bugs.is_empty() == simulation.has_planted_bugs {
+            return Err(format!("the simulation `{name}` found {} planted bugs", bugs.len()).into());
+        }
+        self.bugs.extend(bugs);
+        let mut totals = rows("simulated: ");
+        match (totals.next(), totals.next()) {
+            (Some(row), None) => Ok(row),
+            _ => Err(format!("the simulation `{name}` did not print one total").into()),
         }
     }
 
     fn to_markdown(&self) -> String {
-        let Self { stores, bugs } = self;
+        let Self { stores, driver, bugs } = self;
         format!(
             "0 violations.\n\n\
-             | store | first seed | seeds | records | runs | runs again, by cause |\n\
-             |---|---|---|---|---|---|{}\n\n\
-             All {} planted bugs were found:\n\n\
-             | store | bug | first seed that finds it, from 0 |\n\
+             | store | first seed | seeds | of these judged | records | runs | runs again, by cause |\n\
+             |---|---|---|---|---|---|---|{}\n\n\
+             | | first seed | seeds | records | runs | partitions revoked | positions reset | seeks |\n\
+             |---|---|---|---|---|---|---|---|{driver}\n\n\
+             All {} planted bugs were found, each by a seed that is sound without it:\n\n\
+             | simulation | bug | first seed that finds it, from 0 |\n\
              |---|---|---|{}",
             stores.concat(),
             bugs.len(),
@@ -97,18 +136,24 @@ mod tests {
     fn output_becomes_tables() {
         let lines = [
             "running 2 tests",
-            "seeds 7..9",
-            "simulated: 7; 2; 30; 40; `failed` 9, `dropped` 1",
+            "2 seeds from 7",
+            "simulated: 7; 2; 1; 30; 40; `failed` 9, `dropped` 1",
             "planted bug: StaleReply; 12",
         ];
+        let lines = lines.map(str::to_owned);
+        let [memory, redis, _] = STORES else { panic!("three stores") };
         let mut simulated = Simulated::default();
-        simulated.add("Redis", &lines.map(str::to_owned)).unwrap();
+        let row = simulated.add(redis, &lines).unwrap();
+        simulated.stores.push(row);
         let text = simulated.to_markdown();
         let rows = [
-            "| Redis | 7 | 2 | 30 | 40 | `failed` 9, `dropped` 1 |",
+            "| Redis | 7 | 2 | 1 | 30 | 40 | `failed` 9, `dropped` 1 |",
             "| Redis | StaleReply | 12 |",
         ];
         assert!(rows.iter().all(|row| text.lines().any(|line| line == *row)), "{text}");
-        assert!(simulated.add("memory", &[]).is_err());
+        // Without a bug, without a total, and with a bug where none is planted.
+        for (simulation, lines) in [(redis, &lines[..3]), (redis, &lines[3..]), (memory, &lines)] {
+            assert!(simulated.add(simulation, lines).is_err());
+        }
     }
 }

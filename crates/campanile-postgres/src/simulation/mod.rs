@@ -189,6 +189,8 @@ fn every_planted_bug_is_found() {
         let found = find_violation::<SimulatedPostgres>(BUG_SEEDS);
         plant(None);
         let Some(seed) = found else { panic!("{bug:?} is not found in {BUG_SEEDS} seeds") };
+        // It is sound without the bug.
+        simulate::<SimulatedPostgres>(seed);
         println!("planted bug: {bug:?}; {seed}");
     }
 }

@@ -4,17 +4,19 @@
 //! * Under one keeper, at most one handler runs per key; over all keepers, at most one has a valid
 //!   lock, unless the store has lost entries, or its clock was set forward.
 //! * A keeper has at most one command per key in flight.
-//! * Tokens increase; at most one of them completes a key; a handler runs only under a granted
-//!   token.
+//! * A handler runs only under a granted token. Unless the store has lost entries, tokens increase, and at
+//!   most one of them completes a key.
 //! * A step does not run again after a handler was given its recorded result, and has one result, with the
 //!   same exceptions.
 //! * Nothing waits forever: every request ends, every record is released, every keeper settles all
 //!   its locks, and every record is finished.
 //! * No keeper panics.
 //! * The history of the processes is sound by the [judge](crate::history::judge): each key that ran
-//!   twice has a cause.
+//!   twice has a cause. Histories in which a handler continues after it has lost its lock, a third of
+//!   them, are not judged.
 //!
-//! A seed determines everything that happens. [`Backend`] is the store, with its faults.
+//! A seed determines everything that happens, except the values of nonces. [`Backend`] is the store, with
+//! its faults.
 
 #![expect(clippy::unwrap_used, reason = "a simulation is a test")]
 
@@ -26,13 +28,14 @@ mod operations;
 mod plan;
 mod process;
 mod requests;
+mod seeds;
 mod server;
 mod store_clock;
 mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -53,14 +56,13 @@ pub use self::link::Link;
 pub use self::operations::{Operations, RecordingStore};
 pub use self::plan::Plan;
 use self::process::{Process, process_name};
+use self::seeds::SEED;
+pub use self::seeds::simulate_seeds;
 pub use self::server::{Availability, Granted, Requests, Server, Table, granted, read_details};
 pub use self::store_clock::StoreClock;
 pub use self::watched::Watched;
 use crate::TestClock;
 use crate::history::HistoryRecorder;
-
-/// The environment variable that repeats a seed.
-const SEED: &str = "CAMPANILE_SIMULATION_SEED";
 
 /// Longer than anything in a simulation takes.
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -136,53 +138,25 @@ pub struct Report {
     pub verdict: Option<Verdict>,
 }
 
-/// Simulates many seeds. Fails if one of them violates an invariant, or if no key ran again for one of
-/// these causes, because what does not occur is not checked.
-///
-/// `CAMPANILE_SIMULATION_CASES` sets the number of seeds of a long run, which begins at a random one,
-/// and `CAMPANILE_SIMULATION_SEED` repeats one and keeps its history.
+/// Simulates many seeds, as [`simulate_seeds`] does. Fails if one of them violates an invariant, or if no
+/// key ran again for one of these causes, because what does not occur is not checked.
 pub fn simulate_many<B: Backend>(cases: u64, expected: &[Cause]) {
-    let read = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
-    if let Some(seed) = read(SEED) {
-        simulate::<B>(seed);
-        return;
-    }
-    let (first, cases) = match read("CAMPANILE_SIMULATION_CASES") {
-        Some(cases) => (fastrand::u64(..1 << 48), cases),
-        None => (0, cases),
-    };
-    println!("{cases} seeds from {first}");
-    let next = AtomicU64::new(first);
-    let total = Mutex::new((0, 0, BTreeMap::<Cause, usize>::new()));
-    let simulate_next = || {
-        let seed =
-            Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < first + cases)?;
-        let report = catch_unwind(AssertUnwindSafe(|| simulate::<B>(seed)));
-        let Report { verdict, .. } = report.unwrap_or_else(|panic| {
-            next.store(first + cases, Ordering::Relaxed);
-            println!("to repeat this case, set {SEED}={seed}");
-            resume_unwind(panic)
-        });
-        if let Some(verdict) = verdict {
-            let (records, runs, causes) = &mut *total.lock().unwrap();
-            *records += verdict.records;
-            *runs += verdict.runs;
-            for (cause, count) in verdict.causes() {
-                *causes.entry(cause).or_default() += count;
-            }
-        }
-        Some(())
-    };
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| while simulate_next().is_some() {});
+    let (mut judged, mut records, mut runs) = (0, 0, 0);
+    let mut causes = BTreeMap::<Cause, usize>::new();
+    let seeds = simulate_seeds(cases, simulate::<B>, |Report { verdict, .. }| {
+        let Some(verdict) = verdict else { return };
+        judged += 1;
+        records += verdict.records;
+        runs += verdict.runs;
+        for (cause, count) in verdict.causes() {
+            *causes.entry(cause).or_default() += count;
         }
     });
-    let (records, runs, causes) = total.into_inner().unwrap();
+    let Some(seeds) = seeds else { return };
     let again = causes.iter().map(|(cause, count)| format!("`{cause}` {count}"));
     let again = again.collect::<Vec<_>>().join(", ");
-    println!("simulated: {first}; {cases}; {records}; {runs}; {again}");
+    let (first, count) = (seeds.start, seeds.end - seeds.start);
+    println!("simulated: {first}; {count}; {judged}; {records}; {runs}; {again}");
     let missing = expected.iter().find(|cause| !causes.contains_key(cause));
     assert_eq!(missing, None, "no key ran again for this cause");
 }

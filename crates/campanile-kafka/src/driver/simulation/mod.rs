@@ -13,6 +13,8 @@ mod process;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use campanile_test::simulation::simulate_seeds;
+
 pub(super) use self::planted::{Bug, is_planted};
 use self::process::simulate;
 
@@ -22,32 +24,28 @@ const SEEDS: u64 = 2_000;
 /// The number of seeds within which each planted bug must be found.
 const BUG_SEEDS: u64 = 1_000;
 
-/// `CAMPANILE_DRIVER_SEEDS` overrides the number of seeds for longer runs.
-fn seeds() -> u64 {
-    let seeds = std::env::var("CAMPANILE_DRIVER_SEEDS").ok();
-    seeds.map_or(SEEDS, |seeds| seeds.parse().expect("CAMPANILE_DRIVER_SEEDS is a number"))
-}
-
 #[test]
 fn every_seed_upholds_the_guarantees() {
     let (mut records, mut attempts, mut revokes, mut resets, mut seeks_made) = (0, 0, 0, 0, 0);
-    for seed in 0..seeds() {
-        let run = catch_unwind(|| simulate(seed, None));
-        let Ok(history) = run else { panic!("seed {seed} violates a guarantee") };
-        records += history.finished();
-        attempts += history.attempts;
-        revokes += history.revokes;
-        resets += history.resets;
-        seeks_made += history.seeks;
-    }
+    let simulated = simulate_seeds(
+        SEEDS,
+        |seed| simulate(seed, None),
+        |history| {
+            records += history.finished();
+            attempts += history.attempts;
+            revokes += history.revokes;
+            resets += history.resets;
+            seeks_made += history.seeks;
+        },
+    );
+    let Some(seeds) = simulated else { return };
+    let (first, count) = (seeds.start, seeds.end - seeds.start);
     println!(
-        "{} seeds: {records} records, {attempts} attempts, {revokes} revokes, {resets} resets, {seeks_made} \
-         seeks",
-        seeds()
+        "simulated: {first}; {count}; {records}; {attempts}; {revokes}; {resets}; {seeks_made}"
     );
     // Events that do not occur are not checked.
-    assert!(attempts > records && revokes > seeds() && resets > seeds() / 10);
-    assert!(seeks_made > seeds() / 2, "{seeks_made} seeks");
+    assert!(attempts > records && revokes > count && resets > count / 10);
+    assert!(seeks_made > count / 2, "{seeks_made} seeks");
 }
 
 #[test]
@@ -64,7 +62,9 @@ fn every_planted_bug_is_found() {
         let is_found =
             |seed: &u64| catch_unwind(AssertUnwindSafe(|| simulate(*seed, Some(bug)))).is_err();
         let found = (0..BUG_SEEDS).find(is_found);
-        println!("{bug:?} is found by seed {found:?}");
-        assert!(found.is_some(), "{bug:?} is not found in {BUG_SEEDS} seeds");
+        let Some(seed) = found else { panic!("{bug:?} is not found in {BUG_SEEDS} seeds") };
+        // It is sound without the bug.
+        simulate(seed, None);
+        println!("planted bug: {bug:?}; {seed}");
     }
 }
