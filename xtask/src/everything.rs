@@ -45,7 +45,7 @@ pub(crate) fn everything(progress: &Progress, args: &[OsString]) -> Result {
 fn to_markdown(lines: &[String]) -> Result<String> {
     let after = |prefix: &'static str| lines.iter().filter_map(move |it| it.strip_prefix(prefix));
     let groups: Vec<_> = after("storm: everything, ").filter_map(row).collect();
-    let faults = after("everything: ").find(|line| line.contains(" faults in "));
+    let faults = after("everything: ").find(|line| line.contains(" faults and "));
     let (Some(faults), false) = (faults, groups.is_empty()) else {
         return Err("the campaign printed no group, or not its faults".into());
     };
@@ -80,12 +80,12 @@ mod tests {
              9 processes, 4 dead letters and copies, the longest stall 8.9s; seed 7",
             "storm: everything, inbox: 10 records, 9 keys, 0 runs again (), 0 violations; 8 processes, 0 dead letters \
              and copies, the longest stall 1.2s; seed 7",
-            "everything: 2 faults in 10s: 1 broker killed, 1 process killed; the machine was never overloaded; seed 7",
+            "everything: 2 faults and 0 planned changes in 10s: 1 broker killed, 1 process killed; the machine was never overloaded; seed 7",
         ];
         let lines = lines.map(str::to_owned);
         let text = to_markdown(&lines).unwrap();
         let expected = [
-            "2 faults in 10s: 1 broker killed, 1 process killed; the machine was never overloaded; seed 7.",
+            "2 faults and 0 planned changes in 10s: 1 broker killed, 1 process killed; the machine was never overloaded; seed 7.",
             "| by-key | 30 | 20 | 3 | 1 failed, 2 suspended | 0 | 9 | 4 | 8.9s |",
             "| inbox | 10 | 9 | 0 |  | 0 | 8 | 0 | 1.2s |",
         ];

@@ -65,7 +65,7 @@ pub(crate) fn run() {
         }
         let is_long_enough = || {
             let produced = faults.records.load(Ordering::Relaxed);
-            let is_done = produced >= records && faults.total() >= min_faults;
+            let is_done = produced >= records && faults.totals().0 >= min_faults;
             (is_done || faults.is_over()).then_some(())
         };
         let done = eventually(limit, is_long_enough);
@@ -73,13 +73,16 @@ pub(crate) fn run() {
         done.unwrap_or_else(|| panic!("timed out after {limit:?}: {faults}"));
     });
     let overloaded = finish(&kafka, scenarios, watch, seed);
-    let total = faults.total();
+    let (total, planned) = faults.totals();
     let took = Duration::from_micros(clock.now() - start);
     let overload = match overloaded {
         Duration::ZERO => "the machine was never overloaded".to_owned(),
         time => format!("the machine was overloaded for {time:.1?}"),
     };
-    println!("everything: {total} faults in {took:.0?}: {faults}; {overload}; seed {seed}");
+    println!(
+        "everything: {total} faults and {planned} planned changes in {took:.0?}: {faults}; {overload}; \
+         seed {seed}"
+    );
 }
 
 /// Waits until all groups have committed everything, and judges each of them.

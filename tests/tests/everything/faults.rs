@@ -14,7 +14,16 @@ use campanile_test::history::{FaultKind, HistoryRecorder};
 /// The interval at which threads check whether they continue.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
 
-/// The faults by kind, and the end of the campaign.
+/// What an operator does, and is no fault.
+const PLANNED: &[&str] = &[
+    "failed over by command",
+    "process stopped",
+    "replica promoted",
+    "scripts flushed",
+    "slots moved",
+];
+
+/// The faults and planned changes by kind, and the end of the campaign.
 #[derive(Default)]
 pub(crate) struct Faults {
     by_kind: Mutex<BTreeMap<&'static str, usize>>,
@@ -28,8 +37,11 @@ impl Faults {
         *by_kind.entry(kind).or_default() += 1;
     }
 
-    pub(crate) fn total(&self) -> usize {
-        self.by_kind.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    /// Returns the number of faults, and that of planned changes.
+    pub(crate) fn totals(&self) -> (usize, usize) {
+        let by_kind = self.by_kind.lock().unwrap_or_else(PoisonError::into_inner);
+        let planned = PLANNED.iter().filter_map(|kind| by_kind.get(kind)).sum();
+        (by_kind.values().sum::<usize>() - planned, planned)
     }
 
     /// Checks whether no further faults are injected.

@@ -128,7 +128,6 @@ impl Processes {
         let action = injector.rng.u8(..10);
         match (&self.slots[slot], action) {
             (Slot::Empty, _) => {
-                injector.faults.count("process started");
                 self.start(slot, history);
             }
             (Slot::Running(_), 0..4) => {
