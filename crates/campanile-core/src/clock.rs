@@ -32,7 +32,10 @@ impl Clock {
     /// Reads the time since the origin.
     pub fn now(&self) -> Duration {
         match &self.0 {
+            #[cfg(target_os = "linux")]
             Source::Boot => boot_time(),
+            #[cfg(not(target_os = "linux"))]
+            Source::Boot => monotonic_time(),
             Source::Custom(now) => now(),
         }
     }
@@ -55,7 +58,7 @@ fn boot_time() -> Duration {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn boot_time() -> Duration {
+fn monotonic_time() -> Duration {
     use std::sync::OnceLock;
     use std::time::Instant;
 

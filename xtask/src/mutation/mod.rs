@@ -58,7 +58,7 @@ pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
         Size::Full => (PACKAGES, TESTERS),
     };
     install(progress)?;
-    let mut mutants = mutants::list(packages)?;
+    let (mut mutants, excluded) = mutants::list(packages)?;
     mutants.retain(|mutant| only.is_empty() || only.iter().any(|it| mutant.name.contains(it)));
     let mut tree = Tree::copy(root().join("target/mutation/tree"), &mutants)?;
     let binaries = tree.build(progress, packages, others)?;
@@ -73,7 +73,7 @@ pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
     let verdicts = run_all(progress, &mutants, &tests, &todo)?;
     let is_used = |test: &&Test| !test.reached.is_empty() && test.duration < LONG_TEST;
     let used = tests.iter().filter(is_used).count();
-    println!("{}", to_markdown(packages, &mutants, &tree.rejected, &verdicts, used));
+    println!("{}", to_markdown(packages, &mutants, excluded, &tree.rejected, &verdicts, used));
     Ok(())
 }
 
@@ -130,6 +130,8 @@ enum Verdict {
     /// A test took several times as long as without the mutant.
     TimedOut,
     Missed,
+    /// No test reaches the mutant, or only tests that take too long.
+    Unreached,
 }
 
 fn run_all(
@@ -159,7 +161,7 @@ fn run_all(
             });
         }
         let start = now();
-        let mut verdict = Verdict::Missed;
+        let mut verdict = if reaching.is_empty() { Verdict::Unreached } else { Verdict::Missed };
         for group in suite::group(reaching) {
             if start.elapsed() > MUTANT_TIMEOUT {
                 break;
@@ -190,8 +192,8 @@ fn run_all(
         if count % 100 == 0 {
             eprintln!("{count} mutants have run");
         }
-        if verdict == Verdict::Missed {
-            eprintln!("missed: {}", mutants[mutant].name);
+        if matches!(verdict, Verdict::Missed | Verdict::Unreached) {
+            eprintln!("{verdict:?}: {}", mutants[mutant].name);
         }
         Ok(())
     })?;
@@ -202,6 +204,7 @@ fn run_all(
 fn to_markdown(
     packages: &[&str],
     mutants: &[Mutant],
+    excluded: usize,
     rejected: &BTreeMap<usize, Rejection>,
     verdicts: &BTreeMap<usize, Verdict>,
     tests: usize,
@@ -209,32 +212,33 @@ fn to_markdown(
     let is = |verdict| move |number: &usize| verdicts.get(number) == Some(&verdict);
     let is_rejected = |reason| move |number: &usize| rejected.get(number) == Some(&reason);
     let mut rows = String::new();
-    let (mut ran, mut caught) = (0, 0);
+    let (mut all, mut caught) = (0, 0);
     for package in packages {
         let of: Vec<_> = (0..mutants.len()).filter(|it| mutants[*it].package == *package).collect();
         let count = |is: &dyn Fn(&usize) -> bool| of.iter().filter(|number| is(number)).count();
         let (failed, slow) = (count(&is(Verdict::Caught)), count(&is(Verdict::TimedOut)));
-        let missed = count(&is(Verdict::Missed));
+        let (missed, unreached) = (count(&is(Verdict::Missed)), count(&is(Verdict::Unreached)));
         rows += &format!(
-            "\n| `{package}` | {} | {} | {} | {} | {failed} | {slow} | {missed} |",
+            "\n| `{package}` | {} | {} | {} | {failed} | {slow} | {missed} | {unreached} |",
             of.len(),
             count(&is_rejected(Rejection::DoesNotCompile)),
             count(&is_rejected(Rejection::NotSwitchable)),
-            failed + slow + missed,
         );
-        ran += failed + slow + missed;
+        all += failed + slow + missed + unreached;
         caught += failed + slow;
     }
-    let missed: String = (0..mutants.len())
-        .filter(is(Verdict::Missed))
-        .map(|number| format!("\n* `{}`", mutants[number].name.replace('`', "'")))
-        .collect();
-    let (share, limit) = (caught as f64 / f64::max(ran as f64, 1.0) * 100.0, MUTANT_TIMEOUT);
+    let names = |verdict| -> String {
+        let of = (0..mutants.len()).filter(is(verdict));
+        of.map(|number| format!("\n* `{}`", mutants[number].name.replace('`', "'"))).collect()
+    };
+    let (missed, unreached) = (names(Verdict::Missed), names(Verdict::Unreached));
+    let (share, limit) = (caught as f64 / f64::max(all as f64, 1.0) * 100.0, MUTANT_TIMEOUT);
     format!(
-        "{tests} tests found {caught} of {ran} mutants: {share:.1} %. No test of a mutant was started after \
-         {limit:?}.\n\n\
-         | package | mutants | do not compile | cannot be chosen at run time | run | a test failed | a test \
-         took too long | missed |\n|---|---|---|---|---|---|---|---|{rows}\n\nMissed:\n{missed}"
+        "{tests} tests found {caught} of {all} mutants: {share:.1} %. `.cargo/mutants.toml` excludes {excluded} \
+         others. No test of a mutant was started after {limit:?}.\n\n\
+         | package | mutants | do not compile | cannot be chosen at run time | a test failed | a test took too \
+         long | missed | reached by no test |\n|---|---|---|---|---|---|---|---|{rows}\n\n\
+         Missed:\n{missed}\n\nReached by no test:\n{unreached}"
     )
 }
 

@@ -34,14 +34,20 @@ pub(super) enum Genre {
     StructField,
 }
 
-/// Lists the mutants of these packages, without those that `.cargo/mutants.toml` excludes.
+/// Lists the mutants of these packages, and the number of others, which `.cargo/mutants.toml` excludes.
 ///
 /// # Errors
 ///
 /// Fails if cargo-mutants is not installed.
-pub(super) fn list(packages: &[&str]) -> Result<Vec<Mutant>> {
+pub(super) fn list(packages: &[&str]) -> Result<(Vec<Mutant>, usize)> {
+    let (mutants, all) = (list_with(packages, &[])?, list_with(packages, &["--no-config"])?);
+    let excluded = all.len() - mutants.len();
+    Ok((mutants, excluded))
+}
+
+fn list_with(packages: &[&str], options: &[&str]) -> Result<Vec<Mutant>> {
     let mut command = cargo();
-    command.args(["mutants", "--list", "--json"]).stderr(Stdio::inherit());
+    command.args(["mutants", "--list", "--json"]).args(options).stderr(Stdio::inherit());
     command.args(packages.iter().flat_map(|package| ["--package", package]));
     let output = command.output()?;
     if !output.status.success() {
