@@ -36,11 +36,12 @@ cargo xtask <command> --help
               history     many histories, judged by two independent judges       a minute minutes
               simulation  `cargo xtask simulate`                                 a minute half an hour
               everything  `cargo xtask everything`                               minutes  an hour
-              fuzz        `cargo xtask fuzz`                                     minutes  three quarters of an hour
+              fuzz        `cargo xtask fuzz`                                     minutes  half an hour
               mutation    `cargo xtask mutation`                                 minutes  an hour
   simulate [--size small|full]
-            simulates the layer over each store, with 1000 seeds (small, the default) or 100000 (full), and
-            prints a table. The seeds begin at a random one. A seed that violates an invariant is printed.
+            simulates the layer over memory, Redis and Postgres, and the consumer driver, each with 1000
+            seeds (small, the default) or 100000 (full), and prints a table. The seeds begin at a random one.
+            A seed that violates an invariant is printed.
   everything [--size small|full]
             runs the campaign of all faults at once, and prints a table: as the tests do (small, the default),
             in some minutes, or as the soak does (full), in an hour. `soak` names the variables that set its

@@ -133,6 +133,11 @@ fn compare_mutated(first: u64, count: u64) -> (Compared, usize) {
         let (has_data_loss, transactions) = (false, TRANSACTIONS[(seed % 3) as usize]);
         let plan = Plan { seed, records, partitions, steps_per_fault, has_data_loss, transactions };
         let recorded = simulate(&plan);
+        // A violation that is found is that of the change.
+        with_texts(&recorded, |files| match compare(files) {
+            Ok(Some(verdict)) => assert!(verdict.is_sound(), "seed {seed}: {verdict}"),
+            other => panic!("seed {seed}: {other:?}"),
+        });
         for (_, mutation) in MUTATIONS {
             let mut mutated = recorded.clone();
             if let Some(rule) = mutation(&mut mutated) {

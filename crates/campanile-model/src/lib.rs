@@ -39,6 +39,12 @@
 //! * Clients with different limits of attempts: all clients of a configuration have the same, or none.
 //! * What only separate configurations have, together: steps with several payloads, with clocks that step or
 //!   with lost data; payloads without a fingerprint with a redrive.
+//! * Answers that are delayed: an answer arrives at the moment at which its command is applied, or never. The
+//!   simulations delay answers.
+//! * Different TTLs and backoffs: all clients have the longest TTL, and the same backoff.
+//! * An entry that is lost and granted again within the same half hour: a loss and a failover let half an hour
+//!   pass.
+//! * Two states with the same 64-bit hash count as one.
 //! * A floor that is more than a day ahead is refused by the clients.
 
 mod action;

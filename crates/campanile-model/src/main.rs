@@ -119,8 +119,8 @@ fn print_explored(explored: &[(Config, Report, Duration)], threads: usize) {
     let violations = explored.iter().filter(|(_, report, _)| report.violation.is_some()).count();
     println!(
         "{} rules were checked in {states} states, distinct within their configuration: {violations} \
-         violations. `step` ran on {steps} distinct combinations of entry, command and time. {threads} threads took {seconds:.0} s \
-         together. A configuration is complete if all its histories were explored, and otherwise up to \
+         violations. `step` ran on {steps} combinations of entry, command and time, distinct in the same way. {threads} threads \
+         took {seconds:.0} s together. A configuration is complete if all its histories were explored, and otherwise up to \
          the given length.\n",
         rule_count(),
     );

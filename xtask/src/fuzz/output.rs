@@ -51,7 +51,7 @@ impl Explored {
         let (seed, seconds) = (self.seed, self.seconds);
         let mut text = format!(
             "{self}. Each target ran for {seconds} s, with seed {seed}. The inputs are those that \
-             libFuzzer keeps, each of which reaches an edge that none before has reached, or more often.\n\n\
+             libFuzzer keeps, each of which reaches a new edge, or reaches one more often than all before it.\n\n\
              | target | what the bytes are, and what is checked | executions | edges reached | inputs | crashes |\n\
              |---|---|---|---|---|---|"
         );
