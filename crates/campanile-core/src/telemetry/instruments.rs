@@ -80,7 +80,7 @@ macro_rules! instruments {
 instruments! {
     // The layer and its keeper.
     REQUESTS: Counter, "campanile.requests", "{request}", [open(NAMESPACE), RequestOutcome::ATTRIBUTE],
-        "Requests that the layer has answered, or that were dropped while their handler ran.";
+        "Requests that the layer has answered, or that were dropped while their handler ran under a lock.";
     ATTEMPTS: Counter, "campanile.attempts", "{attempt}", [open(NAMESPACE)],
         "Runs of a handler under a lock, counted when they begin.";
     DUPLICATES: Counter, "campanile.duplicates", "{request}", [open(NAMESPACE), DuplicateCause::ATTRIBUTE],
@@ -154,6 +154,8 @@ instruments! {
         "1 while no records are started because the store does not answer, else 0.";
 
     // The stores.
+    OUTBOX_LEADER: Gauge, "campanile.outbox.leader", "{relay}", [],
+        "1 while the relay of this process leads and publishes the outbox, 0 while it stands by and after it has ended. Processes without a relay have none.";
     OUTBOX_MESSAGES: Gauge, "campanile.outbox.messages", "{message}", [],
         "Messages in the outbox, at most 10000, counted every 10 s by the relay that leads. 0 in other processes.";
     OUTBOX_OLDEST_AGE: Gauge, "campanile.outbox.oldest.age", "s", [],

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
 use super::dispatcher::Dispatcher;
-use super::metrics::OutboxMetrics;
+use super::metrics::{Leading, OutboxMetrics};
 use super::session::Session;
 use crate::log_limit::LogLimit;
 use crate::{Inbox, PgConfig};
@@ -134,12 +134,15 @@ impl Relay {
         F: Future<Output = ()>,
     {
         let (mut log_limit, mut dispatcher) = (LogLimit::default(), Dispatcher::new(publisher));
+        let metrics = OutboxMetrics::new();
         loop {
             let error = match select(shutdown.as_mut(), pin!(self.acquire_leadership())).await {
                 Either::Left(_) => return,
                 Either::Right((Ok(session), _)) => {
                     dispatcher.reset();
-                    match self.publish(&mut dispatcher, &session, shutdown.as_mut()).await {
+                    let metrics = metrics.lead();
+                    match self.publish(&mut dispatcher, &session, metrics, shutdown.as_mut()).await
+                    {
                         Ok(()) => return,
                         // `shutdown` completes only once, so another round would never end.
                         Err(_) if shutdown.is_terminated() => return,
@@ -173,6 +176,7 @@ impl Relay {
         &self,
         dispatcher: &mut Dispatcher<P>,
         session: &Session,
+        metrics: Leading<'_>,
         mut shutdown: Pin<&mut Fuse<F>>,
     ) -> Result<(), BoxError>
     where
@@ -181,7 +185,6 @@ impl Relay {
         P::Future: Send,
         F: Future<Output = ()>,
     {
-        let metrics = OutboxMetrics::new();
         let mut exchange = pin!(Fuse::terminated());
         let mut backlog = pin!(Fuse::terminated());
         let mut backlog_due = Instant::now();

@@ -39,11 +39,13 @@ async fn outbox_shows_its_messages_until_they_are_published() {
     let relay = tokio::spawn(inbox.relay(publisher, async { drop(stopped.await) }));
     scrape.reaches("campanile_outbox_messages", &[], 2.0).await;
     assert!(scrape.value("campanile_outbox_oldest_age_seconds", &[]) > 0.0);
+    scrape.assert("campanile_outbox_leader", &[], 1.0);
     gate.add_permits(2);
     drop(stop);
     relay.await.unwrap();
     scrape.assert("campanile_outbox_messages", &[], 0.0);
     scrape.assert("campanile_outbox_oldest_age_seconds", &[], 0.0);
+    scrape.assert("campanile_outbox_leader", &[], 0.0);
 }
 
 #[tokio::test]
