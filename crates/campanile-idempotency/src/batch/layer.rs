@@ -73,6 +73,8 @@ use super::{BatchLimits, BatchService};
 /// number of results differs from the number of requests, each request gets a
 /// [`BatchError`](super::BatchError).
 ///
+/// The first call spawns a task on its runtime. If that runtime ends, the service is never ready again.
+///
 /// # Requests that leave a batch
 /// A request leaves its batch if its lock is lost, if it times out, or if its partition is revoked;
 /// the other requests continue. If the batch has not started, the service does not see the request.
@@ -92,9 +94,12 @@ pub struct BatchLayer<R> {
 /// The maximum batch size.
 const MAX_BATCH_SIZE: usize = 65_536;
 
+/// The upper limit of `linger`, so that its end can be computed without overflow.
+const MAX_LINGER: Duration = Duration::from_secs(24 * 60 * 60);
+
 impl<R> BatchLayer<R> {
     /// Creates a layer for batches of at most `max` requests. No request waits longer than `linger`
-    /// for others while the service is ready.
+    /// for others while the service is ready; a `linger` of more than a day counts as a day.
     ///
     /// # Errors
     /// If `max` is zero or above 65 536.
@@ -103,7 +108,8 @@ impl<R> BatchLayer<R> {
             let text = format!("batch size must be between 1 and {MAX_BATCH_SIZE}, got {max}");
             return Err(ConfigError::new(text));
         }
-        Ok(Self { limits: BatchLimits { max, linger }, request: PhantomData })
+        let limits = BatchLimits { max, linger: linger.min(MAX_LINGER) };
+        Ok(Self { limits, request: PhantomData })
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use campanile_core::{BoxError, BoxableError};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::Instant;
@@ -85,10 +86,13 @@ impl<R, T> Service<R> for BatchService<R, T> {
 
     fn call(&mut self, request: R) -> BatchFuture<T> {
         let permit = self.permit.take().expect("`poll_ready` must be called first");
-        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(worker) = worker {
-            drop(tokio::spawn(worker));
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        if worker.is_some() {
+            // Before the worker is taken, because it panics outside of a runtime.
+            let runtime = Handle::current();
+            drop(worker.take().map(|worker| runtime.spawn(worker)));
         }
+        drop(worker);
         let (reply, receiver) = oneshot::channel();
         let (queued_at, span) = (Instant::now(), Span::current());
         // If the worker is gone, it has recorded the reason, with which the future fails because

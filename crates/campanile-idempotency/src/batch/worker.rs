@@ -165,3 +165,10 @@ where
         self.waiting.retain(|item| !item.reply.is_closed());
     }
 }
+
+impl<S, R, T> Drop for Worker<S, R, T> {
+    /// Rejects further requests, which nobody would process if the worker ends with its runtime.
+    fn drop(&mut self) {
+        self.permits.close(BatchError::Interrupted);
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use campanile_core::BoxError;
 use campanile_idempotency::BatchLayer;
 use futures_util::FutureExt;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::{mock_service, pending_batch, respond_to, start};
@@ -189,4 +189,21 @@ fn batch_size_out_of_range_is_rejected() {
         assert!(error.contains(&max.to_string()), "{error}");
     }
     assert!(BatchLayer::<u32>::new(65_536, HOUR).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unlimited_linger_waits_for_a_full_batch() {
+    let (service, mut handle) = mock_service(2, Duration::MAX);
+    handle.allow(2);
+    let first = start(&service, 1);
+    let running = handle.next_request().await.unwrap();
+    let second = start(&service, 2);
+    sleep(HOUR).await;
+    assert!(pending_batch(&mut handle).is_none());
+    let third = start(&service, 3);
+    respond_to(handle.next_request().await.unwrap());
+    respond_to(running);
+    for (call, reply) in [(first, 10), (second, 20), (third, 30)] {
+        assert_eq!(call.await.unwrap().unwrap(), reply);
+    }
 }

@@ -1,11 +1,13 @@
 //! Failures of a whole batch, and failures of one request in it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use campanile_core::{BoxError, error};
 use campanile_idempotency::{BatchError, BatchLayer, BatchService};
 use futures_util::FutureExt;
+use tokio::runtime::Builder;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::{Results, mock_service, respond_to, start};
@@ -121,6 +123,24 @@ async fn closed_service_fails_all_requests() {
     // A batch that is already running may still complete.
     respond_to(batch);
     assert_eq!(running.await.unwrap().unwrap(), 10);
+}
+
+#[test]
+fn service_is_closed_once_the_runtime_of_its_first_call_has_ended() {
+    let runtime = || Builder::new_current_thread().enable_time().build().unwrap();
+    let service = faulty_service();
+    assert_eq!(runtime().block_on(service.clone().oneshot(7)).unwrap(), 7);
+    let error = runtime().block_on(service.oneshot(7)).unwrap_err();
+    assert!(matches!(batch_error(&error), BatchError::Interrupted), "{error:?}");
+}
+
+#[test]
+fn call_outside_of_a_runtime_does_not_break_the_service() {
+    let mut service = faulty_service();
+    assert!(service.ready().now_or_never().unwrap().is_ok());
+    catch_unwind(AssertUnwindSafe(|| drop(service.call(7)))).unwrap_err();
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    assert_eq!(runtime.block_on(service.oneshot(7)).unwrap(), 7);
 }
 
 /// A service that panics in `poll_ready`.
