@@ -95,7 +95,8 @@ pub trait EntryStore: Clone + Send + Sync + 'static {
     }
 
     /// Writes the entry with this retention if the version is unchanged, and reports whether the
-    /// entry was written.
+    /// entry was written. It may report `false` for an entry that was written, as a client library does
+    /// that sends a write twice.
     ///
     /// # Errors
     /// If it is unknown whether the entry was written.
@@ -125,15 +126,18 @@ impl<S: EntryStore> Store for Stepped<S> {
         // Each lost round means that another command succeeded, so the system as a whole makes
         // progress. The limit guards against a `swap` that never succeeds.
         const MAX_ROUNDS: usize = 1000;
-        for _ in 0..MAX_ROUNDS {
-            let (before, version, now) = self.0.load(&command.key).await?;
+        for round in 0..MAX_ROUNDS {
+            // A client library may have repeated a swap that was applied, and then reports that the
+            // entry has changed.
+            let error = |error: StoreError| if round == 0 { error } else { error.possibly_sent() };
+            let (before, version, now) = self.0.load(&command.key).await.map_err(error)?;
             let (after, reply) = step(before.clone(), &command.operation, now);
             let answer = Answer::new(now, reply);
             let Some(entry) = after.filter(|after| before.as_ref() != Some(after)) else {
                 return Ok(answer);
             };
             let retention = command.retention.of(entry.state());
-            if self.0.swap(&command.key, version, entry, retention).await? {
+            if self.0.swap(&command.key, version, entry, retention).await.map_err(error)? {
                 return Ok(answer);
             }
         }
@@ -148,5 +152,64 @@ impl<S: EntryStore> Store for Stepped<S> {
 impl<S> fmt::Debug for Stepped<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Stepped<{}>", std::any::type_name::<S>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use campanile_core::{FencingToken, Namespace, Operation, Owner, Retention};
+
+    use super::*;
+
+    /// Entries that have always changed, and cannot be loaded after this many loads.
+    #[derive(Clone)]
+    struct Changing {
+        loads: Arc<AtomicUsize>,
+        max_loads: usize,
+    }
+
+    impl EntryStore for Changing {
+        type Version = ();
+
+        async fn load(&self, _: &StoreKey) -> Result<(Option<Entry>, (), SystemTime), StoreError> {
+            match self.loads.fetch_add(1, Ordering::Relaxed) < self.max_loads {
+                true => Ok((None, (), SystemTime::UNIX_EPOCH)),
+                false => Err(StoreError::not_sent("refused")),
+            }
+        }
+
+        async fn swap(
+            &self,
+            _: &StoreKey,
+            _: (),
+            _: Entry,
+            _: Duration,
+        ) -> Result<bool, StoreError> {
+            Ok(false)
+        }
+    }
+
+    #[tokio::test]
+    async fn error_after_a_swap_may_be_that_of_an_applied_command() {
+        for max_loads in 0..2 {
+            let store = Stepped::new(Changing { loads: Arc::default(), max_loads });
+            let command = Command {
+                key: StoreKey::from_digest(Namespace::try_from("a").unwrap(), [0; 16]),
+                operation: Operation::Acquire {
+                    owner: Owner::new(1).unwrap(),
+                    ttl: Duration::from_secs(30),
+                    max_attempts: 8,
+                    fingerprint: None,
+                    floor: FencingToken::ZERO,
+                    details: None,
+                },
+                retention: Retention::default(),
+            };
+            let error = store.apply(command).await.unwrap_err();
+            assert_eq!(error.was_sent(), max_loads > 0, "after {max_loads} loads");
+        }
     }
 }
