@@ -57,7 +57,14 @@ impl HeldLock {
     /// [`IdempotencyError::LockLost`] if the entry belongs to another grant; do not commit in that
     /// case. [`IdempotencyError::Store`] if the entry cannot be read, or if the keeper has stopped.
     pub fn give_up(self, reason: impl Into<Box<str>>) -> Settling {
-        self.settle(Settlement::GiveUp { reason: reason.into() })
+        let mut reason = reason.into();
+        // The entry has the error of an earlier attempt.
+        if reason.is_empty()
+            && let Some(Settlement::Fail { error, .. }) = &self.on_drop
+        {
+            reason.clone_from(error);
+        }
+        self.settle(Settlement::GiveUp { reason })
     }
 
     /// Releases the lock without counting the attempt. A give-up lock has counted no attempt. If the

@@ -48,15 +48,16 @@ async fn debug_shows_whether_error_contains_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rejection_without_reason_keeps_handler_error() {
+async fn rejection_without_reason_keeps_last_error_of_handler() {
     let harness = Harness::new();
     let layer = harness.layer_with(|config| config.with_max_attempts(2));
     let service = failing_service(&layer, || "gateway busy".into());
     service.run("p-1").await.unwrap_err();
     sleep(HOUR).await;
+    let service = failing_service(&layer, || "account closed".into());
     let result = service.run("p-1").await;
     failed(&result).take_lock().unwrap().give_up("").await.unwrap();
-    assert_eq!(harness.entry("p-1").unwrap().error().as_deref(), Some("gateway busy"));
+    assert_eq!(harness.entry("p-1").unwrap().error().as_deref(), Some("account closed"));
 }
 
 #[tokio::test(start_paused = true)]
