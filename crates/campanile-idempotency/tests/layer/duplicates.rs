@@ -133,6 +133,21 @@ async fn waiters_of_given_up_holder_are_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn waiter_gets_no_error_that_is_not_stored() {
+    let harness = Harness::new();
+    let layer = harness.layer_with(|config| config.with_stored_errors(false));
+    let layer = waiting(layer).on_exhausted(OnExhausted::GiveUp);
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        sleep(HANDLER_TIME).await;
+        Err::<(), BoxError>(error::permanent("card expired").into())
+    }));
+    let calls = [service.start(request("p-1")), service.start(request("p-1"))];
+    let [_, waiter] = calls.map(|call| async { call.await.unwrap().unwrap() });
+    let Outcome::GivenUp(given_up) = waiter.await else { panic!("not given up") };
+    assert_eq!(given_up.error, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_waiter_of_released_holder_acquires() {
     let harness = Harness::new();
     let service = waiting_layer(&harness).layer(service_fn(async |_: Request<()>| {

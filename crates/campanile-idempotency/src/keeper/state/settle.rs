@@ -77,7 +77,7 @@ impl KeeperState {
         let mut cached = None;
         let result = match answer.map(|answer| (answer.reply, answer.now)) {
             Ok((Reply::Completed | Reply::Retrying | Reply::Released | Reply::GivenUp, at)) => {
-                cached = cached_answer(settling, at, details);
+                cached = cached_answer(settling, at, details, slot.settings.store_errors);
                 Ok(())
             }
             Ok((Reply::Lost | Reply::Settled(_), _)) => {
@@ -135,6 +135,7 @@ fn cached_answer(
     settling: &SettlingGrant,
     at: SystemTime,
     details: Option<Details>,
+    stores_errors: bool,
 ) -> Option<CachedAnswer> {
     let attempts = settling.attempt.into();
     match &settling.settlement {
@@ -144,7 +145,9 @@ fn cached_answer(
             Some(CachedAnswer::Completed { reply, attempts, completed_at, details, age })
         }
         // The store keeps the previous text for an empty reason, and truncates a long one.
-        Settlement::GiveUp { reason } if (1..=MAX_ERROR_BYTES).contains(&reason.len()) => {
+        Settlement::GiveUp { reason }
+            if stores_errors && (1..=MAX_ERROR_BYTES).contains(&reason.len()) =>
+        {
             Some(CachedAnswer::Failed { attempts, reason: Some(reason.clone()) })
         }
         Settlement::Fail { delay, .. } => {
