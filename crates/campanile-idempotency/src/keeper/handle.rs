@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use campanile_core::{
     Clock, ConfigError, Details, Fingerprint, Interrupt, LockControl, LockHandle,
 };
+use tokio::runtime;
 use tokio::sync::oneshot;
 
 use super::background::Background;
@@ -46,8 +48,10 @@ pub struct LockKeeper {
 impl LockKeeper {
     /// Creates a keeper with a background thread, which renews locks over its own connections.
     ///
-    /// Other commands are sent on the tokio runtime of their caller. Its I/O and time drivers must
-    /// be enabled if the store is behind a network. Commands from outside a runtime, for example of
+    /// Other commands are sent on the tokio runtime of their caller, and callers on several runtimes
+    /// share calls: a runtime that is blocked delays the commands of the others, by at most 5 s or a
+    /// sixth of the TTL. Give such a runtime a keeper of its own. The I/O and time drivers of a runtime
+    /// must be enabled if the store is behind a network. Commands from outside a runtime, for example of
     /// a lock that is dropped there, are sent by the thread.
     ///
     /// The thread ends when all handles and layers are dropped and the remaining locks are settled.
@@ -55,18 +59,22 @@ impl LockKeeper {
     /// # Errors
     /// If the thread or its runtime cannot be started.
     pub fn new(store: impl Store) -> Result<Self, ConfigError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(
-            |error| {
-                ConfigError::new(format!("failed to create the lock keeper's runtime: {error}"))
-            },
-        )?;
         let (keeper, background) = Self::pair(store, Clock::boot());
-        thread::Builder::new()
-            .name("campanile-keeper".into())
-            .spawn(move || runtime.block_on(background))
-            .map_err(|error| {
-                ConfigError::new(format!("failed to spawn the lock keeper's thread: {error}"))
-            })?;
+        let failed = |error: io::Error| {
+            ConfigError::new(format!("failed to start the lock keeper's thread: {error}"))
+        };
+        // The thread builds the runtime, because one that is dropped here, if the thread cannot be
+        // spawned, would panic in an async context.
+        let (started, starting) = mpsc::sync_channel(1);
+        let run = move || match runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => {
+                drop(started.send(Ok(())));
+                runtime.block_on(background);
+            }
+            Err(error) => drop(started.send(Err(error))),
+        };
+        thread::Builder::new().name("campanile-keeper".into()).spawn(run).map_err(failed)?;
+        starting.recv().expect("the thread sends a result").map_err(failed)?;
         Ok(keeper)
     }
 
