@@ -24,15 +24,18 @@ impl Wakers {
                 slots.len() - 1
             })
         });
-        match &mut slots[index] {
-            Slot::Waiting(old) => old.clone_from(waker),
-            slot => *slot = Slot::Waiting(waker.clone()),
-        }
+        let replaced = match &mut slots[index] {
+            Slot::Waiting(old) if old.will_wake(waker) => return,
+            slot => std::mem::replace(slot, Slot::Waiting(waker.clone())),
+        };
+        // Dropping a waker may run arbitrary code, so this happens after the mutex is released.
+        drop(slots);
+        drop(replaced);
     }
 
     fn remove(&self, index: usize) {
         let slot = std::mem::replace(&mut self.lock()[index], Slot::Free);
-        // Dropping a waker may run arbitrary code, so this happens after the mutex is released.
+        // After the mutex is released.
         drop(slot);
     }
 
