@@ -52,7 +52,9 @@ pub enum IdempotencyError {
     AttemptFailed(AttemptFailed),
     /// The lock was lost while the handler was running. Its result, if any, is not recorded.
     LockLost(LockLost),
-    /// The store did not reply. The error says nothing about the record: retry.
+    /// The store did not reply, or its entry cannot be read: retry. The error says nothing about the
+    /// record: the handler may not have run, or it may have succeeded and its completion could not be
+    /// recorded.
     Store(StoreError),
     /// The keeper is shutting down and grants no new locks.
     ShuttingDown,

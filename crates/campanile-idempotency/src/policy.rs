@@ -49,8 +49,8 @@ pub enum OnLost {
 }
 
 /// The policy for response futures that are dropped while the inner service is running, for example
-/// by a timeout around the layer. On a revoke or shutdown of the driver, the attempt is never
-/// counted.
+/// by a timeout around the layer. On a revoke or shutdown of the driver, the attempt is not counted, at
+/// most 8 times for a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnDropped {

@@ -57,7 +57,8 @@ impl<C> Runner<C> {
     /// policy lets `f` run without one.
     ///
     /// # Errors
-    /// A boxed [`IdempotencyError`](crate::IdempotencyError), with the error of `f` as a source.
+    /// A boxed [`IdempotencyError`](crate::IdempotencyError), with the error of `f` as a source. If `f`
+    /// ran without a lock, its error is returned unchanged.
     ///
     /// # Cancellation
     /// See [`ResponseFuture`](crate::ResponseFuture).

@@ -10,8 +10,8 @@
 //! * **A [`background`] thread** does what a blocked or ended runtime must not delay. It renews
 //!   locks in batches after a third of the TTL, detects lost locks, aborts calls that take too
 //!   long, repeats commands, and sends what no runtime has sent. It has its own connections. It
-//!   sleeps until its earliest timer, and later timers do not wake it, so that processing a record
-//!   causes no wake-up.
+//!   sleeps until its earliest timer, and at most 100 ms, and later timers do not wake it, so that
+//!   processing a record causes no wake-up.
 //! * **One acquisition per key.** A later request for a key that is held in this process is
 //!   answered as locked. After it has waited, it is answered from the result of the first one,
 //!   without a command to the store.
