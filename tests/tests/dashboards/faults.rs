@@ -345,6 +345,7 @@ impl Faults {
     pub(crate) async fn publications(&self) {
         let rise = self.rise(&[
             r#"messaging_client_sent_messages_total{error_type="too_large"}"#,
+            "campanile_outbox_leader",
             "campanile_outbox_messages",
             "campanile_outbox_oldest_age_seconds",
         ]);
