@@ -86,6 +86,9 @@ fn main() -> ExitCode {
             Verb::Watch(arguments) => watch::run(arguments).await,
         }
     });
+    // A call of librdkafka that was given up may still block a thread, which dropping the runtime would
+    // wait for.
+    runtime.shutdown_background();
     match result {
         Ok(exit) => exit.into(),
         Err(error) => Exit::report(&error, Exit::of(&error)),

@@ -225,7 +225,8 @@ impl Redrive {
     ///
     /// # Cancellation
     /// Dropping the future is as safe as a kill, but does not leave the group gracefully. Let `stop`
-    /// complete instead: the run then ends after the letters in progress.
+    /// complete instead: the run then ends after the letters in progress, or without them if the store
+    /// does not answer within 2 s.
     pub async fn run(
         &self,
         kafka: &ClientConfig,

@@ -7,6 +7,7 @@ use campanile_core::{Answer, Command, FencingToken, Operation, Reply, Retention,
 use campanile_idempotency::{Found, InspectStore, Store, StoreErrorKind};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use tokio::time::Instant;
 
 use crate::AdminError;
 use crate::entries::is_reopened;
@@ -107,20 +108,19 @@ async fn look_up_one(
     (key, token): &LetterKey,
     timeout: Duration,
 ) -> Result<Verdict, AdminError> {
-    let mut waited = Duration::ZERO;
+    let start = Instant::now();
     let found = loop {
         match store.inspect(key).await {
             Ok(inspection) => break inspection.found,
             Err(error) if error.kind() == StoreErrorKind::Unreadable => {
                 return Ok(Verdict::Unreadable);
             }
-            Err(error) if error.kind() == StoreErrorKind::Misconfigured || waited >= timeout => {
+            Err(error)
+                if error.kind() == StoreErrorKind::Misconfigured || start.elapsed() >= timeout =>
+            {
                 return Err(AdminError::store(LOOK_UP, error));
             }
-            Err(_) => {
-                tokio::time::sleep(RETRY_DELAY).await;
-                waited += RETRY_DELAY;
-            }
+            Err(_) => tokio::time::sleep(RETRY_DELAY).await,
         }
     };
     Ok(match found {
@@ -150,7 +150,7 @@ async fn redrive(
     let commands: Vec<Command> = keys.map(command).collect();
     let mut replies: Vec<Option<Reply>> = vec![None; commands.len()];
     let mut todo: Vec<usize> = (0..commands.len()).collect();
-    let mut waited = Duration::ZERO;
+    let start = Instant::now();
     while !todo.is_empty() {
         let batches = todo.chunks(store.max_batch().get()).map(|batch| {
             store.apply_batch(batch.iter().map(|&index| commands[index].clone()).collect())
@@ -174,14 +174,65 @@ async fn redrive(
         todo = later;
         match failure {
             None => {}
-            Some(error) if waited >= timeout => {
+            Some(error) if start.elapsed() >= timeout => {
                 return Err(AdminError::store(ACTION, error));
             }
-            Some(_) => {
-                tokio::time::sleep(RETRY_DELAY).await;
-                waited += RETRY_DELAY;
-            }
+            Some(_) => tokio::time::sleep(RETRY_DELAY).await,
         }
     }
     Ok(replies)
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::IdempotencyKey;
+    use campanile_idempotency::{Inspection, ScanCursor, ScanFilter, ScanPage, StoreError};
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// The time that each call of the store takes.
+    const CALL: Duration = Duration::from_secs(10);
+
+    /// A store that does not answer. Each call fails after [`CALL`].
+    #[derive(Clone)]
+    struct Hung;
+
+    async fn time_out<T>() -> Result<T, StoreError> {
+        tokio::time::sleep(CALL).await;
+        Err(StoreError::timeout("no answer"))
+    }
+
+    impl Store for Hung {
+        async fn apply(&self, _: Command) -> Result<Answer, StoreError> {
+            time_out().await
+        }
+    }
+
+    impl InspectStore for Hung {
+        async fn inspect(&self, _: &StoreKey) -> Result<Inspection, StoreError> {
+            time_out().await
+        }
+
+        async fn scan(&self, _: &ScanFilter, _: &ScanCursor) -> Result<ScanPage, StoreError> {
+            time_out().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_of_a_hung_store_count_toward_the_timeout() {
+        let key = IdempotencyKey::new("p-1".to_owned()).unwrap();
+        let key = StoreKey::new("payments".try_into().unwrap(), &key);
+        let keys = [(key, FencingToken::new(1).unwrap())];
+        let longest = TIMEOUT + CALL + RETRY_DELAY;
+
+        let start = Instant::now();
+        look_up(&Hung, &keys, TIMEOUT).await.unwrap_err();
+        assert!(start.elapsed() <= longest, "looked up for {:?}", start.elapsed());
+
+        let start = Instant::now();
+        redrive(&Hung, keys.iter(), TIMEOUT).await.unwrap_err();
+        assert!(start.elapsed() <= longest, "reopened for {:?}", start.elapsed());
+    }
 }

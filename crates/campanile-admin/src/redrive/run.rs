@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use campanile_idempotency::InspectStore;
 use futures_util::future::{Either, join_all, select};
+use tokio::time::timeout;
 
 use super::Redrive;
 use super::decide::Decider;
 use super::letter::{Letter, Plan};
 use super::report::{LetterOutcome, LetterReport, RedriveObserver, RedriveSummary};
-use super::sink::Sink;
+use super::sink::{Sink, Verb};
 use super::source::{Next, Source};
 use crate::AdminError;
 use crate::pacer::Pacer;
@@ -43,6 +44,10 @@ pub(super) const WAITS: &str = "its key is being processed";
 
 /// The time between two looks at the partitions of other processes.
 const OTHERS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long a round may still wait for the store once a stop is requested. A store that answers needs
+/// less.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Run<'a, S, O> {
     settings: &'a Redrive,
@@ -113,7 +118,7 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
                 break;
             };
             match round {
-                Round::Letters(letters) => self.handle(letters).await?,
+                Round::Letters(letters) => self.handle(letters, &mut stop).await?,
                 Round::Reassigned => {
                     self.pending.clear();
                     self.observer.remaining(self.source.remaining());
@@ -130,7 +135,7 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
                     }
                 }
             }
-            if self.pending.len() >= MAX_PENDING {
+            if self.pending.len() >= MAX_PENDING && !self.summary.interrupted {
                 self.retry_pending(&mut stop).await?;
             }
             if self.summary.interrupted {
@@ -166,17 +171,41 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
         limit.min(MAX_ROUND).min(usize::try_from(self.left).unwrap_or(usize::MAX))
     }
 
-    /// Handles one round of letters.
-    async fn handle(&mut self, letters: Vec<(Letter, Plan)>) -> Result<(), AdminError> {
+    /// Handles one round of letters, unless it is interrupted.
+    async fn handle<F: Future>(
+        &mut self,
+        letters: Vec<(Letter, Plan)>,
+        stop: &mut Pin<&mut F>,
+    ) -> Result<(), AdminError> {
         let selected = letters.iter().filter(|(_, plan)| *plan != Plan::Filter).count();
         self.left -= u64::try_from(selected).unwrap_or(u64::MAX).min(self.left);
         self.pacer.wait(u32::try_from(selected).unwrap_or(u32::MAX)).await;
-        self.handle_paced(letters).await
+        let (letters, plans): (Vec<Letter>, Vec<Plan>) = letters.into_iter().unzip();
+        match self.decide(&letters, plans, stop).await? {
+            Some(verbs) => self.act(letters, verbs).await,
+            // The next run reads these letters again.
+            None => Ok(()),
+        }
     }
 
-    async fn handle_paced(&mut self, letters: Vec<(Letter, Plan)>) -> Result<(), AdminError> {
-        let (letters, plans): (Vec<Letter>, Vec<Plan>) = letters.into_iter().unzip();
-        let verbs = self.decider.decide(&self.source, &letters, plans).await?;
+    /// Decides what is to be done with each letter. Reopens keys. `None` if a stop is requested and the
+    /// store does not answer: as after a kill, some of the keys may then be reopened.
+    async fn decide<F: Future>(
+        &mut self,
+        letters: &[Letter],
+        plans: Vec<Plan>,
+        stop: &mut Pin<&mut F>,
+    ) -> Result<Option<Vec<Verb>>, AdminError> {
+        let decide = pin!(self.decider.decide(&self.source, letters, plans));
+        let decide = match select(&mut *stop, decide).await {
+            Either::Left((_, decide)) => decide,
+            Either::Right((verbs, _)) => return verbs.map(Some),
+        };
+        self.summary.interrupted = true;
+        timeout(STOP_PATIENCE, decide).await.ok().transpose()
+    }
+
+    async fn act(&mut self, letters: Vec<Letter>, verbs: Vec<Verb>) -> Result<(), AdminError> {
         let acts = letters.iter().zip(verbs).map(|(letter, verb)| self.sink.act(letter, verb));
         let results = join_all(acts).await;
         let mut reports = Vec::with_capacity(letters.len());
@@ -212,17 +241,19 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
         while !self.pending.is_empty() && !self.patience.is_zero() {
             let wait = PENDING_INTERVAL.min(self.patience);
             self.patience -= wait;
-            if tokio::time::timeout(wait, &mut *stop).await.is_ok() {
+            if timeout(wait, &mut *stop).await.is_ok() {
                 self.summary.interrupted = true;
                 return Ok(());
             }
-            let pending = std::mem::take(&mut self.pending);
-            let planned = pending.into_iter().map(|letter| {
-                let plan = letter.plan(self.settings);
-                (letter, plan)
-            });
-            let planned = planned.collect();
-            self.handle_paced(planned).await?;
+            let letters = std::mem::take(&mut self.pending);
+            let plans = letters.iter().map(|letter| letter.plan(self.settings)).collect();
+            match self.decide(&letters, plans, stop).await? {
+                Some(verbs) => self.act(letters, verbs).await?,
+                None => self.pending = letters,
+            }
+            if self.summary.interrupted {
+                return Ok(());
+            }
         }
         self.defer_pending().await
     }

@@ -1,12 +1,17 @@
 //! Servers that are away, and topics that do not exist.
 
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_admin::AdminError;
 use campanile_admin::redrive::{LetterOutcome, LetterReport, Redrive, RedriveObserver};
-use campanile_core::{BoxError, error};
+use campanile_core::{Answer, BoxError, Command, StoreKey, error};
+use campanile_idempotency::{
+    InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage, Store, StoreError,
+};
 use rdkafka::ClientConfig;
+use tokio::sync::Notify;
 
 use crate::run;
 use crate::support::{KAFKA, Scene};
@@ -93,4 +98,40 @@ async fn stopped_run_is_resumed() {
     assert_eq!((stopped.interrupted, stopped.reopened), (true, 0));
     let (summary, _) = run(&scene, &redrive).await.unwrap();
     assert_eq!(summary.reopened, 30);
+}
+
+/// A store that never answers, and notifies of each look-up.
+#[derive(Clone, Default)]
+struct Hung(Arc<Notify>);
+
+impl Store for Hung {
+    async fn apply(&self, _: Command) -> Result<Answer, StoreError> {
+        pending().await
+    }
+}
+
+impl InspectStore for Hung {
+    async fn inspect(&self, _: &StoreKey) -> Result<Inspection, StoreError> {
+        self.0.notify_one();
+        pending().await
+    }
+
+    async fn scan(&self, _: &ScanFilter, _: &ScanCursor) -> Result<ScanPage, StoreError> {
+        pending().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop_ends_the_wait_for_a_hung_store_and_loses_no_letter() {
+    let scene = Scene::new("hung", 1).await;
+    KAFKA.producer().produce_all(scene.failed_letters(3).await).unwrap();
+    let redrive = Redrive::new(scene.dead.as_str());
+    let (kafka, hung) = (scene.kafka(), Hung::default());
+    let mut observer = ();
+    let stopped = redrive.run(&kafka, &hung, &mut observer, hung.0.notified());
+    let stopped = tokio::time::timeout(Duration::from_secs(60), stopped).await;
+    let stopped = stopped.expect("the run ends").unwrap();
+    assert_eq!((stopped.interrupted, stopped.reopened), (true, 0));
+    let (summary, _) = run(&scene, &redrive).await.unwrap();
+    assert_eq!(summary.reopened, 3);
 }

@@ -6,6 +6,7 @@ mod entries;
 mod exits;
 mod killed;
 mod observe;
+mod signals;
 #[allow(dead_code, reason = "shared with the tests of the library, which need all of it")]
 #[path = "../../../campanile-admin/tests/redrive/support.rs"]
 mod support;
