@@ -124,7 +124,9 @@ impl Redrive {
 
     /// Sets the consumer group whose offsets say where to resume. Default: a name that begins with
     /// `campanile-redrive.` and the topic. It differs by the filter and by the settings that decide
-    /// which letters are parked, so that letters that one run passed over are seen by another.
+    /// which letters are parked, and where, so that letters that one run passed over are seen by
+    /// another. A parked letter counts as handled: once its cause is fixed, a group with another name
+    /// handles all letters again, and skips those whose keys were locked since they were brought back.
     pub fn with_group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());
         self
@@ -204,6 +206,7 @@ impl Redrive {
         let default = Self::new(self.topic.clone());
         let is_default = self.filter == default.filter
             && self.max_redrives == default.max_redrives
+            && self.parking_topic == default.parking_topic
             && !self.without_key
             && !self.without_entry;
         if is_default {
@@ -213,6 +216,9 @@ impl Redrive {
         self.filter.hash(&mut hasher);
         hasher.update(self.max_redrives.to_be_bytes());
         hasher.update([u8::from(self.without_key), u8::from(self.without_entry)]);
+        if let Some(topic) = &self.parking_topic {
+            hasher.update(&**topic);
+        }
         format!("campanile-redrive.{}.{:016x}", self.topic, hasher.finish().to_bits())
     }
 
@@ -292,6 +298,8 @@ mod tests {
             redrive().with_max_redrives(9).group(),
             redrive().with_letters_without_key().group(),
             redrive().with_letters_without_entry().group(),
+            redrive().with_parking_topic("lot").group(),
+            redrive().with_parking_topic("garage").group(),
         ];
         let distinct: std::collections::HashSet<_> = groups.iter().collect();
         assert_eq!(distinct.len(), groups.len(), "{groups:?}");

@@ -157,9 +157,14 @@ async fn parked_letters_are_copied_to_the_parking_topic() {
     KAFKA.create_topic("parking.lot", 1, &[]).unwrap();
     let letters = [letter(&scene, "keyless", "k-1").await, letter(&scene, "failed", "p-1").await];
     KAFKA.producer().produce_all(letters).unwrap();
-    let redrive = Redrive::new(scene.dead.as_str()).with_parking_topic("parking.lot");
+    let redrive = Redrive::new(scene.dead.as_str());
     let (summary, audit) = run(&scene, &redrive).await.unwrap();
     assert_eq!((summary.reopened, summary.parked), (1, 1));
+    assert_eq!(audit.0[0].parked_to, None);
+    // Letters that were parked before are copied, too.
+    let redrive = redrive.with_parking_topic("parking.lot");
+    let (summary, audit) = run(&scene, &redrive).await.unwrap();
+    assert_eq!((summary.reopened, summary.produced, summary.parked), (0, 1, 1));
     assert_eq!(audit.0[0].parked_to.as_deref(), Some("parking.lot"));
     let (parked, letters) = (scene.records("parking.lot"), scene.records(&scene.dead));
     let [copy] = &parked[..] else { panic!("{} copies", parked.len()) };
@@ -167,6 +172,28 @@ async fn parked_letters_are_copied_to_the_parking_topic() {
     let names = |headers: Vec<(String, String)>| headers.into_iter().map(|(name, _)| name);
     let origin = "kafka_dlt-original-topic".to_owned();
     assert!(copy.headers().is_some() && names(headers_lossy(copy)).any(|name| name == origin));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_group_handles_parked_letters_again_and_skips_processed_ones() {
+    let scene = Scene::new("new-group", 1).await;
+    let token = scene.fail("p-1").await.to_string();
+    let parked = scene.letter_of("created-later", "p-1", "exhausted");
+    let parked = parked.header("campanile-key", "p-1").header("campanile-namespace", NAMESPACE);
+    let parked = parked.header("campanile-token", token);
+    KAFKA.producer().produce_all([parked, letter(&scene, "failed", "p-2").await]).unwrap();
+    let redrive = Redrive::new(scene.dead.as_str());
+    let (summary, _) = run(&scene, &redrive).await.unwrap();
+    assert_eq!((summary.reopened, summary.parked), (1, 1));
+    let grant = scene.lock("p-2").await;
+    scene.complete("p-2", grant).await;
+
+    KAFKA.create_topic("created-later", 1, &[("retention.ms", "-1")]).unwrap();
+    let (same, _) = run(&scene, &redrive).await.unwrap();
+    assert_eq!((same.reopened, same.parked), (0, 0));
+    let (summary, audit) = run(&scene, &redrive.with_group("new-group.2")).await.unwrap();
+    assert_eq!((summary.reopened, summary.skipped), (1, 1), "{:?}", audit.0);
+    assert_eq!(scene.records("created-later").len(), 1);
 }
 
 fn headers_lossy(record: &rdkafka::message::OwnedMessage) -> Vec<(String, String)> {

@@ -26,6 +26,7 @@ use crate::signals::stop_requested;
 /// in its topic), only produced (its key had been reopened before, so only its record is produced
 /// back), skipped (nothing is left to do, such as for a completed key), deferred (its key is being
 /// processed; run again later) or parked (its record cannot be produced back; the reason is printed).
+/// Once the cause is fixed, --group with a new name handles parked letters again.
 ///
 /// The command can be stopped or killed at any time. The next run with the same topic and the same
 /// filter resumes; progress is kept as the offsets of a consumer group. Letters stay in their topic.
@@ -97,8 +98,9 @@ pub(crate) struct Arguments {
     /// expired or was lost. Check first that this is the store of the consumer
     #[arg(long, help_heading = "Choices")]
     without_entry: bool,
-    /// The consumer group that keeps the progress. By default, its name is made of the topic and of
-    /// what decides which letters are brought back
+    /// The consumer group that keeps the progress. A new group handles all letters again, and skips those
+    /// whose keys were locked since they were brought back. By default, its name is made of the topic
+    /// and of what decides which letters are brought back, and where others are parked
     #[arg(long, value_name = "GROUP", help_heading = "Choices")]
     group: Option<String>,
 

@@ -66,11 +66,15 @@ pub(super) fn print_summary(
     if *deferred > 0 {
         text.push_str("\nrun again later for the deferred letters");
     }
-    if *parked > 0 && arguments.parking_topic.is_none() {
+    if *parked > 0 {
         text.push_str(&format!(
-            "\nthe parked letters stay in {}; --parking-topic copies them to a topic of their own",
+            "\nthe parked letters stay in {}; once their cause is fixed, --group NEW-NAME handles them \
+             again",
             arguments.topic
         ));
+        if arguments.parking_topic.is_none() {
+            text.push_str("; --parking-topic copies them to a topic of their own");
+        }
     }
     print(&text)
 }

@@ -105,4 +105,5 @@ async fn exit_code_says_whether_letters_need_attention() {
         stdout.contains("0 reopened, 0 only produced, 0 skipped, 0 deferred, 1 parked"),
         "{stdout}"
     );
+    assert!(stdout.contains("--group NEW-NAME handles them again"), "{stdout}");
 }
