@@ -87,7 +87,8 @@ use crate::AdminError;
 ///   [without a lock](Self::with_letters_without_key), nor for keys that are the coordinates of a
 ///   record ([`key::coordinates`](campanile_core::key::coordinates)), because each copy has its own.
 /// * Several runs of one group at a time share the partitions, and end when all letters are handled. A
-///   run takes over the partitions of one that was killed, after its session timeout (6 s).
+///   run takes over the partitions of one that was killed, after its session timeout (6 s). A run
+///   that has deferred a letter does not wait for the others.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Redrive {

@@ -126,8 +126,15 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
                 Round::End if !self.pending.is_empty() && !self.patience.is_zero() => {
                     self.retry_pending(&mut stop).await?;
                 }
-                Round::End if self.left == 0 || self.source.others_are_done().await? => break,
                 Round::End => {
+                    self.defer_pending().await?;
+                    self.commit().await?;
+                    // Another process that has deferred a letter is never done. If this one has, too,
+                    // each would wait for the other.
+                    let is_done = self.left == 0 || self.summary.deferred > 0;
+                    if is_done || self.source.others_are_done().await? {
+                        break;
+                    }
                     let wait = pin!(self.source.wait(OTHERS_INTERVAL));
                     match select(&mut stop, wait).await {
                         Either::Left(_) => self.summary.interrupted = true,

@@ -66,6 +66,9 @@ pub(super) struct Source {
 struct Partition {
     /// The offset behind the last letter that was read.
     read: i64,
+    /// Whether no letter follows. Offsets may follow up to the end: those of transactions' markers, and
+    /// of records that were aborted or compacted away.
+    is_read: bool,
     /// The offset behind the last letter that was handled.
     handled: i64,
     /// The first letter that the next run has to read again.
@@ -188,6 +191,7 @@ impl Source {
                     let state = self.partitions.get_mut(&record.partition());
                     if let Some(state) = state.filter(|state| record.offset() >= state.read) {
                         state.read = record.offset() + 1;
+                        state.is_read = state.read >= state.end;
                         return Ok(Next::Letter(record));
                     }
                 }
@@ -253,8 +257,14 @@ impl Source {
         for (partition, next) in positions {
             // A partition that was added since the start has no letters for this run.
             let &(_, end) = self.bounds.get(&partition).unwrap_or(&(0, 0));
-            let state =
-                Partition { read: next, handled: next, deferred: i64::MAX, committed: next, end };
+            let state = Partition {
+                read: next,
+                is_read: next >= end,
+                handled: next,
+                deferred: i64::MAX,
+                committed: next,
+                end,
+            };
             self.partitions.insert(partition, state);
         }
     }
@@ -268,15 +278,14 @@ impl Source {
     }
 
     fn is_at_end(&self) -> bool {
-        let at_end = |state: &Partition| state.read >= state.end;
         self.assignment.is_assigned
             && self.assignment.generation == self.context().assignment().generation
-            && self.partitions.values().all(at_end)
+            && self.partitions.values().all(|state| state.is_read)
     }
 
     fn end(&mut self, partition: i32) {
         if let Some(state) = self.partitions.get_mut(&partition) {
-            state.read = state.read.max(state.end);
+            state.is_read = true;
             let mut list = TopicPartitionList::new();
             list.add_partition(&self.topic, partition);
             // Newer letters are ignored in any case.
@@ -287,7 +296,7 @@ impl Source {
     /// The number of letters that were not read yet, at most.
     pub(super) fn remaining(&self) -> u64 {
         let left = |state: &Partition| u64::try_from(state.end - state.read).unwrap_or(0);
-        self.partitions.values().map(left).sum()
+        self.partitions.values().filter(|state| !state.is_read).map(left).sum()
     }
 
     /// Leaves the group. Waits for at most [`LEAVE_TIMEOUT`], because librdkafka may never close a

@@ -83,7 +83,8 @@ impl Source {
         }
     }
 
-    /// Commits the offsets of the letters that were handled, but none of these pending letters.
+    /// Commits the offsets of the letters that were handled, but none of these pending letters. Once all
+    /// letters of a partition are handled, commits its end, by which other processes see that.
     pub(in crate::redrive) async fn commit(
         &mut self,
         pending: impl Iterator<Item = &Record>,
@@ -97,7 +98,9 @@ impl Source {
         let mut offsets = Vec::new();
         for (&partition, state) in &self.partitions {
             let pending = first_pending.get(&partition).copied().unwrap_or(i64::MAX);
-            let offset = state.handled.min(state.deferred).min(pending);
+            let is_done = state.is_read && state.handled >= state.read;
+            let handled = if is_done { state.handled.max(state.end) } else { state.handled };
+            let offset = handled.min(state.deferred).min(pending);
             if offset > state.committed {
                 let added =
                     list.add_partition_offset(&self.topic, partition, Offset::Offset(offset));
