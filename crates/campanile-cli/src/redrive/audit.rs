@@ -1,7 +1,7 @@
 //! The audit: a line for each letter.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use campanile_admin::redrive::{LetterOutcome, LetterReport, RedriveObserver};
@@ -41,6 +41,23 @@ impl Audit {
         };
         Ok(Self { target, progress })
     }
+
+    /// Prints the letters that need attention. If the reader is gone, the run continues: the lines are not
+    /// the audit, and the exit code says that there are such letters.
+    fn print_attention(&self, reports: &[LetterReport]) -> io::Result<()> {
+        match self.print(&attention(reports)) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            result => result,
+        }
+    }
+
+    fn print(&self, lines: &str) -> io::Result<()> {
+        self.progress.suspend(|| {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(lines.as_bytes())?;
+            stdout.flush()
+        })
+    }
 }
 
 impl RedriveObserver for Audit {
@@ -53,20 +70,17 @@ impl RedriveObserver for Audit {
         if reports.is_empty() {
             return Ok(());
         }
-        let printed = match &mut self.target {
+        match &mut self.target {
             Target::File { file, prints } => {
                 // One write, so that a kill leaves whole lines.
                 file.write_all(json_lines(reports)?.as_bytes())?;
-                if *prints { attention(reports) } else { String::new() }
+                if *prints {
+                    self.print_attention(reports)?;
+                }
             }
-            Target::Json => json_lines(reports)?,
-            Target::Text => attention(reports),
-        };
-        self.progress.suspend(|| {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(printed.as_bytes())?;
-            stdout.flush()
-        })?;
+            Target::Json => self.print(&json_lines(reports)?)?,
+            Target::Text => self.print_attention(reports)?,
+        }
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -21,7 +22,7 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn new(topic: &str, group: &str) -> Self {
         let progress = Self::with_target(topic, group, ProgressDrawTarget::stderr());
-        eprintln!("{}", progress.name);
+        print_line(&progress.name);
         progress
     }
 
@@ -45,7 +46,7 @@ impl Progress {
         if !self.bar.is_hidden() {
             return pending().await;
         }
-        self.each_line(|line| eprintln!("{line}")).await
+        self.each_line(|line| print_line(&line)).await
     }
 
     async fn each_line(&self, mut print: impl FnMut(String)) -> Infallible {
@@ -55,6 +56,11 @@ impl Progress {
             print(format!("{}: {handled} of {length} letters handled", self.name));
         }
     }
+}
+
+/// Prints to standard error. Without a reader, the run continues.
+fn print_line(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 #[cfg(test)]

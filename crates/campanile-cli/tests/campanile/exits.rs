@@ -1,5 +1,8 @@
 //! Exit codes, and what is printed.
 
+use std::io::Read;
+use std::process::Stdio;
+
 use campanile_test::free_port;
 
 use crate::support::{KAFKA, Scene};
@@ -106,4 +109,30 @@ async fn exit_code_says_whether_letters_need_attention() {
         "{stdout}"
     );
     assert!(stdout.contains("--group NEW-NAME handles them again"), "{stdout}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redrive_without_a_reader_handles_all_letters_unless_output_is_the_audit() {
+    let scene = Scene::new("cli-unread", 1).await;
+    let letters = scene.failed_letters(3).await.into_iter();
+    let letters = letters.chain([scene.keyless_letter("k-1", "undecodable")]);
+    KAFKA.producer().produce_all(letters).unwrap();
+    let unread = |arguments: &[&str]| {
+        let mut command = redrive(&scene, arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        (child.wait().unwrap().code(), stderr)
+    };
+    let (code, stderr) = unread(&[]);
+    assert_eq!(code, Some(1), "{stderr}");
+    // The offsets are committed.
+    let (code, stdout, stderr) = finish(redrive(&scene, &["--dry-run", "--json"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains(r#""skipped":[]"#) && stdout.contains(r#""parked":[]"#), "{stdout}");
+
+    let (code, stderr) = unread(&["--json", "--group", "cli-unread-2"]);
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(stderr.contains("cannot write the audit"), "{stderr}");
 }
