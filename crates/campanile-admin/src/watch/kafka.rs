@@ -12,6 +12,10 @@ use rdkafka::{Offset, TopicPartitionList};
 use crate::AdminError;
 use crate::kafka::{Context, Members, Partition, committed_offsets, fetch_metadata, observer};
 
+/// By default, the ends are those before the first open transaction, and the brokers do not show the
+/// group's offsets while one of them is part of an open transaction.
+const SETTINGS: &[(&str, &str)] = &[("isolation.level", "read_uncommitted")];
+
 /// What the brokers know of a group.
 pub(super) struct GroupLook {
     /// `None`: unknown.
@@ -42,7 +46,7 @@ impl Reader {
         topics: &[String],
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let consumer = observer(kafka, group, "Describe", &[])?;
+        let consumer = observer(kafka, group, "Describe", SETTINGS)?;
         Ok(Self { consumer, group: group.to_owned(), topics: topics.to_vec(), timeout })
     }
 

@@ -8,7 +8,8 @@ use campanile_kafka::ConsumerConfig;
 use campanile_redis::RedisConfig;
 use campanile_test::{Message, RedisServer, RedisServerBuilder, eventually, free_port};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use crate::servers::{
     CLUSTER, NAME, POSTGRES, REDIS, TIMEOUT, USER, consumer, layer, migrated_database, millis,
@@ -199,11 +200,14 @@ async fn in_topics() -> Vec<Fault> {
 }
 
 async fn in_the_group() -> Vec<Fault> {
-    CLUSTER.create_topics(&[("unread", &[]), ("created-anew", &[]), ("ranged", &[])]).await;
+    let topics = ["unread", "created-anew", "ranged", "held-up"];
+    CLUSTER.create_topics(&topics.map(|topic| (topic, &[][..]))).await;
     CLUSTER.first.producer().produce(Message::to("unread").payload("1")).unwrap();
     commit("without-consumer", "unread", 0);
     commit("ahead", "created-anew", 1000);
     let member = join("ranged");
+    commit("behind-transaction", "held-up", 0);
+    let transaction = open_transaction("held-up");
     vec![
         Fault::new(
             "unprocessed records without a consumer",
@@ -212,6 +216,14 @@ async fn in_the_group() -> Vec<Fault> {
             topics_of(consumer("without-consumer"), "unread", RETRY, DEAD)
                 .with_observation(Duration::from_millis(1)),
         ),
+        Fault::new(
+            "unprocessed records behind an open transaction",
+            Kind::NoProgress,
+            Failure,
+            topics_of(consumer("behind-transaction"), "held-up", RETRY, DEAD)
+                .with_observation(Duration::from_millis(1)),
+        )
+        .keep(transaction),
         Fault::new(
             "offset beyond the end",
             Kind::OffsetOutOfRange,
@@ -241,6 +253,19 @@ pub(crate) fn commit(group: &str, topic: &str, offset: i64) {
     // The group's coordinator may still be starting.
     let commit = || consumer.commit(&offsets, CommitMode::Sync).ok();
     eventually(TIMEOUT, commit).expect("committed");
+}
+
+/// Produces a record in a transaction that stays open.
+fn open_transaction(topic: &str) -> BaseProducer {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", CLUSTER.first.bootstrap()).set("transactional.id", topic);
+    let producer: BaseProducer = config.create().unwrap();
+    producer.init_transactions(TIMEOUT).unwrap();
+    producer.begin_transaction().unwrap();
+    let record = BaseRecord::<(), str>::to(topic).payload("1");
+    producer.send(record).map_err(|(error, _)| error).unwrap();
+    producer.flush(TIMEOUT).unwrap();
+    producer
 }
 
 /// Joins a group of this topic's name with an eager assignor.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use campanile_test::{Message, eventually, free_port};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::Value;
 
 use crate::support::{KAFKA, NAMESPACE, Scene};
@@ -117,6 +118,40 @@ async fn watch_prints_a_line_with_rates_each_interval() {
     );
     assert!(second.contains(" lag=0 records/s=0.0 in_flight=12"), "{second}");
     assert!(second.contains(" processed/s=") && !second.contains("processed/s=0.0"), "{second}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watch_counts_records_of_an_open_transaction_and_reads_offsets_pending_in_it() {
+    let scene = Scene::new("cli-watch-open", 1).await;
+    let group = &scene.topic;
+    KAFKA.producer().produce(Message::to(group).payload("0")).unwrap();
+    let member = join(group, 1);
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", KAFKA.bootstrap()).set("transactional.id", group);
+    let producer: BaseProducer = config.create().unwrap();
+    producer.init_transactions(TIMEOUT).unwrap();
+    producer.begin_transaction().unwrap();
+    for _ in 0..3 {
+        let record = BaseRecord::<(), str>::to(group).payload("in a transaction");
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+    }
+    producer.flush(TIMEOUT).unwrap();
+    let look = || {
+        let (code, stdout, stderr) = finish(watch(group, &["--once", "--json"]));
+        assert_eq!(code, Some(0), "{stderr}");
+        let view: Value = serde_json::from_str(&stdout).unwrap();
+        let partition = &view["partitions"][0];
+        let offset = |name: &str| partition[name].as_i64();
+        (offset("committed"), offset("end"), offset("lag"))
+    };
+    assert_eq!(look(), (Some(1), Some(4), Some(3)));
+
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(group, 0, Offset::Offset(4)).unwrap();
+    let metadata = member.group_metadata().unwrap();
+    producer.send_offsets_to_transaction(&list, &metadata, TIMEOUT).unwrap();
+    assert_eq!(look(), (Some(1), Some(4), Some(3)));
+    producer.abort_transaction(TIMEOUT).unwrap();
 }
 
 /// `script` (of util-linux) runs it in a terminal of its own.

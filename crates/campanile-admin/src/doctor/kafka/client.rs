@@ -64,6 +64,9 @@ impl<'a> Client<'a> {
     ) -> Result<Self, ConnectFailure> {
         let mut config = config.clone();
         config.set("enable.partition.eof", "true");
+        // By default, the ends are those before the first open transaction, and the brokers do not show
+        // the group's offsets while one of them is part of an open transaction.
+        config.set("isolation.level", "read_uncommitted");
         let unusable = |error: KafkaError| ConnectFailure::Unreachable(error.to_string());
         let consumer = BaseConsumer::from_config_and_context(&config, Context::default());
         let consumer = consumer.map_err(unusable)?;
@@ -86,7 +89,7 @@ impl<'a> Client<'a> {
             }
         }
         // Settings of consumers only; librdkafka would log a warning for each.
-        for name in ["group.id", "group.instance.id", "enable.partition.eof"] {
+        for name in ["group.id", "group.instance.id", "enable.partition.eof", "isolation.level"] {
             config.remove(name);
         }
         let admin = AdminClient::from_config_and_context(&config, Context::default());
