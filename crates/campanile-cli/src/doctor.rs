@@ -50,7 +50,8 @@ pub(crate) struct Arguments {
     store: StoreOptions,
 }
 
-/// The options that a file replaces.
+/// The options that a file replaces. Some of them have variables in the environment, which are not read
+/// by clap: it would also refuse a variable together with the file.
 const FILE_SETTINGS: &[&str] = &[
     "group",
     "topics",
@@ -65,7 +66,11 @@ const FILE_SETTINGS: &[&str] = &[
     "store_ca",
     #[cfg(feature = "store-tls")]
     "store_certificate",
+    #[cfg(feature = "store-tls")]
+    "store_key",
 ];
+
+const NAMESPACE: &str = "CAMPANILE_NAMESPACE";
 
 /// What is deployed. All other settings have their defaults.
 #[derive(Debug, Args)]
@@ -80,13 +85,8 @@ struct DeploymentOptions {
     /// A dead-letter topic. May be repeated
     #[arg(long = "dead-letter-topic", value_name = "TOPIC")]
     dead_letter_topics: Vec<String>,
-    /// The namespace of the keys
-    #[arg(
-        long,
-        value_name = "NAMESPACE",
-        env = "CAMPANILE_NAMESPACE",
-        required_unless_present = "file"
-    )]
+    /// The namespace of the keys [env: CAMPANILE_NAMESPACE]
+    #[arg(long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 }
 
@@ -117,7 +117,10 @@ impl Arguments {
         let DeploymentOptions { group, topics, dead_letter_topics, namespace } = &self.deployment;
         let mut consumer = self.kafka.config()?;
         consumer.set("group.id", group.as_deref().unwrap_or_default());
-        let namespace = namespace.as_deref().unwrap_or_default();
+        let namespace = namespace.clone().or_else(|| std::env::var(NAMESPACE).ok());
+        let namespace = namespace.ok_or_else(|| {
+            ConfigError::new(format!("no namespace: use --namespace or set {NAMESPACE}"))
+        })?;
         let deployment =
             Deployment::new(consumer, namespace, self.store.config()?).subscribe(topics);
         Ok(dead_letter_topics.iter().fold(deployment, Deployment::with_dead_letter_topic))

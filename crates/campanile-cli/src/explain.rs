@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_admin::AdminError;
-use campanile_admin::explain::{Cause, Explain, KeySource};
+use campanile_admin::explain::{Cause, Explain};
 use campanile_core::Coordinates;
 use clap::Args;
 
@@ -47,6 +47,7 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     let kafka = arguments.kafka.config()?;
+    let key = arguments.key.source()?;
     let store = arguments.store.connect().await?;
     let mut explain = Explain::new(arguments.record, arguments.namespace.namespace)
         .with_timeout(arguments.timeout);
@@ -56,7 +57,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     if let Some(attempts) = arguments.max_attempts {
         explain = explain.with_max_attempts(attempts);
     }
-    let explanation = explain.run(&kafka, &store, &KeySource::from(arguments.key)).await?;
+    let explanation = explain.run(&kafka, &store, &key).await?;
     match arguments.json {
         true => print_json(&explanation)?,
         false => print(&explanation)?,

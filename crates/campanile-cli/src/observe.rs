@@ -4,7 +4,6 @@ use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
 
 use campanile_admin::AdminError;
-use campanile_admin::explain::KeySource;
 use campanile_admin::observe::{Observe, ObserveReport, Position};
 use clap::Args;
 use serde::Serialize;
@@ -90,9 +89,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
         summary: &'a ObserveReport,
     }
     let kafka = arguments.kafka.config()?;
-    let store = arguments.store.connect().await?;
     let (observe, is_json) = (arguments.observe(), arguments.json);
-    let key = KeySource::from(arguments.key);
+    let key = arguments.key.source()?;
+    let store = arguments.store.connect().await?;
     let print_finding = |finding: &_| if is_json { print_json(finding) } else { Ok(()) };
     let report = observe.run(&kafka, &store, &key, print_finding).await?;
     match is_json {

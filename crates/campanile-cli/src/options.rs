@@ -102,32 +102,41 @@ pub(crate) struct StoreOptions {
     tls: TlsOptions,
 }
 
-/// The certificates for TLS to the store.
+/// The certificates for TLS to the store. Their variables are read when they are needed, because `doctor`
+/// ignores them with a file.
 #[cfg(feature = "store-tls")]
 #[derive(Debug, Args)]
 struct TlsOptions {
     /// A PEM file with the only certificate authorities to trust for the store. Default: those of the
-    /// system
-    #[arg(long, env = "CAMPANILE_STORE_CA", value_name = "FILE")]
+    /// system [env: CAMPANILE_STORE_CA]
+    #[arg(long, value_name = "FILE")]
     store_ca: Option<PathBuf>,
     /// A PEM file with the client certificate for the store, and its chain
-    #[arg(long, env = "CAMPANILE_STORE_CERTIFICATE", value_name = "FILE", requires = "store_key")]
+    /// [env: CAMPANILE_STORE_CERTIFICATE]
+    #[arg(long, value_name = "FILE")]
     store_certificate: Option<PathBuf>,
-    /// A PEM file with the private key of the client certificate
-    #[arg(long, env = "CAMPANILE_STORE_KEY", value_name = "FILE", requires = "store_certificate")]
+    /// A PEM file with the private key of the client certificate [env: CAMPANILE_STORE_KEY]
+    #[arg(long, value_name = "FILE")]
     store_key: Option<PathBuf>,
 }
 
 #[cfg(feature = "store-tls")]
 impl TlsOptions {
     fn apply(&self, mut config: StoreConfig) -> Result<StoreConfig, ConfigError> {
-        if let Some(path) = &self.store_ca {
-            config = config.with_ca(read(path)?);
+        let path = |option: &Option<PathBuf>, variable| {
+            option.clone().or_else(|| std::env::var_os(variable).map(PathBuf::from))
+        };
+        if let Some(path) = path(&self.store_ca, "CAMPANILE_STORE_CA") {
+            config = config.with_ca(read(&path)?);
         }
-        if let (Some(certificate), Some(key)) = (&self.store_certificate, &self.store_key) {
-            config = config.with_client_certificate(read(certificate)?, read(key)?);
+        let certificate = path(&self.store_certificate, "CAMPANILE_STORE_CERTIFICATE");
+        match (certificate, path(&self.store_key, "CAMPANILE_STORE_KEY")) {
+            (Some(certificate), Some(key)) => {
+                Ok(config.with_client_certificate(read(&certificate)?, read(&key)?))
+            }
+            (None, None) => Ok(config),
+            _ => Err(ConfigError::new("--store-certificate and --store-key need each other")),
         }
-        Ok(config)
     }
 }
 
@@ -226,16 +235,18 @@ impl KeyOptions {
     }
 }
 
-/// Where the key is.
+/// Where the key is. The variables are not read by clap, which would refuse them together with another
+/// option.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Key of the record")]
 #[group(multiple = false)]
 pub(crate) struct KeySourceOptions {
-    /// The key is in this header [default: idempotency-key]
-    #[arg(long, value_name = "NAME", env = "CAMPANILE_KEY_HEADER")]
+    /// The key is in this header [env: CAMPANILE_KEY_HEADER] [default: idempotency-key]
+    #[arg(long, value_name = "NAME")]
     key_header: Option<String>,
     /// The key is a string or an integer in a payload of JSON, at this pointer, such as /payment/id
-    #[arg(long, value_name = "POINTER", env = "CAMPANILE_KEY_POINTER", value_parser = parse_pointer)]
+    /// [env: CAMPANILE_KEY_POINTER]
+    #[arg(long, value_name = "POINTER", value_parser = parse_pointer)]
     key_pointer: Option<String>,
     /// The key is the topic, partition and offset
     #[arg(long)]
@@ -245,16 +256,31 @@ pub(crate) struct KeySourceOptions {
     key_record: bool,
 }
 
-impl From<KeySourceOptions> for KeySource {
-    fn from(options: KeySourceOptions) -> Self {
-        match options {
-            KeySourceOptions { key_header: Some(name), .. } => Self::Header(name.into()),
-            KeySourceOptions { key_pointer: Some(pointer), .. } => {
-                Self::JsonPointer(pointer.into())
+impl KeySourceOptions {
+    /// Returns the source that an option names, or else a variable.
+    pub(crate) fn source(self) -> Result<KeySource, ConfigError> {
+        const HEADER: &str = "CAMPANILE_KEY_HEADER";
+        const POINTER: &str = "CAMPANILE_KEY_POINTER";
+        let (header, pointer) = match self {
+            Self { key_coordinates: true, .. } => return Ok(KeySource::Coordinates),
+            Self { key_record: true, .. } => return Ok(KeySource::RecordKey),
+            Self { key_header: None, key_pointer: None, .. } => {
+                (std::env::var(HEADER).ok(), std::env::var(POINTER).ok())
             }
-            KeySourceOptions { key_coordinates: true, .. } => Self::Coordinates,
-            KeySourceOptions { key_record: true, .. } => Self::RecordKey,
-            _ => Self::default(),
+            Self { key_header, key_pointer, .. } => (key_header, key_pointer),
+        };
+        match (header, pointer) {
+            (Some(_), Some(_)) => {
+                Err(ConfigError::new(format!("{HEADER} and {POINTER} exclude each other")))
+            }
+            (Some(name), None) => Ok(KeySource::Header(name.into())),
+            (None, Some(pointer)) => {
+                let pointer = parse_pointer(&pointer);
+                let pointer =
+                    pointer.map_err(|error| ConfigError::new(format!("{POINTER}: {error}")))?;
+                Ok(KeySource::JsonPointer(pointer.into()))
+            }
+            (None, None) => Ok(KeySource::default()),
         }
     }
 }

@@ -7,14 +7,19 @@ use std::process::{Command, Output};
 use campanile_test::free_port;
 
 fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_campanile"))
-        .arg("doctor")
-        .args(arguments)
-        .env("DOCTOR_TEST_PASSWORD", "s3cret")
-        .env_remove("CAMPANILE_BROKERS")
-        .env_remove("CAMPANILE_STORE")
-        .output()
-        .unwrap()
+    run_with(arguments, &[])
+}
+
+/// Runs the verb with these variables, and without others that are its settings.
+fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_campanile"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("CAMPANILE_") {
+            command.env_remove(name);
+        }
+    }
+    command.arg("doctor").args(arguments).env("DOCTOR_TEST_PASSWORD", "s3cret");
+    command.envs(variables.iter().copied()).output().unwrap()
 }
 
 /// Writes the settings of a deployment without running servers.
@@ -70,7 +75,9 @@ fn wrong_arguments_exit_with_two_and_say_what_is_wrong() {
         (&[file, "--accept", "no-such-finding"], "no finding `no-such-finding`"),
         (&[file, "--observe", "1"], "--observe"),
         (&[file, "--group", "g"], "cannot be used with"),
+        (&[file, "--namespace", "n"], "cannot be used with"),
         (&deployment, "CAMPANILE_BROKERS"),
+        (&[&deployment[..4], &brokers].concat(), "CAMPANILE_NAMESPACE"),
         (&[&deployment[..], &brokers].concat(), "CAMPANILE_STORE"),
     ] {
         let output = run(arguments);
@@ -78,4 +85,26 @@ fn wrong_arguments_exit_with_two_and_say_what_is_wrong() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
+}
+
+#[test]
+fn file_replaces_the_variables_of_the_environment() {
+    let file = settings();
+    let variables = [
+        ("CAMPANILE_NAMESPACE", "other"),
+        ("CAMPANILE_STORE_CA", "no-such-file"),
+        ("CAMPANILE_STORE_CERTIFICATE", "no-such-file"),
+        ("CAMPANILE_STORE_KEY", "no-such-file"),
+    ];
+    let output = run_with(&[file.path().to_str().unwrap()], &variables);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
+fn namespace_is_read_from_the_environment_without_a_file() {
+    let arguments = ["--group", "g", "--topic", "t", "--brokers", "b:1"];
+    let output = run_with(&arguments, &[("CAMPANILE_NAMESPACE", "billing")]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    // The store is the only setting that is missing.
+    assert!(output.status.code() == Some(2) && error.contains("CAMPANILE_STORE"), "{error}");
 }

@@ -46,6 +46,27 @@ fn wrong_arguments_exit_with_2_and_echo_no_secret() {
 }
 
 #[test]
+fn key_variables_are_checked_unless_an_option_says_where_the_key_is() {
+    let explain = ["explain", "t/0@0", "--namespace", "n", "--brokers", "b:1"];
+    let both = [("CAMPANILE_KEY_HEADER", "id"), ("CAMPANILE_KEY_POINTER", "/id")];
+    let invalid = [("CAMPANILE_KEY_POINTER", "id")];
+    for (variables, arguments, why) in [
+        (&both[..], &[][..], "CAMPANILE_KEY_HEADER and CAMPANILE_KEY_POINTER exclude"),
+        (&invalid, &[], "CAMPANILE_KEY_POINTER: a JSON pointer begins with /"),
+        // The store is the only setting that is missing.
+        (&both, &["--key-header", "id"], "set CAMPANILE_STORE"),
+        (&invalid, &["--key-record"], "set CAMPANILE_STORE"),
+        (&[], &["--key-record", "--key-coordinates"], "cannot be used with"),
+    ] {
+        let mut command = campanile(&explain);
+        command.args(arguments).envs(variables.iter().copied());
+        let (code, _, stderr) = finish(command);
+        assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(why), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
 fn help_shows_exit_codes_and_no_values_of_the_environment() {
     let mut help = campanile(&["redrive", "--help"]);
     help.env("CAMPANILE_STORE", "redis://:s3cret@h");

@@ -126,6 +126,8 @@ async fn plant_all(redis: &RedisServer) {
 fn observe(redis: &str, brokers: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = campanile(&["observe"]);
     command.args(arguments).env("CAMPANILE_NAMESPACE", NAMESPACE);
+    // Options have precedence.
+    command.env("CAMPANILE_KEY_HEADER", "idempotency-key");
     command.env("CAMPANILE_BROKERS", brokers).env("CAMPANILE_STORE", redis);
     finish(command)
 }
