@@ -10,7 +10,8 @@ use crate::campanile;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn terminate(process: &Process) {
-    let status = std::process::Command::new("kill").arg(process.pid().to_string()).status();
+    let kill = format!("kill {}", process.pid());
+    let status = std::process::Command::new("sh").args(["-c", &kill]).status();
     assert!(status.unwrap().success());
 }
 
@@ -24,7 +25,9 @@ fn second_signal_ends_a_redrive_that_waits_for_kafka() {
     let folder = tempfile::tempdir().unwrap();
     let mut process = Process::spawn(&command, folder.path().join("log")).unwrap();
     // It connects, and receives no answer.
-    let _connection = broker.accept().unwrap();
+    broker.set_nonblocking(true).unwrap();
+    let accept = || broker.accept().ok();
+    let _connection = eventually(TIMEOUT, accept).expect("the process connects");
     terminate(&process);
     let is_stopping = || process.log().unwrap().contains("stopping").then_some(());
     eventually(TIMEOUT, is_stopping).expect("the first signal is received");
