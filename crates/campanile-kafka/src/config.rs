@@ -41,6 +41,9 @@ const DEFAULTS: &[(&str, &str)] = &[
 const FETCH_MAX_BYTES: (&str, &str) = ("fetch.max.bytes", "2097152");
 const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes"];
 
+/// Settings with a fixed set of values that this crate compares.
+const COMPARED: &[&str] = &["auto.offset.reset", "group.protocol", "isolation.level"];
+
 /// The configuration of a consumer: librdkafka settings, which override the driver's defaults.
 ///
 /// ```
@@ -226,6 +229,7 @@ impl ConsumerConfig {
         let brokers = self.required(&["bootstrap.servers", "metadata.broker.list"])?;
         let group = self.required(&["group.id"])?;
         self.force_off()?;
+        self.normalize_compared();
         self.add_defaults();
         let native =
             self.client.create_native_config().map_err(|error| self.config_error(error))?;
@@ -288,6 +292,17 @@ impl ConsumerConfig {
             self.client.set(name, "false");
         }
         Ok(())
+    }
+
+    /// Normalizes the values that are compared. librdkafka ignores their case and spaces before them:
+    /// an `Earliest` that is not recognized would begin at the end of a partition.
+    fn normalize_compared(&mut self) {
+        for &name in COMPARED {
+            if let Some(value) = self.client.get(name) {
+                let normalized = value.trim_start().to_ascii_lowercase();
+                self.client.set(name, normalized);
+            }
+        }
     }
 
     fn add_defaults(&mut self) {
@@ -582,6 +597,24 @@ mod tests {
     fn newer_protocol_has_no_assignment_strategy() {
         let client = config().set("group.protocol", "consumer").checked().unwrap().client;
         assert_eq!(client.get("partition.assignment.strategy"), None);
+    }
+
+    #[test]
+    fn values_are_compared_as_librdkafka_reads_them() {
+        let client = |name, value| config().set(name, value).checked().unwrap().client;
+        for value in ["EARLIEST", " Earliest", "Smallest", "\tBEGINNING"] {
+            assert_eq!(reset_offset(&client("auto.offset.reset", value)), Offset::Beginning);
+        }
+        assert_eq!(reset_offset(&client("auto.offset.reset", " Latest")), Offset::End);
+        assert_eq!(reset_offset(&client("auto.offset.reset", "ERROR")), Offset::Invalid);
+        let assignor = |protocol| {
+            let client = client("group.protocol", protocol);
+            client.get("partition.assignment.strategy").map(str::to_owned)
+        };
+        assert_eq!(assignor("CLASSIC").as_deref(), Some("cooperative-sticky"));
+        assert_eq!(assignor(" Consumer"), None);
+        let newer = client("group.protocol", " Consumer");
+        assert_eq!(newer.get("group.protocol"), Some("consumer"));
     }
 
     #[test]

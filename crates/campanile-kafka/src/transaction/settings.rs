@@ -226,8 +226,10 @@ mod tests {
 
     #[test]
     fn read_uncommitted_consumer_is_refused() {
-        let dirty = consumer().set("isolation.level", "read_uncommitted");
-        assert!(refused(Transactions::new("t"), dirty).contains("isolation.level"));
+        for value in ["read_uncommitted", "READ_UNCOMMITTED", " Read_Uncommitted"] {
+            let dirty = consumer().set("isolation.level", value);
+            assert!(refused(Transactions::new("t"), dirty).contains("isolation.level"));
+        }
         let clean = consumer().set("isolation.level", "read_committed").checked().unwrap();
         assert!(Transactions::new("t").checked(&clean.client).is_ok());
     }
