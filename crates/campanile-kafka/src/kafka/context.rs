@@ -144,6 +144,8 @@ impl Context {
         let replace = |(old, _): Position| {
             let new = self.new_assignment(&mut state, old.topic.clone(), old.partition);
             old.revoke();
+            // Otherwise a revoke would find the old assignment, and the new one would never end.
+            state.awaiting_start.retain(|other| other.id != old.id);
             state.queues.replace(old.id, &new);
             state.add_assignment(new.clone());
             (old, new)
@@ -383,5 +385,72 @@ impl std::fmt::Display for PartitionNames<'_> {
             write!(f, "{separator}{assignment}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task;
+
+    use campanile_core::Clock;
+    use campanile_test::MockKafka;
+
+    use super::*;
+    use crate::driver::{Event, Source as _};
+    use crate::kafka::KafkaSource;
+    use crate::kafka::tests::settings;
+
+    const TOPIC: &str = "payments";
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// Polls the source until `select` returns a value for one of its events.
+    fn wait_for<T>(source: &mut KafkaSource, select: impl Fn(Event) -> Option<T>) -> T {
+        let clock = Clock::boot();
+        let deadline = clock.now() + TIMEOUT;
+        let mut cx = task::Context::from_waker(task::Waker::noop());
+        loop {
+            let mut events = Vec::new();
+            source.poll(&mut cx, None, &mut events);
+            if let Some(selected) = events.into_iter().find_map(&select) {
+                return selected;
+            }
+            assert!(clock.now() < deadline);
+        }
+    }
+
+    #[test]
+    fn partition_sought_before_its_start_is_revoked() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        let client = kafka.consumer_config("billing");
+        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let assigned = wait_for(&mut source, |event| match event {
+            Event::Assigned(partitions) => partitions.into_iter().next(),
+            _ => None,
+        });
+
+        // The source is not polled in the meantime, so the start position is not known.
+        let clock = Clock::boot();
+        let deadline = clock.now() + TIMEOUT;
+        let mut positions = vec![(assigned.clone(), 0)];
+        let new = loop {
+            let context = source.consumer.context();
+            if let Some((_, new)) =
+                context.seek_and_reassign(&source.consumer, &mut positions).pop()
+            {
+                break new;
+            }
+            assert!(clock.now() < deadline);
+        };
+        assert!(assigned.is_revoked() && !new.is_revoked());
+
+        source.consumer.unsubscribe();
+        let revoked = wait_for(&mut source, |event| match event {
+            Event::Revoked { partitions, .. } => Some(partitions),
+            _ => None,
+        });
+        source.release();
+        assert_eq!(revoked.iter().map(|of| of.id).collect::<Vec<_>>(), [new.id]);
+        assert!(new.is_revoked() && source.consumer.context().assignment(TOPIC, 0).is_none());
     }
 }
