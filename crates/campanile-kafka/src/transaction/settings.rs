@@ -49,6 +49,9 @@ pub(crate) struct TransactionSettings {
     pub(crate) interval: Duration,
 }
 
+/// Keeps the time of the next commit within the clock's range.
+const MAX_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 /// How long the delivery of an output is retried, under both of its names.
 const DELIVERY_TIMEOUT_NAMES: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
@@ -88,9 +91,9 @@ impl Transactions {
     /// [budget](crate::Consumer::with_budget) is half full.
     ///
     /// Default: 100 ms, because each transaction costs several round trips to the brokers, and a marker
-    /// in every partition that it has written to.
+    /// in every partition that it has written to. At most a day.
     pub fn with_interval(mut self, interval: Duration) -> Self {
-        self.interval = interval;
+        self.interval = interval.min(MAX_INTERVAL);
         self
     }
 
@@ -232,6 +235,13 @@ mod tests {
         }
         let clean = consumer().set("isolation.level", "read_committed").checked().unwrap();
         assert!(Transactions::new("t").checked(&clean.client).is_ok());
+    }
+
+    #[test]
+    fn interval_is_at_most_a_day() {
+        let longest = Transactions::new("t").with_interval(Duration::MAX);
+        let settings = longest.checked(&consumer().checked().unwrap().client).unwrap();
+        assert_eq!(settings.interval, MAX_INTERVAL);
     }
 
     #[test]
