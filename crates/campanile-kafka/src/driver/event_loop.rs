@@ -113,7 +113,7 @@ impl<S: Source> Driver<S> {
         poll_fn(|cx| self.poll(cx)).await;
         let summary = self.scheduler.status().summary();
         self.scheduler.status().end();
-        self.scheduler.export_metrics(Amount::default());
+        self.scheduler.export_last_metrics();
         match &self.error {
             Some(error) => tracing::info!(?summary, %error, "consumer stopped"),
             None => tracing::info!(?summary, "consumer stopped"),

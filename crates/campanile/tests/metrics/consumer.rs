@@ -271,6 +271,21 @@ async fn flood_pause_and_unavailable_store_show() {
     stop((handle.clone(), served)).await;
     scrape.assert("campanile_consumer_records_total", &[group, (OUTCOME, "unfinished")], 1.0);
     assert_eq!(handle.status().stage, ConsumerStage::Ended);
+    scrape.assert("campanile_consumer_paused", &flood, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_consumer_reports_no_unavailable_store() {
+    let kafka = cluster(&["orders"]);
+    produce(&kafka, "orders", r#"{"id":"a","does":"succeed"}"#);
+    let store = FaultyStore::new(MemoryStore::new());
+    store.inject_always(Fault::Refuse);
+    let keeper = LockKeeper::new(store).unwrap();
+    let serving = start(consumer(&kafka, "unavailable", "orders").serve(service(&keeper)));
+    let (scrape, group) = (scrape(), (GROUP, "unavailable"));
+    scrape.reaches("campanile_consumer_store_unavailable", &[group], 1.0).await;
+    stop(serving).await;
+    scrape.assert("campanile_consumer_store_unavailable", &[group], 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -227,6 +227,13 @@ impl Scheduler {
         self.metrics.export(&status, state.paused.as_ref(), store_unavailable, buffered);
     }
 
+    /// Exports the metrics after serving has ended: a consumer that does not exist is not paused,
+    /// and waits for no store.
+    pub(super) fn export_last_metrics(&mut self) {
+        let status = self.status().snapshot();
+        self.metrics.export(&status, None, false, Amount::default());
+    }
+
     fn queue(&mut self, id: QueueId) -> &mut Queue {
         self.queues.get_mut(id).expect("a queue exists while its record is handled")
     }
