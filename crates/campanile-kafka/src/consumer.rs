@@ -375,7 +375,10 @@ impl Consumer {
             .as_ref()
             .map(|retry_publisher| retry_publisher.topics().clone())
             .unwrap_or_default();
+        // librdkafka refuses to subscribe to a topic that is named twice.
         let mut topics = self.topics;
+        let mut names = HashSet::new();
+        topics.retain(|topic| names.insert(topic.clone()));
         for topic in retry_topics.names() {
             if topics.iter().any(|consumed| **consumed == **topic) {
                 let text = format!("`{topic}` is a retry topic: leave it out of `subscribe`");

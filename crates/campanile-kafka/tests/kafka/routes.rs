@@ -76,6 +76,17 @@ async fn each_topic_goes_to_its_service_with_its_body_type() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topic_that_is_named_twice_is_consumed_once() {
+    let (_kafka, config) = topics(&[("orders", 3)]);
+    let log = Log::default();
+    let subscribed = consumer(&config).subscribe(["orders", "orders"]);
+    let serving = start(subscribed.serve_routes(Routes::new().route("orders", logging(&log))));
+    until_committed(&config, "orders", &[3]).await;
+    assert_eq!(serving.stop().await.unwrap().processed, 3);
+    assert_eq!(log.of(0), [0, 1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unready_service_blocks_only_its_topic() {
     let (kafka, config) = topics(&[("fast", 0)]);
     kafka.create_topic("slow", 8).unwrap();
