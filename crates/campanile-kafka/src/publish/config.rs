@@ -7,6 +7,7 @@ use campanile_core::ConfigError;
 use rdkafka::ClientConfig;
 
 use super::PublishSettings;
+use super::producer_config::TRANSACTIONAL_ID;
 use crate::ConsumerConfig;
 use crate::client::ClientSettings;
 
@@ -59,6 +60,11 @@ impl PublisherConfig {
         let Self { mut client, publish_settings } = self;
         if client.brokers().is_none_or(|brokers| brokers.trim().is_empty()) {
             return Err(ConfigError::new("`bootstrap.servers` must be set"));
+        }
+        if client.get(TRANSACTIONAL_ID).is_some() {
+            return Err(ConfigError::new(format!(
+                "`{TRANSACTIONAL_ID}` cannot be set: messages are not published in a transaction"
+            )));
         }
         if client.get("enable.idempotence").is_none() {
             client.set("enable.idempotence", "true");
@@ -119,6 +125,9 @@ mod tests {
             let error = refused(PublisherConfig::new("b:1").set(name, value));
             assert!(error.contains(name), "{error}");
         }
+        let mut client = ClientConfig::new();
+        client.set("bootstrap.servers", "b:1").set("transactional.id", "t");
+        assert!(refused(client).contains("transactional.id"));
     }
 
     #[test]

@@ -58,10 +58,11 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("partitioner", "murmur2_random"),
 ];
 
-/// Settings with only one allowed value, under all of their names.
+/// Settings with only one allowed value, or none, under all of their names.
 const ACKS: &[&str] = &["acks", "request.required.acks"];
 const TIMEOUTS: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
 const BROKERS: &[&str] = &["bootstrap.servers", "metadata.broker.list"];
+pub(super) const TRANSACTIONAL_ID: &str = "transactional.id";
 
 /// Copies the consumer's settings that apply to every client.
 pub(crate) fn shared_settings(consumer: &ClientSettings) -> ClientSettings {
@@ -93,6 +94,11 @@ pub(super) fn producer(
             client.set(*name, *value);
         }
     }
+    // An inherited value under another name could take effect instead, because the settings have no
+    // order.
+    for name in [ACKS, TIMEOUTS, &[TRANSACTIONAL_ID]].concat() {
+        client.remove(name);
+    }
     client.set("acks", "all");
     client.set("message.timeout.ms", attempt_timeout.as_millis().max(1).to_string());
     client.create_native_config().map_err(config_error)?;
@@ -104,7 +110,7 @@ fn check_override(name: &str, value: &str) -> Result<(), ConfigError> {
         "a message counts as published only once all in-sync replicas have it"
     } else if TIMEOUTS.contains(&name) {
         "it follows from the timeout of one publication"
-    } else if name == "transactional.id" {
+    } else if name == TRANSACTIONAL_ID {
         "messages are not published in a transaction"
     } else if BROKERS.contains(&name) {
         "it is already set: copies and dead letters go to the cluster that is consumed, where their \
@@ -144,6 +150,19 @@ mod tests {
         assert_eq!(client.get("client.id"), Some("billing-dead"));
         assert_eq!(client.get("acks"), Some("all"));
         assert_eq!(client.get("group.id"), None);
+    }
+
+    #[test]
+    fn inherited_settings_of_messages_are_replaced() {
+        let consumer = ConsumerConfig::new("localhost:9092", "g")
+            .set("request.required.acks", "1")
+            .set("delivery.timeout.ms", "5000")
+            .set("transactional.id", "t");
+        let client = producer(&consumer.checked().unwrap().client, &[], ATTEMPT_TIMEOUT).unwrap();
+        let set = |name| client.get(name);
+        assert_eq!((set("acks"), set("request.required.acks")), (Some("all"), None));
+        assert_eq!((set("message.timeout.ms"), set("delivery.timeout.ms")), (Some("1000"), None));
+        assert_eq!(set("transactional.id"), None);
     }
 
     #[test]
