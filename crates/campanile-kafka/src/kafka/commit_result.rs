@@ -70,14 +70,14 @@ impl OffsetCommits {
             Err(error) => error,
         };
         let failure = CommitFailure::of(&error);
-        if failure == CommitFailure::Superseded {
+        if matches!(failure, CommitFailure::Superseded | CommitFailure::DuringRebalance) {
             tracing::debug!(%error, "an offset commit was superseded by a rebalance");
         } else if !std::mem::replace(&mut self.failing, true) {
             let refused = failure == CommitFailure::Refused;
             tracing::warn!(%error, refused, "failed to commit offsets; retrying");
         }
         match failure {
-            CommitFailure::Transient => CommitResult::Failed,
+            CommitFailure::Transient | CommitFailure::DuringRebalance => CommitResult::Failed,
             CommitFailure::Superseded | CommitFailure::Refused => CommitResult::Refused,
         }
     }
@@ -88,6 +88,9 @@ impl OffsetCommits {
 pub(super) enum CommitFailure {
     /// A rebalance came first, or there was nothing to commit. This is not a failure.
     Superseded,
+    /// The group is being rebalanced, or the consumer is about to learn its new epoch. This is not
+    /// a failure either, and a repeated commit may succeed.
+    DuringRebalance,
     /// The brokers are unavailable or busy.
     Transient,
     /// The brokers refuse the commit.
@@ -100,13 +103,12 @@ impl CommitFailure {
             Some(
                 Code::IllegalGeneration
                 | Code::UnknownMemberId
-                | Code::RebalanceInProgress
-                | Code::StaleMemberEpoch
                 | Code::FencedMemberEpoch
                 | Code::AssignmentLost
                 | Code::UnknownPartition
                 | Code::NoOffset,
             ) => Self::Superseded,
+            Some(Code::RebalanceInProgress | Code::StaleMemberEpoch) => Self::DuringRebalance,
             Some(
                 Code::BrokerTransportFailure
                 | Code::AllBrokersDown
@@ -129,6 +131,22 @@ impl CommitFailure {
                 | Code::ThrottlingQuotaExceeded,
             ) => Self::Transient,
             _ => Self::Refused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commit_during_a_rebalance_is_repeated() {
+        let finish = |code| OffsetCommits::default().finish(Err(KafkaError::ConsumerCommit(code)));
+        for code in [Code::RebalanceInProgress, Code::StaleMemberEpoch] {
+            assert_eq!(finish(code), CommitResult::Failed);
+        }
+        for code in [Code::IllegalGeneration, Code::UnknownMemberId, Code::FencedMemberEpoch] {
+            assert_eq!(finish(code), CommitResult::Refused);
         }
     }
 }
