@@ -9,7 +9,7 @@
 //!   loop of their own.
 //! * `reconnect` works around a bug of librdkafka, by which a client forgets all brokers.
 //! * `start_positions` finds the offsets at which assigned partitions are started; `look_up` finds the
-//!   offset that a seek goes to.
+//!   offset that a seek goes to; `list_offsets` requests first and last offsets.
 //! * `stalled` finds partitions from which librdkafka has stopped fetching.
 //! * `commit_result` interprets the failures of commits.
 //! * `native` has functions that rdkafka's safe interface lacks.
@@ -19,6 +19,7 @@ mod context;
 mod errors;
 mod fetch_batch;
 mod leave;
+mod list_offsets;
 mod look_up;
 mod message;
 mod native;

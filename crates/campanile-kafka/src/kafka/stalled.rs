@@ -16,8 +16,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use tokio::time::Instant;
 
 use super::context::Context;
+use super::list_offsets::list_offsets;
 use super::native;
-use super::start_positions::list;
 use crate::driver::{Assignment, AssignmentId};
 
 /// How long a partition delivers no record until the brokers are asked for its end.
@@ -25,8 +25,6 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// How long librdkafka may take to fetch a record that the brokers have.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
-
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Observes the assigned partitions.
 pub(super) struct StalledPartitions {
@@ -131,19 +129,20 @@ impl StalledPartitions {
     fn ask(&mut self, partitions: Vec<Arc<Assignment>>) {
         let (consumer, sender) = (self.consumer.clone(), self.sender.clone());
         let request = move || {
-            // A logical offset stands for a time in the request.
-            let request = list(&partitions, Offset::End);
-            let response = consumer.offsets_for_times(request, REQUEST_TIMEOUT);
-            let end = |assignment: &Arc<Assignment>| {
-                let response = response.as_ref().ok()?;
-                let element = response.find_partition(&assignment.topic, assignment.partition)?;
-                match (element.error(), element.offset()) {
-                    (Ok(()), Offset::Offset(end)) => Some((assignment.id, end)),
-                    _ => None,
-                }
-            };
+            let mut ends = Ends::new();
+            list_offsets(&consumer, &partitions, Offset::End, |partitions, response| {
+                let Ok(response) = response else { return };
+                ends.extend(partitions.iter().filter_map(|assignment| {
+                    let element =
+                        response.find_partition(&assignment.topic, assignment.partition)?;
+                    match (element.error(), element.offset()) {
+                        (Ok(()), Offset::Offset(end)) => Some((assignment.id, end)),
+                        _ => None,
+                    }
+                }));
+            });
             // Fails only if the source is gone.
-            let _ = sender.send(partitions.iter().filter_map(end).collect());
+            let _ = sender.send(ends);
         };
         // The thread is never joined: brokers that do not respond must not delay the shutdown.
         match thread::Builder::new().name("campanile-ends".into()).spawn(request) {
@@ -160,6 +159,7 @@ mod tests {
     use super::*;
     use crate::driver::{Amount, Event, Source as _};
     use crate::kafka::KafkaSource;
+    use crate::kafka::start_positions::list;
     use crate::kafka::tests::settings;
 
     const TOPIC: &str = "payments";

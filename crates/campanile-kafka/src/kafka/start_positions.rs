@@ -23,9 +23,10 @@ use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::context::{Context, Position, SourceWaker};
+use super::list_offsets::list_offsets;
 use crate::driver::Assignment;
 
-/// The timeout of each request. A request that times out is repeated.
+/// The timeout of the request for committed offsets. A request that times out is repeated.
 ///
 /// While a transaction with committed offsets is open, librdkafka repeats the request within a call,
 /// and goes on with it after the timeout. So a short timeout would add up to many requests.
@@ -75,12 +76,8 @@ impl StartPositions {
                 if partitions.is_empty() || consumer.context().is_closing() {
                     return;
                 }
-                let round = Round::run(&consumer, reset, partitions);
-                for result in round.results {
-                    // Fails only if the source is gone.
-                    let _ = sender.send(result);
-                }
-                waker.wake();
+                let mut round = Round { sender: &sender, waker: &waker, again: Vec::new() };
+                round.run(&consumer, reset, &partitions);
                 partitions = round.again;
                 if !partitions.is_empty() {
                     thread::sleep(RETRY_DELAY);
@@ -98,64 +95,72 @@ impl StartPositions {
 }
 
 /// One round of requests.
-#[derive(Default)]
-struct Round {
-    results: Vec<Lookup>,
+struct Round<'a> {
+    sender: &'a Sender<Lookup>,
+    waker: &'a SourceWaker,
     /// The partitions to look up again.
     again: Vec<Arc<Assignment>>,
 }
 
-impl Round {
+impl Round<'_> {
     fn run(
+        &mut self,
         consumer: &BaseConsumer<Context>,
         reset: Offset,
-        partitions: Vec<Arc<Assignment>>,
-    ) -> Self {
-        let mut round = Self::default();
-        let request = list(&partitions, Offset::Invalid);
+        partitions: &[Arc<Assignment>],
+    ) {
+        let request = list(partitions, Offset::Invalid);
         let committed = consumer.committed_offsets(request, REQUEST_TIMEOUT);
-        let uncommitted = round.add(partitions, committed);
+        let uncommitted = self.handle_response(partitions, committed);
         if reset == Offset::Invalid {
-            round.results.extend(uncommitted.into_iter().map(Lookup::NoOffset));
+            self.send(uncommitted.into_iter().map(Lookup::NoOffset));
         } else if !uncommitted.is_empty() {
-            // A logical offset stands for a time in the request.
-            let request = list(&uncommitted, reset);
-            let offsets = consumer.offsets_for_times(request, REQUEST_TIMEOUT);
-            let unknown = round.add(uncommitted, offsets);
-            round.again.extend(unknown);
+            list_offsets(consumer, &uncommitted, reset, |partitions, offsets| {
+                let unknown = self.handle_response(partitions, offsets);
+                self.again.extend(unknown);
+            });
         }
-        round
     }
 
-    /// Adds the response for these partitions. Returns the partitions without an offset.
-    fn add(
+    /// Sends results at once, because later requests may wait for a broker that does not answer.
+    fn send(&self, results: impl IntoIterator<Item = Lookup>) {
+        for result in results {
+            // Fails only if the source is gone.
+            let _ = self.sender.send(result);
+        }
+        self.waker.wake();
+    }
+
+    /// Handles the response for these partitions. Returns the partitions without an offset.
+    fn handle_response(
         &mut self,
-        partitions: Vec<Arc<Assignment>>,
+        partitions: &[Arc<Assignment>],
         response: Result<TopicPartitionList, KafkaError>,
     ) -> Vec<Arc<Assignment>> {
         let response = match response {
             Ok(response) => response,
             Err(error) => {
-                self.results.push(Lookup::Failed(error));
-                self.again.extend(partitions);
+                self.send([Lookup::Failed(error)]);
+                self.again.extend_from_slice(partitions);
                 return Vec::new();
             }
         };
-        let mut without = Vec::new();
+        let (mut results, mut without) = (Vec::new(), Vec::new());
         for assignment in partitions {
             let element = response.find_partition(&assignment.topic, assignment.partition);
             let element = element.expect("the response has the partitions of the request");
             match element.error().map(|()| element.offset()) {
                 Ok(Offset::Offset(offset)) => {
-                    self.results.push(Lookup::Found((assignment, offset)));
+                    results.push(Lookup::Found((assignment.clone(), offset)));
                 }
-                Ok(_) => without.push(assignment),
+                Ok(_) => without.push(assignment.clone()),
                 Err(error) => {
-                    self.results.push(Lookup::Failed(error));
-                    self.again.push(assignment);
+                    results.push(Lookup::Failed(error));
+                    self.again.push(assignment.clone());
                 }
             }
         }
+        self.send(results);
         without
     }
 }
@@ -231,6 +236,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn broker_that_does_not_answer_delays_only_its_partitions() {
+        let kafka = MockKafka::start(2).unwrap();
+        kafka.create_topic(TOPIC, 3).unwrap();
+        let group = MockCoordinator::Group("billing".to_owned());
+        kafka.cluster().coordinator(group, 1).unwrap();
+        for (partition, leader) in [(0, 1), (1, 1), (2, 2)] {
+            kafka.cluster().partition_leader(TOPIC, partition, Some(leader)).unwrap();
+            let message = |id| Message::to(TOPIC).partition(partition).payload(format!("{id}"));
+            kafka.producer().produce_all((0..3).map(message)).unwrap();
+        }
+        let mut client = kafka.consumer_config("billing");
+        let mut committed = TopicPartitionList::new();
+        committed.add_partition_offset(TOPIC, 0, Offset::Offset(2)).unwrap();
+        let other: BaseConsumer = client.create().unwrap();
+        other.commit(&committed, CommitMode::Sync).unwrap();
+        drop(other);
+        // The consumer joins its group through the other broker.
+        kafka.cluster().broker_round_trip_time(2, Duration::from_secs(3600)).unwrap();
+        let bootstrap = kafka.bootstrap();
+        client.set("bootstrap.servers", bootstrap.split(',').next().unwrap());
+        client.set("session.timeout.ms", "60000");
+        let source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut member = Member { source, assigned: 0, first: BTreeMap::new() };
+        let clock = Clock::boot();
+        let deadline = clock.now() + TIMEOUT;
+        let mut wait_for = |first: &[(i32, i64)]| {
+            while member.first.len() < first.len() {
+                assert!(clock.now() < deadline, "{:?}", member.first);
+                member.poll(Some(ROOM), Duration::ZERO);
+            }
+            assert_eq!(member.first, first.iter().copied().collect());
+        };
+        wait_for(&[(0, 2)]);
+        wait_for(&[(0, 2), (1, 0)]);
     }
 
     /// On its own, librdkafka delivers the records that it has fetched without an assignment.
