@@ -4,6 +4,8 @@ use super::offset::AtomicOffset;
 
 /// The range of one assignment. Only the consumer's thread writes it.
 pub(crate) struct OffsetRange {
+    /// The offset that was sought before anything was read.
+    start: AtomicOffset,
     /// The first offset that was read since the last reset of the position.
     first: AtomicOffset,
     /// The last offset that was read.
@@ -14,7 +16,18 @@ pub(crate) struct OffsetRange {
 
 impl OffsetRange {
     pub(crate) fn new() -> Self {
-        Self { first: AtomicOffset::none(), last: AtomicOffset::none(), end: AtomicOffset::none() }
+        let none = AtomicOffset::none;
+        Self { start: none(), first: none(), last: none(), end: none() }
+    }
+
+    /// Sets the offset from which the partition is read.
+    pub(crate) fn set_start(&self, offset: i64) {
+        self.start.store(Some(offset));
+    }
+
+    /// Returns the offset from which the partition is read next. `None` if it was never started.
+    pub(crate) fn position(&self) -> Option<i64> {
+        self.next().or_else(|| self.start.load())
     }
 
     /// Takes in the offset of a record that was read. Returns whether the position was reset, which is
@@ -29,6 +42,7 @@ impl OffsetRange {
         was_reset
     }
 
+    /// Returns the offset after the last one that was read.
     pub(crate) fn next(&self) -> Option<i64> {
         self.last.load().map(|last| last + 1)
     }

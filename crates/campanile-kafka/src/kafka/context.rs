@@ -99,7 +99,8 @@ impl Context {
         }
         let sought = seek_and_resume(consumer, positions);
         let mut state = self.state();
-        for (assignment, _) in sought {
+        for (assignment, offset) in sought {
+            assignment.offset_range.set_start(offset);
             state.awaiting_start.retain(|other| other.id != assignment.id);
             state.add_assignment(assignment);
         }
@@ -141,8 +142,9 @@ impl Context {
         }
         let sought = seek_and_resume(consumer, positions);
         let mut state = self.state();
-        let replace = |(old, _): Position| {
+        let replace = |(old, offset): Position| {
             let new = self.new_assignment(&mut state, old.topic.clone(), old.partition);
+            new.offset_range.set_start(offset);
             old.revoke();
             // Otherwise a revoke would find the old assignment, and the new one would never end.
             state.awaiting_start.retain(|other| other.id != old.id);

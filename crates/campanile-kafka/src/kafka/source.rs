@@ -367,15 +367,9 @@ impl Source for KafkaSource {
                 "librdkafka fetches no record of the partition although there are some; seeking to its \
                  position"
             );
-            match assignment.offset_range.next() {
-                Some(next) => self.starts.push((assignment, next)),
-                // A failure is reported again after the next check.
-                None => {
-                    if let Err(error) = self.start_positions.start(vec![assignment]) {
-                        tracing::warn!(%error, "failed to spawn a thread");
-                    }
-                }
-            }
+            let position = assignment.offset_range.position();
+            let position = position.expect("a partition that stalls was started");
+            self.starts.push((assignment, position));
             self.waker.wake();
         }
         self.reconnect.check(self.consumer.client(), self.client.brokers());

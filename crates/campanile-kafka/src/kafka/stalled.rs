@@ -164,6 +164,8 @@ mod tests {
 
     const TOPIC: &str = "payments";
     const ROOM: Amount = Amount { records: 100, bytes: 1_000_000 };
+    /// Long enough that the consumer keeps its partition on a busy machine.
+    const SESSION_TIMEOUT_MS: &str = "60000";
 
     /// Polls the source, once a second, until it has delivered a record. Returns how long that took.
     async fn read(source: &mut KafkaSource, partitions: &mut Vec<Arc<Assignment>>) -> Duration {
@@ -191,10 +193,41 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn stalled_partition_that_has_delivered_nothing_skips_no_record() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
+        produce().unwrap();
+        let mut client = kafka.consumer_config("billing");
+        client.set("auto.offset.reset", "latest").set("session.timeout.ms", SESSION_TIMEOUT_MS);
+        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut partitions = Vec::new();
+        while source.consumer.context().assignment(TOPIC, 0).is_none() {
+            let mut events = Vec::new();
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            source.poll(&mut cx, Some(ROOM), &mut events);
+            for event in events {
+                match event {
+                    Event::Assigned(assigned) => partitions.extend(assigned),
+                    _ => panic!("nothing is delivered"),
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+
+        // The source does not know of this pause.
+        source.consumer.pause(&list(&partitions, Offset::Invalid)).unwrap();
+        produce().unwrap();
+        assert!(read(&mut source, &mut partitions).await >= SILENCE + FETCH_TIMEOUT);
+        assert_eq!(partitions[0].offset_range.next(), Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn stalled_partition_is_read_again() {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic(TOPIC, 1).unwrap();
-        let client = kafka.consumer_config("billing");
+        let mut client = kafka.consumer_config("billing");
+        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
         let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
         let mut partitions = Vec::new();
         let message = || Message::to(TOPIC).partition(0).payload("1");
