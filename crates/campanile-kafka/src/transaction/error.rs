@@ -43,6 +43,8 @@ pub(super) fn is_permanent(error: &KafkaError) -> bool {
                     | Code::UnknownPartition
                     | Code::TopicAuthorizationFailed
                     | Code::GroupAuthorizationFailed
+                    // Returned only for an output that is larger than the whole queue.
+                    | Code::QueueFull
             )
         )
 }

@@ -224,8 +224,10 @@ impl Worker {
         for (record_index, outputs) in batch.outputs().enumerate() {
             for message in &outputs.messages {
                 let mut record = publish::record(message, record_index);
+                let mut is_queue_empty = false;
                 while let Err((error, same)) = self.producer.send(record) {
-                    if error.rdkafka_error_code() != Some(Code::QueueFull) {
+                    // An output that does not fit into an empty queue never fits.
+                    if error.rdkafka_error_code() != Some(Code::QueueFull) || is_queue_empty {
                         let topic = same.topic.to_owned();
                         let refused = RefusedOutput {
                             record_index,
@@ -241,6 +243,8 @@ impl Worker {
                     }
                     // Waits until some of the queued outputs are acknowledged.
                     let _ = self.producer.flush(Duration::from_millis(10));
+                    // Only this thread sends, so an empty queue stays empty until the next attempt.
+                    is_queue_empty = self.producer.in_flight_count() == 0;
                     record = same;
                 }
                 self.metrics.count_sent();
@@ -303,7 +307,8 @@ fn stopped_error(
     match batch.outputs().nth(record_index) {
         Some(outputs) => {
             let help = "an output was refused: create its topic, allow the user `Write` on the topic, raise \
-                        the topic's `max.message.bytes`, or fix the handler. Behind the idempotency \
+                        the topic's `max.message.bytes` or the producer's \
+                        `queue.buffering.max.kbytes`, or fix the handler. Behind the idempotency \
                         layer a fixed handler is not enough, because the key's entry stores the \
                         outputs: reopen the key (`Store::redrive` with `force`), after which the \
                         handler runs again";

@@ -335,6 +335,24 @@ async fn too_large_output_stops_the_consumer_at_its_record() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_larger_than_the_queue_stops_the_consumer_at_its_record() {
+    let kafka = mock(IN, 1, 1);
+    kafka.create_topic(OUT, 1).unwrap();
+    let large = service_fn(async |record: Record| {
+        Ok::<_, BoxError>(Outputs::of(&record).with(Output::to(OUT).payload(vec![0; 5000])))
+    });
+    let transactions = transactions().set("queue.buffering.max.kbytes", "1");
+    let serve = billing(&kafka.consumer_config("g")).serve_transactional(large, transactions);
+    match start(serve).ended().await {
+        Err(ConsumerError::Stopped { at, source, .. }) => {
+            assert_eq!((at.partition, at.offset), (0, 0));
+            assert!(format!("{source:?}").contains("queue.buffering.max.kbytes"), "{source:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_output_is_resent_until_its_key_is_reopened() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
