@@ -83,6 +83,10 @@ impl Consumer {
     /// Subscribes to these topics, in addition to those of earlier calls. A name that begins with `^` is
     /// a regular expression over the names of topics.
     ///
+    /// By default, librdkafka evaluates the expression, which may match a part of a name: `^orders`
+    /// also matches `orders.eu`. With `group.protocol=consumer`, the brokers evaluate it, with the
+    /// syntax of RE2/J, and it must match the whole name: write `^orders.*`.
+    ///
     /// librdkafka discovers new matching topics, and new partitions of a topic, every
     /// `topic.metadata.refresh.interval.ms`, by default 5 minutes. They are read from their start, since
     /// `auto.offset.reset` is `earliest` by default.
@@ -284,6 +288,9 @@ impl Consumer {
     /// without the layer, or of middleware around it. Classifiers are asked in the order in which they
     /// were added: the first one that returns a disposition takes precedence over those added later, as
     /// in [`IdempotencyLayer::with_classifier`](campanile_idempotency::IdempotencyLayer::with_classifier).
+    ///
+    /// Classifiers run on the driver's thread, and so does `Display` of the errors. They must not
+    /// block: no record is received, started or committed in the meantime.
     ///
     /// Default: [`Defaults`](campanile_idempotency::Defaults), which retries unknown errors after a
     /// backoff of 1 s, doubling up to 5 min, with full jitter. This backoff exists in memory only: only

@@ -77,7 +77,8 @@ impl DeadLetter {
     }
 
     /// Publishes the dead letters of each topic to the one that `choose` returns for its name, such
-    /// as `|topic| format!("{topic}.dead")`.
+    /// as `|topic| format!("{topic}.dead")`. The function may run on the driver's thread, and must
+    /// not block.
     pub fn by_topic(choose: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         Self::new(TopicChoice::BySource(Arc::new(choose)))
     }
