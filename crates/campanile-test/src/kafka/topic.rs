@@ -5,8 +5,11 @@ use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::time::Duration;
 
-/// Time limit of one request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit of creating a topic, and of waiting for its leaders.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time limit of one request to create a topic.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limit of one metadata request.
 const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
@@ -16,7 +19,7 @@ const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 ///
-/// Fails with the broker's error, or if a partition has no leader within 30 s.
+/// Fails with the broker's error, or if a partition has no leader within a minute.
 pub fn create_topic(
     bootstrap: &str,
     name: &str,
@@ -27,20 +30,31 @@ pub fn create_topic(
     topic.config = config.to_vec();
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
-    let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
+    let limit = Some(REQUEST_TIMEOUT);
+    let options = AdminOptions::new().operation_timeout(limit).request_timeout(limit);
     let create = || {
         let mut results = pollster::block_on(admin.create_topics([&topic], &options))?;
         let result = results.pop().expect("one result for each topic");
         result.map(drop).map_err(|(_, code)| KafkaError::AdminOp(code))
     };
-    let mut created = Ok(());
-    eventually(REQUEST_TIMEOUT, || {
+    let (mut created, mut has_timed_out) = (Ok(()), false);
+    eventually(TIMEOUT, || {
         created = create();
-        // On a busy machine, the only broker may have missed its heartbeats, and is then fenced for a
-        // moment.
-        let is_fenced =
-            matches!(created, Err(KafkaError::AdminOp(RDKafkaErrorCode::InvalidReplicationFactor)));
-        (!is_fenced).then_some(())
+        match created {
+            // On a busy machine, the only broker may have missed its heartbeats, and is then fenced for
+            // a moment.
+            Err(KafkaError::AdminOp(RDKafkaErrorCode::InvalidReplicationFactor)) => return None,
+            Err(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut)) => {
+                has_timed_out = true;
+                return None;
+            }
+            // By the request that was not answered.
+            Err(KafkaError::AdminOp(RDKafkaErrorCode::TopicAlreadyExists)) if has_timed_out => {
+                created = Ok(());
+            }
+            _ => {}
+        }
+        Some(())
     });
     created?;
     wait_for_leaders(admin.inner(), name, partitions)
@@ -54,7 +68,7 @@ pub(super) fn wait_for_leaders<C: ClientContext>(
     partitions: i32,
 ) -> Result<(), KafkaError> {
     let mut last = Ok(());
-    eventually(REQUEST_TIMEOUT, || {
+    eventually(TIMEOUT, || {
         last = has_leaders(client, topic, partitions);
         last.is_ok().then_some(())
     });
