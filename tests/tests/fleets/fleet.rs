@@ -163,6 +163,7 @@ impl Fleet {
         report.expect(unreadable == 0, || format!("{unreadable} entries are unreadable"));
         self.check_poison(&mut report, &entries);
         let crossed = self.check_releases(&mut report);
+        report.expect(crossed > 0, || "no key was run by both releases".to_owned());
         report.finish(
             self.name,
             format_args!(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::AttributeValue;
-use campanile_core::{Command, Reply, Retention};
+use campanile_core::{Command, Operation, Reply, Retention};
 use campanile_dynamodb::{DynamoDbStore, aws_sdk_dynamodb};
 use campanile_idempotency::{Store, StoreErrorKind};
 
@@ -18,7 +18,7 @@ async fn unreadable_item_is_reported_and_left_unchanged() {
     let table = Table::new().await;
     let store = table.store().await;
     let key = key("key");
-    acquire_grant(&store, &key, 1).await;
+    let held = acquire_grant(&store, &key, 1).await;
     let item = table.items().await.remove(0);
     let mut other = Vec::new();
     for (name, value) in [
@@ -35,8 +35,17 @@ async fn unreadable_item_is_reported_and_left_unchanged() {
     }
     for broken in other {
         table.put(broken.clone()).await;
-        let error = apply(&store, &key, acquire(2)).await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Unreadable, "{broken:?}");
+        for operation in [
+            acquire(2),
+            complete(held),
+            Operation::Renew { grant: held, ttl: Duration::from_secs(30) },
+            Operation::Release { grant: held, ran: false },
+            Operation::Cancel { owner: held.owner },
+            Operation::GiveUp { grant: held, reason: "".into() },
+        ] {
+            let error = apply(&store, &key, operation).await.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Unreadable, "{broken:?}");
+        }
         assert_eq!(table.items().await, [broken]);
     }
 }

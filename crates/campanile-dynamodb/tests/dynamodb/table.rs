@@ -10,9 +10,9 @@ use campanile_dynamodb::{DynamoDbStore, aws_sdk_dynamodb, create_table};
 use campanile_idempotency::{Store, StoreErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use crate::support::{Table, acquire_grant, chain, key, sdk};
+use crate::support::{Table, acquire, acquire_grant, apply, chain, key, sdk};
 
 #[tokio::test]
 async fn missing_table_error_says_what_to_run() {
@@ -76,7 +76,7 @@ async fn setting_out_of_bounds_is_refused() {
     assert!(chain(&error).contains("`command_timeout`"), "{}", chain(&error));
 }
 
-/// Credentials that take this long to load.
+/// Credentials that take this long to load. Those of the first load expire at once.
 #[derive(Clone, Debug)]
 struct SlowCredentials {
     duration: Duration,
@@ -88,24 +88,31 @@ impl ProvideCredentials for SlowCredentials {
     where
         Self: 'a,
     {
-        self.loads.fetch_add(1, Ordering::Relaxed);
-        future::ProvideCredentials::new(async {
+        let is_first = self.loads.fetch_add(1, Ordering::Relaxed) == 0;
+        let expires = is_first.then(SystemTime::now);
+        future::ProvideCredentials::new(async move {
             tokio::time::sleep(self.duration).await;
-            Ok(Credentials::new("local", "local", None, None, "test"))
+            Ok(Credentials::new("local", "local", None, expires, "test"))
         })
     }
 }
 
 #[tokio::test]
-async fn credentials_slower_than_a_request_are_loaded_once() {
+async fn slow_credentials_fail_the_commands_that_need_them_and_are_loaded_once() {
     let table = Table::new().await;
     let loads = Arc::new(AtomicU32::new(0));
     // `connect` sends four requests of at most 2.5 s.
     let slow = SlowCredentials { duration: Duration::from_secs(3), loads: loads.clone() };
     let sdk = sdk(&table.server.url()).credentials_provider(slow);
-    let config = table.config_with(sdk).with_command_timeout(Duration::from_secs(9));
+    let config = table.config_with(sdk).with_command_timeout(Duration::from_secs(1));
     let store = DynamoDbStore::connect(config).await.unwrap();
-    acquire_grant(&store, &key("a"), 1).await;
-    acquire_grant(&store.for_renewals(), &key("b"), 1).await;
     assert_eq!(loads.load(Ordering::Relaxed), 1);
+    let error = apply(&store, &key("a"), acquire(1)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
+    for (store, name) in [(store.for_renewals(), "a"), (store, "b")] {
+        while let Err(error) = apply(&store, &key(name), acquire(1)).await {
+            assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
+        }
+    }
+    assert_eq!(loads.load(Ordering::Relaxed), 2);
 }

@@ -275,6 +275,8 @@ async fn handler_learns_that_a_step_is_not_recorded() {
         let (waited, is_held) = seen.lock().unwrap().take().unwrap();
         assert!((TTL / 2..TTL * 3 / 4).contains(&waited), "{fault:?}: {waited:?}");
         assert!(is_held);
+        let expected: &[&str] = if matches!(fault, Fault::LoseReply) { &["charge"] } else { &[] };
+        assert_eq!(recorded(&harness, "p-1"), expected, "{fault:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use campanile_core::{BoxError, Outcome, Request, error};
+use campanile_core::{BoxError, Command, Operation, Outcome, Request, error};
 use campanile_idempotency::policy::OnLocked;
 use campanile_idempotency::{IdempotencyError, WaitForLock};
 use campanile_test::faults::Fault;
@@ -13,7 +13,7 @@ use tower_test::mock;
 
 use crate::harness::{
     Harness, MockHandle, MockHandler, TTL, TestLayer, TestService, failed, failing_service,
-    is_pending, layer_error, lock, request,
+    is_pending, layer_error, lock, request, run_until_idle,
 };
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -110,13 +110,35 @@ async fn waiter_gives_up_exactly_at_its_limit_and_changes_nothing() {
         let (service, mut handle) = harness.mock_service(layer);
         let _holder = service.start(request("p-1"));
         let (request_of_holder, _respond) = handle.next_request().await.unwrap();
+        let commands = harness.store.commands().len();
         let start = Instant::now();
         let result = service.run("p-1").await;
         assert!(matches!(layer_error(&result), IdempotencyError::Locked { .. }));
         let waited = start.elapsed();
         assert!((at_most..=at_most + Duration::from_millis(2)).contains(&waited), "{waited:?}");
         assert!(lock(&request_of_holder).check().is_ok());
+        let sent = &harness.store.commands()[commands..];
+        let is_renewal = |command: &Command| matches!(command.operation, Operation::Renew { .. });
+        assert!(sent.iter().all(is_renewal), "{sent:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_for_another_process_gives_up_and_changes_nothing() {
+    let harness = Harness::new();
+    let other_process = harness.other_process();
+    let (other_service, mut held) = other_process.mock_service(other_process.layer());
+    let holder = other_service.start(request("p-1"));
+    let (_, respond) = held.next_request().await.unwrap();
+    let before = harness.entry("p-1").unwrap();
+    let layer = harness.layer().on_locked(OnLocked::Wait { at_most: TTL / 5 });
+    let (service, _handle) = harness.mock_service(layer);
+    let result = service.run("p-1").await;
+    assert!(matches!(layer_error(&result), IdempotencyError::Locked { .. }));
+    run_until_idle().await;
+    assert_eq!(harness.entry("p-1").unwrap(), before);
+    respond.send_response("done");
+    holder.await.unwrap().unwrap();
 }
 
 /// The limit applies to the time that a request has waited, not to the time it could have waited.

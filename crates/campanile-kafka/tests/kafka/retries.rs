@@ -10,6 +10,7 @@ use campanile_idempotency::{IdempotencyConfig, IdempotencyError, IdempotencyLaye
 use tokio::sync::Semaphore;
 use tower::{Service, ServiceBuilder, service_fn};
 
+use crate::real::blocking;
 use crate::support::{Log, committed, consumer, mock, serve, until, until_committed};
 
 const SOON: Duration = Duration::from_millis(10);
@@ -183,6 +184,10 @@ async fn duplicate_in_another_partition_waits_for_the_holder() {
     let handle = serving.handle();
     until("both records were called", || calls.load(Ordering::SeqCst) == 2).await;
     until("the duplicate waits", || handle.status().summary.inconclusive == 1).await;
+    // Longer than the interval of commits.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let offsets = config.clone();
+    assert_eq!(blocking(move || committed(&offsets, "orders", 2)).await, [None, None]);
     gate.add_permits(1);
     // Much earlier than the lock's time to live would allow.
     until_committed(&config, "orders", &[1, 1]).await;

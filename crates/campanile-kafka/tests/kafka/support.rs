@@ -9,6 +9,7 @@ use campanile_core::{BoxError, Coordinates, Record};
 use campanile_kafka::{Consumer, ConsumerError, ConsumerStage, Handle, Serve, Summary};
 use campanile_test::{Message, MockKafka};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaResult;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
@@ -189,19 +190,25 @@ pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
-/// Reads the committed offset of each partition; `None` if there is none or no broker answers.
+/// Reads the committed offset of each partition, if there is one.
 pub(crate) fn committed(config: &ClientConfig, topic: &str, partitions: i32) -> Vec<Option<i64>> {
-    let consumer: BaseConsumer = config.create().unwrap();
+    try_committed(config, topic, partitions).expect("the brokers answer")
+}
+
+fn try_committed(
+    config: &ClientConfig,
+    topic: &str,
+    partitions: i32,
+) -> KafkaResult<Vec<Option<i64>>> {
+    let consumer: BaseConsumer = config.create()?;
     let mut list = TopicPartitionList::new();
     list.add_partition_range(topic, 0, partitions - 1);
-    let Ok(offsets) = consumer.committed_offsets(list, TIMEOUT) else {
-        return vec![None; partitions as usize];
-    };
+    let offsets = consumer.committed_offsets(list, TIMEOUT)?;
     let offset = |partition| match offsets.find_partition(topic, partition).unwrap().offset() {
         Offset::Offset(offset) => Some(offset),
         _ => None,
     };
-    (0..partitions).map(offset).collect()
+    Ok((0..partitions).map(offset).collect())
 }
 
 /// Waits until these offsets are committed.
@@ -216,12 +223,12 @@ pub(crate) async fn until_committed_within(
     offsets: &[i64],
 ) {
     let offsets: Vec<Option<i64>> = offsets.iter().copied().map(Some).collect();
-    let mut last = Vec::new();
+    let mut last = Ok(Vec::new());
     let poll = async {
-        while last != offsets {
+        while last.as_ref() != Ok(&offsets) {
             let (config, topic) = (config.clone(), topic.to_owned());
             let partitions = offsets.len() as i32;
-            let ask = move || committed(&config, &topic, partitions);
+            let ask = move || try_committed(&config, &topic, partitions);
             last = tokio::task::spawn_blocking(ask).await.unwrap();
         }
     };

@@ -269,6 +269,9 @@ async fn promoted_replica_is_found_with_its_entries() {
         StoreErrorKind::Unavailable
     );
     replica.psql("SELECT pg_promote()").unwrap();
+    // A completion would also create the entry.
+    let reply = apply_until_answered(&store, &key, acquire(2)).await;
+    assert!(matches!(reply, Reply::Locked { .. }), "{reply:?}");
     assert_eq!(
         apply_until_answered(&store, &key, complete(grant, b"done")).await,
         Reply::Completed

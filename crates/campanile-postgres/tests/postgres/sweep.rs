@@ -42,6 +42,33 @@ async fn sweep_deletes_exactly_the_expired_entries() {
 }
 
 #[tokio::test]
+async fn calls_of_sweep_continue_at_the_page_where_the_last_one_ended() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    for chunk in 0..20 {
+        let commands = (0..50).map(|n| {
+            let key = key(format!("{chunk} {n}"));
+            Command { key, operation: acquire(1), retention: SHORT_RETENTION }
+        });
+        replies(store.apply_batch(commands.collect()).await);
+    }
+    advance_one_hour(&database);
+    // What the updates have left behind fills pages of its own.
+    database.psql("VACUUM FULL campanile.entry");
+    let (mut next, mut deleted) = (Some(0), Vec::new());
+    while let Some(first) = next {
+        let swept =
+            database.psql(&format!("SELECT deleted, next FROM campanile.sweep({first}, 1)"));
+        let (count, after) = swept.split_once('|').unwrap();
+        deleted.push(count.parse::<u64>().unwrap());
+        assert_ne!(after, first.to_string());
+        next = (!after.is_empty()).then(|| after.parse::<i64>().unwrap());
+    }
+    assert!(deleted.len() > 5 && deleted.iter().all(|count| *count < 500), "{deleted:?}");
+    assert_eq!(deleted.iter().sum::<u64>(), 1_000);
+}
+
+#[tokio::test]
 async fn store_in_use_sweeps_by_itself_unless_disabled() {
     let database = Database::new().await;
     let config = database.config().with_sweep_interval(Duration::from_millis(10));

@@ -31,11 +31,16 @@ async fn only_a_server_with_trusted_authority_is_reached_by_tls() {
         assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
         assert!(chain(&error).contains("UnknownIssuer"), "{}", chain(&error));
     }
+    // Without `sslmode=require`, there is no retry without TLS.
+    let error = connect_and_acquire(long_timeouts(&server.url())).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
     // The certificate has another name.
     let by_name = server.url().replace("127.0.0.1", "localhost");
-    let config = long_timeouts(&by_name).with_ca(authority.read("ca.crt").unwrap());
-    let error = connect_and_acquire(config).await.unwrap_err();
-    assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
+    for url in [format!("{by_name}?sslmode=require"), by_name] {
+        let config = long_timeouts(&url).with_ca(authority.read("ca.crt").unwrap());
+        let error = connect_and_acquire(config).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
+    }
 }
 
 #[tokio::test]
