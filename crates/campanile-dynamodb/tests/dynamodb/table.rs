@@ -8,8 +8,8 @@ use aws_sdk_dynamodb::types::{
 };
 use campanile_dynamodb::{DynamoDbStore, aws_sdk_dynamodb, create_table};
 use campanile_idempotency::{Store, StoreErrorKind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use crate::support::{Table, acquire, acquire_grant, apply, chain, key, sdk};
@@ -76,11 +76,21 @@ async fn setting_out_of_bounds_is_refused() {
     assert!(chain(&error).contains("`command_timeout`"), "{}", chain(&error));
 }
 
-/// Credentials that take this long to load. Those of the first load expire at once.
+/// How long a load of credentials takes, and when they expire.
+type Load = (Duration, Option<SystemTime>);
+
+/// Credentials with the loads that are expected.
 #[derive(Clone, Debug)]
-struct SlowCredentials {
-    duration: Duration,
-    loads: Arc<AtomicU32>,
+struct SlowCredentials(Arc<Mutex<VecDeque<Load>>>);
+
+impl SlowCredentials {
+    fn new(loads: impl Into<VecDeque<Load>>) -> Self {
+        Self(Arc::new(Mutex::new(loads.into())))
+    }
+
+    fn loads_left(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
 }
 
 impl ProvideCredentials for SlowCredentials {
@@ -88,31 +98,39 @@ impl ProvideCredentials for SlowCredentials {
     where
         Self: 'a,
     {
-        let is_first = self.loads.fetch_add(1, Ordering::Relaxed) == 0;
-        let expires = is_first.then(SystemTime::now);
+        let (duration, expires) = self.0.lock().unwrap().pop_front().expect("one more load");
         future::ProvideCredentials::new(async move {
-            tokio::time::sleep(self.duration).await;
+            tokio::time::sleep(duration).await;
             Ok(Credentials::new("local", "local", None, expires, "test"))
         })
     }
 }
 
 #[tokio::test]
-async fn slow_credentials_fail_the_commands_that_need_them_and_are_loaded_once() {
+async fn credentials_slower_than_a_request_are_loaded_once() {
     let table = Table::new().await;
-    let loads = Arc::new(AtomicU32::new(0));
     // `connect` sends four requests of at most 2.5 s.
-    let slow = SlowCredentials { duration: Duration::from_secs(3), loads: loads.clone() };
-    let sdk = sdk(&table.server.url()).credentials_provider(slow);
+    let slow = SlowCredentials::new([(Duration::from_secs(3), None)]);
+    let sdk = sdk(&table.server.url()).credentials_provider(slow.clone());
+    let config = table.config_with(sdk).with_command_timeout(Duration::from_secs(9));
+    let store = DynamoDbStore::connect(config).await.unwrap();
+    acquire_grant(&store, &key("a"), 1).await;
+    acquire_grant(&store.for_renewals(), &key("b"), 1).await;
+    assert_eq!(slow.loads_left(), 0);
+}
+
+#[tokio::test]
+async fn credentials_slower_than_a_command_fail_it_and_are_loaded_once() {
+    let table = Table::new().await;
+    let expired = (Duration::ZERO, Some(SystemTime::UNIX_EPOCH));
+    let slow = SlowCredentials::new([expired, (Duration::from_secs(2), None)]);
+    let sdk = sdk(&table.server.url()).credentials_provider(slow.clone());
     let config = table.config_with(sdk).with_command_timeout(Duration::from_secs(1));
     let store = DynamoDbStore::connect(config).await.unwrap();
-    assert_eq!(loads.load(Ordering::Relaxed), 1);
     let error = apply(&store, &key("a"), acquire(1)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
-    for (store, name) in [(store.for_renewals(), "a"), (store, "b")] {
-        while let Err(error) = apply(&store, &key(name), acquire(1)).await {
-            assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
-        }
+    while let Err(error) = apply(&store, &key("a"), acquire(1)).await {
+        assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
     }
-    assert_eq!(loads.load(Ordering::Relaxed), 2);
+    assert_eq!(slow.loads_left(), 0);
 }

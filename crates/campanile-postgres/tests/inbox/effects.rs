@@ -417,7 +417,8 @@ async fn connection_wait_timeout_releases_the_attempt() {
         () = began.notified() => {}
         ended = &mut first => panic!("the handler did not run: {ended:?}"),
     }
-    let never = service_fn(async |_: Request| -> Result<(), BoxError> { panic!("it is called") });
+    let never =
+        service_fn(async |_: Request<()>| -> Result<(), BoxError> { panic!("it is called") });
     let error = fixture.run(never, "b-2").await.unwrap_err();
     let texts = campanile_core::error::sources(&*error).map(ToString::to_string);
     let texts: Vec<_> = texts.collect();
