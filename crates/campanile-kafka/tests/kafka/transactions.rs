@@ -131,7 +131,6 @@ async fn retry_without_the_handler(errors: &[(RDKafkaApiKey, &[RDKafkaRespErr])]
     assert_eq!(log.len(), ALL);
     let sent = invoices(&config);
     // The topic also has what aborted tries have sent, and the last try's outputs behind that.
-    assert!(sent.len() > ALL, "no try was aborted");
     let last: BTreeSet<_> = sent.iter().rev().take(ALL).collect();
     assert_eq!(last.len(), ALL, "the last try sent all invoices");
 }
