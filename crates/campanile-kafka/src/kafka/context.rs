@@ -392,15 +392,13 @@ impl std::fmt::Display for PartitionNames<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::task;
-
     use campanile_core::Clock;
     use campanile_test::MockKafka;
 
     use super::*;
     use crate::driver::{Event, Source as _};
     use crate::kafka::KafkaSource;
-    use crate::kafka::tests::settings;
+    use crate::kafka::tests::{poll, settings};
 
     const TOPIC: &str = "payments";
     const TIMEOUT: Duration = Duration::from_secs(60);
@@ -409,11 +407,8 @@ mod tests {
     fn wait_for<T>(source: &mut KafkaSource, select: impl Fn(Event) -> Option<T>) -> T {
         let clock = Clock::boot();
         let deadline = clock.now() + TIMEOUT;
-        let mut cx = task::Context::from_waker(task::Waker::noop());
         loop {
-            let mut events = Vec::new();
-            source.poll(&mut cx, None, &mut events);
-            if let Some(selected) = events.into_iter().find_map(&select) {
+            if let Some(selected) = poll(source, None).into_iter().find_map(&select) {
                 return selected;
             }
             assert!(clock.now() < deadline);

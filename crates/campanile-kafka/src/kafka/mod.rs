@@ -69,7 +69,7 @@ mod tests {
     use rdkafka::config::RDKafkaLogLevel;
 
     use super::*;
-    use crate::driver::{DriverControl, DriverStatus, Source as _};
+    use crate::driver::{Amount, DriverControl, DriverStatus, Event, Source as _};
 
     pub(super) fn settings(client: ClientSettings, topic: &str) -> Settings {
         Settings {
@@ -83,6 +83,13 @@ mod tests {
             control: DriverControl::new(DriverStatus::new(Duration::MAX)).shared().clone(),
             transactions: None,
         }
+    }
+
+    /// Polls the source, with room for this much. Returns its events.
+    pub(super) fn poll(source: &mut KafkaSource, room: Option<Amount>) -> Vec<Event> {
+        let mut events = Vec::new();
+        source.poll(&mut task::Context::from_waker(task::Waker::noop()), room, &mut events);
+        events
     }
 
     #[test]

@@ -160,7 +160,7 @@ mod tests {
     use crate::driver::{Amount, Event, Source as _};
     use crate::kafka::KafkaSource;
     use crate::kafka::start_positions::list;
-    use crate::kafka::tests::settings;
+    use crate::kafka::tests::{poll, settings};
 
     const TOPIC: &str = "payments";
     const ROOM: Amount = Amount { records: 100, bytes: 1_000_000 };
@@ -171,10 +171,7 @@ mod tests {
     async fn read(source: &mut KafkaSource, partitions: &mut Vec<Arc<Assignment>>) -> Duration {
         let start = Instant::now();
         loop {
-            let mut events = Vec::new();
-            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-            source.poll(&mut cx, Some(ROOM), &mut events);
-            for event in events {
+            for event in poll(source, Some(ROOM)) {
                 match event {
                     Event::Assigned(assigned) => partitions.extend(assigned),
                     Event::Records(records) => {
@@ -203,10 +200,7 @@ mod tests {
         let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
         let mut partitions = Vec::new();
         while source.consumer.context().assignment(TOPIC, 0).is_none() {
-            let mut events = Vec::new();
-            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-            source.poll(&mut cx, Some(ROOM), &mut events);
-            for event in events {
+            for event in poll(&mut source, Some(ROOM)) {
                 match event {
                     Event::Assigned(assigned) => partitions.extend(assigned),
                     _ => panic!("nothing is delivered"),

@@ -177,7 +177,6 @@ pub(super) fn list(partitions: &[Arc<Assignment>], offset: Offset) -> TopicParti
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::task;
 
     use campanile_core::Clock;
     use campanile_test::{Message, MockKafka};
@@ -187,7 +186,7 @@ mod tests {
     use super::*;
     use crate::driver::{Amount, Event, Source as _};
     use crate::kafka::KafkaSource;
-    use crate::kafka::tests::settings;
+    use crate::kafka::tests::{poll, settings};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
     const TOPIC: &str = "payments";
@@ -210,10 +209,7 @@ mod tests {
     impl Member {
         /// Polls the source, and releases revoked partitions from `release_at` on.
         fn poll(&mut self, room: Option<Amount>, release_at: Duration) {
-            let mut events = Vec::new();
-            let mut cx = task::Context::from_waker(task::Waker::noop());
-            self.source.poll(&mut cx, room, &mut events);
-            for event in events {
+            for event in poll(&mut self.source, room) {
                 match event {
                     Event::Assigned(partitions) => {
                         self.assigned += partitions.len();
