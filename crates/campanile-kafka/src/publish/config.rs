@@ -7,7 +7,7 @@ use campanile_core::ConfigError;
 use rdkafka::ClientConfig;
 
 use super::PublishSettings;
-use super::producer_config::TRANSACTIONAL_ID;
+use super::producer_config::{TRANSACTIONAL_ID, check_override};
 use crate::ConsumerConfig;
 use crate::client::ClientSettings;
 
@@ -61,10 +61,8 @@ impl PublisherConfig {
         if client.brokers().is_none_or(|brokers| brokers.trim().is_empty()) {
             return Err(ConfigError::new("`bootstrap.servers` must be set"));
         }
-        if client.get(TRANSACTIONAL_ID).is_some() {
-            return Err(ConfigError::new(format!(
-                "`{TRANSACTIONAL_ID}` cannot be set: messages are not published in a transaction"
-            )));
+        if let Some(id) = client.get(TRANSACTIONAL_ID) {
+            check_override(TRANSACTIONAL_ID, id)?;
         }
         if client.get("enable.idempotence").is_none() {
             client.set("enable.idempotence", "true");

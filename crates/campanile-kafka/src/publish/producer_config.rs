@@ -105,7 +105,7 @@ pub(super) fn producer(
     Ok(client)
 }
 
-fn check_override(name: &str, value: &str) -> Result<(), ConfigError> {
+pub(super) fn check_override(name: &str, value: &str) -> Result<(), ConfigError> {
     let why = if ACKS.contains(&name) && !matches!(value, "all" | "-1") {
         "a message counts as published only once all in-sync replicas have it"
     } else if TIMEOUTS.contains(&name) {
