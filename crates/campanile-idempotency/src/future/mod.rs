@@ -38,8 +38,8 @@ pin_project! {
     /// It can be dropped at any time. While it acquires, the lock is released and no attempt is
     /// counted. While the inner service is running, the inner future is dropped first, and then
     /// [`OnDropped`](crate::policy::OnDropped) decides; by default, the attempt has failed. On
-    /// a revoke or shutdown of the driver, the attempt is not counted, at most 8 times for a key. While it settles, the
-    /// settlement continues.
+    /// a revoke or shutdown of the driver, the attempt is not counted, at most 8 times for a key. While
+    /// it settles, the settlement continues.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct ResponseFuture<S, R, C>
     where
