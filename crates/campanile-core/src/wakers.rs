@@ -124,6 +124,19 @@ mod tests {
     }
 
     #[test]
+    fn watcher_wakes_the_task_that_has_polled_it_last() {
+        let wakers = Arc::new(Wakers::default());
+        let mut watcher = Watcher::new(wakers.clone());
+        let [mut former, mut last] = [task::spawn(()), task::spawn(())];
+        for task in [&mut former, &mut last] {
+            task.enter(|cx, _| assert_pending!(watcher.poll(cx, |_| None::<()>)));
+        }
+        wakers.wake_all();
+        assert!(last.is_woken());
+        assert!(!former.is_woken());
+    }
+
+    #[test]
     fn slot_of_dropped_watcher_is_used_again() {
         let wakers = Arc::new(Wakers::default());
         let mut kept = Watcher::new(wakers.clone());

@@ -80,7 +80,8 @@ impl<'a> Batch<'a> {
             Ok(lease) => lease,
             Err(error) => {
                 #[cfg(test)]
-                let is_second = is_second && !is_planted(Bug::SecondFailureNotSent);
+                let is_second =
+                    if is_planted(Bug::SecondFailureNotSent) { false } else { is_second };
                 self.fail(indices, &if is_second { error.possibly_sent() } else { error });
                 return None;
             }

@@ -420,3 +420,41 @@ fn error_text(operation: &Operation) -> Option<&[u8]> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::{IdempotencyKey, Owner, Retention, StoreKey};
+
+    use super::*;
+
+    #[test]
+    fn commands_with_the_same_parameters_share_a_call() {
+        let command = |space: &str, name: usize, ttl, retention| Command {
+            key: StoreKey::new(
+                space.try_into().unwrap(),
+                &IdempotencyKey::new(name.to_string()).unwrap(),
+            ),
+            operation: Operation::Renew {
+                grant: Grant { token: FencingToken::ZERO, owner: Owner::new(7).unwrap() },
+                ttl: Duration::from_secs(ttl),
+            },
+            retention: Retention { attempts: Duration::from_secs(retention), ..Default::default() },
+        };
+        let commands = [
+            ("payments", 9, 90),
+            ("refunds", 9, 90),
+            ("payments", 9, 90),
+            ("payments", 8, 90),
+            ("payments", 9, 80),
+            ("refunds", 9, 90),
+        ];
+        let commands = commands.iter().zip(0..);
+        let commands: Vec<_> = commands
+            .map(|(&(space, ttl, retention), name)| command(space, name, ttl, retention))
+            .collect();
+        let (calls, unknown) = Call::group(commands.iter().enumerate());
+        let grouped: Vec<Vec<_>> = calls.iter().map(|call| call.indices().collect()).collect();
+        assert_eq!(grouped, [&[0, 2][..], &[1, 5], &[3], &[4]]);
+        assert!(unknown.is_empty());
+    }
+}

@@ -377,6 +377,15 @@ mod tests {
     }
 
     #[test]
+    fn store_sweeps_unless_disabled() {
+        let config = PgConfig::from("postgres://127.0.0.1");
+        assert!(config.sweep_interval().is_some());
+        let hour = Duration::from_secs(60 * 60);
+        assert_eq!(config.clone().with_sweep_interval(hour).sweep_interval(), Some(hour));
+        assert_eq!(config.without_sweeping().sweep_interval(), None);
+    }
+
+    #[test]
     fn unsupported_tls_option_error_names_the_replacement() {
         for url in ["sslmode=verify-full", "sslrootcert=/ca.pem", "sslcert=/c.pem"] {
             let error = PgConfig::new(format!("postgres://db/app?{url}")).parse().unwrap_err();

@@ -125,6 +125,20 @@ async fn refused_asking_does_not_replace_an_answer() {
     store.apply(acquire(key("a"))).await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn refused_asking_does_not_replace_another_error() {
+    let (_servers, store) =
+        ScriptedServers::start_cluster(|address, words| match (address, words) {
+            (_, ["ASKING"]) => Some(Reply::Error("NOPERM no permission for 'asking'")),
+            ("a:1", ["EVALSHA", ..]) => Some(Reply::Error("ASK 1 b:2")),
+            (_, ["EVALSHA", ..]) => Some(Reply::Error("OOM command not allowed")),
+            _ => None,
+        })
+        .await;
+    let error = store.apply(acquire(key("a"))).await.unwrap_err();
+    assert!(format!("{error:?}").contains("OutOfMemory"), "{error:?}");
+}
+
 /// Connects a store that waits for one replica to the scripted servers, as to a cluster.
 async fn store_with_wait() -> RedisStore {
     let config = RedisConfig::cluster(["redis://a:1"]).with_safety(Safety::Off);
@@ -212,6 +226,39 @@ async fn answer_that_moves_before_each_wait_is_repeated_five_times() {
     assert_eq!(servers.received("EVALSHA").len(), 1 + 5);
     // The connection works.
     assert_eq!(servers.received("INFO").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answer_that_cannot_be_confirmed_is_repeated_once() {
+    let servers = ScriptedServers::start(|_, words| match words {
+        ["EVALSHA", ..] => Some(granted()),
+        ["EVAL", ..] => Some(Reply::Error("READONLY You can't write against a read only replica.")),
+        _ => None,
+    });
+    let error = store_with_wait().await.apply(acquire(key("a"))).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    assert_eq!(servers.received("EVALSHA").len(), 1 + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn command_without_a_confirmed_answer_was_possibly_sent() {
+    let is_demoted = AtomicBool::new(false);
+    let servers = ScriptedServers::start(move |_, words| match words {
+        ["EVALSHA", ..] => Some(granted()),
+        ["EVAL", ..] => {
+            is_demoted.store(true, Ordering::Relaxed);
+            Some(Reply::Error("READONLY You can't write against a read only replica."))
+        }
+        ["AUTH", ..] if is_demoted.load(Ordering::Relaxed) => Some(Reply::Error("WRONGPASS")),
+        ["AUTH", ..] => Some(Reply::Ok),
+        _ => None,
+    });
+    let config = RedisConfig::cluster(["redis://:password@a:1"]).with_safety(Safety::Off);
+    let config = config.with_wait(1, Duration::from_secs(5));
+    let store = RedisStore::connect(config).await.unwrap();
+    let error = store.apply(acquire(key("a"))).await.unwrap_err();
+    assert!(format!("{error:?}").contains("was_sent: true"), "{error:?}");
+    assert_eq!(servers.received("EVALSHA").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

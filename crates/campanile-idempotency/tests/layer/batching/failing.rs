@@ -128,9 +128,9 @@ async fn closed_service_fails_all_requests() {
 #[test]
 fn service_is_closed_once_the_runtime_of_its_first_call_has_ended() {
     let runtime = || Builder::new_current_thread().enable_time().build().unwrap();
-    let service = faulty_service();
+    let mut service = faulty_service();
     assert_eq!(runtime().block_on(service.clone().oneshot(7)).unwrap(), 7);
-    let error = runtime().block_on(service.oneshot(7)).unwrap_err();
+    let error = service.ready().now_or_never().unwrap().unwrap_err();
     assert!(matches!(batch_error(&error), BatchError::Interrupted), "{error:?}");
 }
 

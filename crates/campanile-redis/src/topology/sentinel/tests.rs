@@ -100,6 +100,32 @@ async fn slow_servers_have_a_third_of_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn hung_sentinel_or_server_delays_no_later_query() {
+    static IS_OTHER_NAMED: AtomicBool = AtomicBool::new(false);
+    for hung in ["s:1", "b:1"] {
+        IS_OTHER_NAMED.store(false, Ordering::Relaxed);
+        let servers = ScriptedServers::start(|_, words| match words {
+            ["SENTINEL", ..] if IS_OTHER_NAMED.load(Ordering::Relaxed) => named("b"),
+            ["SENTINEL", ..] => named("a"),
+            ["ROLE"] => role("master"),
+            _ => None,
+        });
+        let topology = topology();
+        connection(&topology).await;
+        IS_OTHER_NAMED.store(true, Ordering::Relaxed);
+        servers.set_delay(hung, Duration::from_secs(60 * 60));
+        // A query begins with a connection.
+        let queries = || servers.received("CLIENT").iter().filter(|it| *it == "s:1").count();
+        for _ in 0..3 {
+            let before = queries();
+            connection(&topology).await;
+            sleep(Duration::from_millis(1_500)).await;
+            assert!(queries() > before, "no query while {hung} hangs");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn hung_sentinel_and_hung_server_leave_time_for_another() {
     let servers = ScriptedServers::start(|address, words| match (address, words) {
         ("s1:1", ["SENTINEL", ..]) => named("hung"),
