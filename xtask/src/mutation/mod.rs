@@ -20,6 +20,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use suite::{Outcome, Test};
 use tree::{Rejection, Tree};
@@ -142,8 +143,8 @@ fn run_all(
 ) -> Result<BTreeMap<usize, Verdict>> {
     // How many mutants each test has found, of each package and of each file.
     let found = Mutex::new(HashMap::<(&Test, &str), u32>::new());
-    let verdicts = Mutex::new(BTreeMap::new());
-    in_parallel(mutant_threads(), todo, |&mutant| {
+    let run = AtomicUsize::new(0);
+    let verdicts = in_parallel(mutant_threads(), todo, |&mutant| {
         let Mutant { package, file, .. } = &mutants[mutant];
         let reaches = |test: &&Test| test.reached.contains(&mutant);
         let mut reaching: Vec<_> =
@@ -184,21 +185,17 @@ fn run_all(
             verdict = if is_slow { Verdict::TimedOut } else { Verdict::Caught };
             break;
         }
-        let count = {
-            let mut verdicts = lock(&verdicts);
-            verdicts.insert(mutant, verdict);
-            verdicts.len()
-        };
-        if count % 100 == 0 {
+        let count = run.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_multiple_of(100) {
             eprintln!("{count} mutants have run");
         }
         if matches!(verdict, Verdict::Missed | Verdict::Unreached) {
             eprintln!("{verdict:?}: {}", mutants[mutant].name);
         }
-        Ok(())
+        Ok(verdict)
     })?;
     progress.step("all mutants have run");
-    Ok(into_inner(verdicts))
+    Ok(todo.iter().copied().zip(verdicts).collect())
 }
 
 fn to_markdown(
