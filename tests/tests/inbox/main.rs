@@ -48,6 +48,8 @@ const ACCOUNTS: usize = 100;
 const LOCK_TTL: Duration = Duration::from_secs(6);
 const OPTIONS: &[&str] = &["lock_ms=6000", "session.timeout.ms=4000", "heartbeat.interval.ms=200"];
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a kill waits for a booking to hit.
+const MAX_IDLE: Duration = Duration::from_secs(2);
 
 /// Why keys may run again. A killed process never has had an effect, unless it is in the ledger, and
 /// then its key never runs again. On a busy machine, a consumer may miss its session, and then drops its
@@ -91,17 +93,24 @@ fn kills_book_each_key_once_with_correct_sum() {
     let bookings: Vec<_> = bookings.iter().map(|id| booking(*id, rng.i32(0..PARTITIONS))).collect();
     let steps = faults.len() + 1;
     let mut members: Vec<Worker> = (0..MEMBERS).map(|_| fixture.start_member(&url)).collect();
-    let mut terminated = 0;
+    let (mut terminated, mut killed_running) = (0, 0);
     for (step, chunk) in bookings.chunks(records.div_ceil(steps)).enumerate() {
-        // Records are produced while the faults occur, so that every fault hits consumers with work
-        // in flight.
+        // The fault follows the last part at once, so that it hits consumers with work in flight.
         for part in chunk.chunks(chunk.len().div_ceil(8)) {
-            fixture.produce(part.iter().cloned());
             thread::sleep(Duration::from_millis(rng.u64(50..200)));
+            fixture.produce(part.iter().cloned());
         }
         match faults.get(step) {
             Some(Fault::KillMember) => {
-                members.swap_remove(rng.usize(..MEMBERS)).kill(&fixture.history);
+                let first = rng.usize(..MEMBERS);
+                let running = || {
+                    let mut all = (0..MEMBERS).map(|n| (first + n) % MEMBERS);
+                    all.find(|&it| members[it].pause_running(&fixture.history).is_some())
+                };
+                // On a busy machine, all may be done.
+                let victim = eventually(MAX_IDLE, running);
+                killed_running += usize::from(victim.is_some());
+                members.swap_remove(victim.unwrap_or(first)).kill(&fixture.history);
                 members.push(fixture.start_member(&url));
             }
             Some(Fault::TerminateSession) => terminated += fixture.terminate_sessions(),
@@ -118,10 +127,11 @@ fn kills_book_each_key_once_with_correct_sum() {
 
     let mut report = fixture.history.judge(CAUSES);
     fixture.check_sums(keys, &mut report);
+    report.expect(killed_running > 0, || "no kill hit a booking".to_owned());
     report.finish(
         "inbox",
         format_args!(
-            "{kills} kills, {terminated} sessions terminated, the server killed once; seed {seed}"
+            "{kills} kills, {killed_running} of them in a booking, {terminated} sessions terminated, the server killed once; seed {seed}"
         ),
     );
 }

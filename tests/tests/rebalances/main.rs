@@ -27,6 +27,7 @@ mod shutdown;
 #[path = "../support/store.rs"]
 mod store;
 mod suspended;
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/worker.rs"]
 mod worker;
 

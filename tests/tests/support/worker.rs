@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use campanile_test::history::FaultKind;
+use campanile_test::history::{Coordinates, FaultKind};
 use campanile_test::{Process, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -118,6 +118,18 @@ impl Worker {
     pub(crate) fn pause(&mut self, history: &TestHistory) {
         self.paused = Some(history.recorder.now());
         self.process.pause().unwrap();
+    }
+
+    /// Suspends the worker if one of its handlers runs, and returns the record of that handler.
+    pub(crate) fn pause_running(&mut self, history: &TestHistory) -> Option<Coordinates> {
+        self.pause(history);
+        let progress = history.progress();
+        let running = progress.runs_of(&self.name).find(|run| run.end.is_none());
+        if running.is_none() {
+            self.process.resume().unwrap();
+            self.paused = None;
+        }
+        running.map(|run| run.begin.record.clone())
     }
 
     pub(crate) fn resume(&mut self, history: &TestHistory) {

@@ -21,8 +21,6 @@ const ACCOUNTS: usize = 256;
 const SHORT_SESSION: &[&str] = &["session.timeout.ms=5000", "heartbeat.interval.ms=200"];
 /// The lock's time to live in the consumers. A busy machine hardly ever delays its renewal for so long.
 const LOCK_TTL: Duration = Duration::from_secs(6);
-/// Longer than locks and sessions last.
-const SUSPENSION: Duration = Duration::from_secs(8);
 /// Records produced per second.
 const RECORDS_PER_SECOND: usize = 1_000;
 
@@ -73,10 +71,17 @@ fn run_with_faults(
         let instance = rng.usize(..INSTANCES);
         let member = &mut members[instance];
         match kill % 5 {
-            // The process's partitions are reassigned, and its open transaction is not committed.
+            // The process's partitions are reassigned, and its open transaction is not committed. It
+            // continues when the other process handles one of its records, whose lock it has lost.
             1 => {
-                member.pause(&history);
-                thread::sleep(SUSPENSION);
+                let record = eventually(TIMEOUT, || member.pause_running(&history));
+                let record = record.expect("a handler runs");
+                let is_retaken = || {
+                    let progress = history.progress();
+                    let mut runs = progress.runs().iter().filter(|run| run.begin.record == record);
+                    runs.any(|run| run.process != member.name()).then_some(())
+                };
+                eventually(TIMEOUT, is_retaken).expect("the other process handles the record");
                 member.resume(&history);
                 suspended += 1;
             }
