@@ -256,7 +256,7 @@ pub(crate) fn commit(group: &str, topic: &str, offset: i64) {
 }
 
 /// Produces a record in a transaction that stays open.
-fn open_transaction(topic: &str) -> BaseProducer {
+pub(crate) fn open_transaction(topic: &str) -> BaseProducer {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", CLUSTER.first.bootstrap()).set("transactional.id", topic);
     let producer: BaseProducer = config.create().unwrap();

@@ -16,11 +16,12 @@ use campanile_idempotency::{IdempotencyConfig, Store};
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::RedisSentinel;
 use futures_util::stream::{self, StreamExt as _};
+use rdkafka::producer::Producer;
 use tokio::sync::OnceCell;
 
-use crate::faults::{Fault, commit};
+use crate::faults::{Fault, commit, open_transaction};
 use crate::servers::{
-    CLUSTER, REDIS, TIMEOUT, consumer, migrated_database, millis, on_store, pg_config,
+    CLUSTER, REDIS, TIMEOUT, consumer, layer, migrated_database, millis, on_store, pg_config,
     redis_config, safe_store, sound, with,
 };
 
@@ -120,6 +121,19 @@ async fn each_planted_fault_is_found_by_its_name() {
         assert_eq!(report.is_sound(), *severity == Severity::Advice, "{what}");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn end_of_a_transaction_is_no_unprocessed_record() {
+    create_sound_topics().await;
+    CLUSTER.create_topics(&[("ends-with-marker", &[][..])]).await;
+    open_transaction("ends-with-marker").commit_transaction(TIMEOUT).unwrap();
+    commit("all-processed", "ends-with-marker", 1);
+    let deployment = Deployment::new(consumer("all-processed"), layer(), safe_store())
+        .subscribe(["ends-with-marker"])
+        .with_observation(Duration::from_millis(1));
+    let report = examine(&before_first_start(deployment)).await;
+    assert_eq!(report.findings, [], "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

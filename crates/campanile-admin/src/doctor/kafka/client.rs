@@ -5,17 +5,20 @@ use std::time::Duration;
 
 use campanile_core::Clock;
 use campanile_kafka::TopicConfig;
-use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::metadata::Metadata;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 
 /// The time limit of a request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time limit of the first fetch from a topic.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time limit of the first request, including its repetitions.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -98,6 +101,44 @@ impl<'a> Client<'a> {
 
     pub(super) fn metadata(&self, topic: &str) -> KafkaResult<Metadata> {
         self.consumer.fetch_metadata(Some(topic), REQUEST_TIMEOUT)
+    }
+
+    /// Checks whether there is a record at this offset or behind it, outside of the group. The markers of
+    /// transactions are none.
+    pub(super) fn has_record(
+        &self,
+        topic: &str,
+        partition: i32,
+        offset: Offset,
+    ) -> KafkaResult<bool> {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, partition, offset)?;
+        self.consumer.assign(&list)?;
+        let result = self.fetch();
+        // A failure to unassign has no effect, because the next partition is assigned instead.
+        let _ = self.consumer.unassign();
+        result
+    }
+
+    /// Waits for a record, for the end of the partition, or for an error.
+    fn fetch(&self) -> KafkaResult<bool> {
+        let clock = Clock::boot();
+        let start = clock.now();
+        let mut last = KafkaError::MessageConsumption(Code::RequestTimedOut);
+        while clock.now() - start < FETCH_TIMEOUT {
+            match self.consumer.poll(Duration::from_millis(100)) {
+                None => {}
+                Some(Ok(_)) => return Ok(true),
+                Some(Err(KafkaError::PartitionEOF(_))) => return Ok(false),
+                Some(Err(error)) => {
+                    if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
+                        return Err(error);
+                    }
+                    last = error;
+                }
+            }
+        }
+        Err(last)
     }
 
     /// Reads the settings of a topic or a broker. The error says why it cannot.

@@ -7,7 +7,7 @@ use campanile_core::Clock;
 use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, Offset};
 
 use super::client::{Client, REQUEST_TIMEOUT};
 use super::topic::{Role, Topic, WEEKEND};
@@ -17,9 +17,6 @@ use crate::doctor::{Report, display};
 
 /// The topic in which the brokers keep committed offsets.
 const OFFSETS_TOPIC: &str = "__consumer_offsets";
-
-/// The time limit of the first fetch from a topic.
-const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait before a group is asked for again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -243,15 +240,8 @@ fn check_read_permission(client: &Client<'_>, topic: &Topic, report: &mut Report
     let Some(partition) = topic.partitions.iter().find(|partition| partition.has_leader) else {
         return;
     };
-    let mut list = TopicPartitionList::new();
-    let assigned = list
-        .add_partition_offset(&topic.name, partition.id, Offset::OffsetTail(1))
-        .and_then(|()| client.consumer.assign(&list));
-    let result = assigned.and_then(|()| fetch(client));
-    // A failure to unassign has no effect, because the next topic is assigned instead.
-    let _ = client.consumer.unassign();
-    match result {
-        Ok(()) => {}
+    match client.has_record(&topic.name, partition.id, Offset::OffsetTail(1)) {
+        Ok(_) => {}
         Err(error) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
             report.add(
                 (FindingKind::KafkaPermission, Severity::Failure),
@@ -266,26 +256,6 @@ fn check_read_permission(client: &Client<'_>, topic: &Topic, report: &mut Report
             error.to_string(),
         ),
     }
-}
-
-/// Waits for a record, for the end of an empty partition, or for an error.
-fn fetch(client: &Client<'_>) -> KafkaResult<()> {
-    let clock = Clock::boot();
-    let start = clock.now();
-    let mut last = KafkaError::MessageConsumption(Code::RequestTimedOut);
-    while clock.now() - start < FETCH_TIMEOUT {
-        match client.consumer.poll(Duration::from_millis(100)) {
-            None => {}
-            Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Ok(()),
-            Some(Err(error)) => {
-                if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
-                    return Err(error);
-                }
-                last = error;
-            }
-        }
-    }
-    Err(last)
 }
 
 #[cfg(test)]
