@@ -57,6 +57,7 @@ const FILE_SETTINGS: &[&str] = &[
     "topics",
     "dead_letter_topics",
     "namespace",
+    "brokers",
     "settings",
     "kafka_file",
     "store",

@@ -14,6 +14,8 @@ use rdkafka::ClientConfig;
 /// The prefix of the environment variables that are settings of librdkafka.
 const KAFKA_PREFIX: &str = "CAMPANILE_KAFKA_";
 
+const BROKERS: &str = "CAMPANILE_BROKERS";
+
 /// Parts of the names of settings that are secrets, or contain them.
 const SECRETS: &[&str] = &["password", "secret", "jaas", "pem"];
 
@@ -25,8 +27,8 @@ pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Kafka")]
 pub(crate) struct KafkaOptions {
-    /// Addresses of brokers, separated by commas
-    #[arg(long, env = "CAMPANILE_BROKERS", value_name = "HOST:PORT")]
+    /// Addresses of brokers, separated by commas [env: CAMPANILE_BROKERS]
+    #[arg(long, value_name = "HOST:PORT")]
     brokers: Option<String>,
     /// A setting of librdkafka, such as security.protocol=sasl_ssl. May be repeated. Secrets are
     /// refused here, because other users can read the arguments of a process: use --kafka-file or the
@@ -43,6 +45,9 @@ impl KafkaOptions {
     /// highest.
     pub(crate) fn config(&self) -> Result<ClientConfig, AdminError> {
         let mut config: ClientConfig = ConsumerConfig::from_env(KAFKA_PREFIX)?.into();
+        if let Ok(brokers) = std::env::var(BROKERS) {
+            config.set("bootstrap.servers", brokers);
+        }
         if let Some(path) = &self.kafka_file {
             for (number, line) in (1..).zip(read(path)?.lines()) {
                 let line = line.trim();
@@ -75,7 +80,9 @@ impl KafkaOptions {
         }
         match config.get("bootstrap.servers") {
             Some(brokers) if !brokers.trim().is_empty() => Ok(config),
-            _ => Err(ConfigError::new("no brokers: use --brokers or set CAMPANILE_BROKERS").into()),
+            _ => {
+                Err(ConfigError::new(format!("no brokers: use --brokers or set {BROKERS}")).into())
+            }
         }
     }
 }
@@ -261,15 +268,16 @@ impl KeySourceOptions {
     pub(crate) fn source(self) -> Result<KeySource, ConfigError> {
         const HEADER: &str = "CAMPANILE_KEY_HEADER";
         const POINTER: &str = "CAMPANILE_KEY_POINTER";
-        let (header, pointer) = match self {
+        match self {
             Self { key_coordinates: true, .. } => return Ok(KeySource::Coordinates),
             Self { key_record: true, .. } => return Ok(KeySource::RecordKey),
-            Self { key_header: None, key_pointer: None, .. } => {
-                (std::env::var(HEADER).ok(), std::env::var(POINTER).ok())
+            Self { key_header: Some(name), .. } => return Ok(KeySource::Header(name.into())),
+            Self { key_pointer: Some(pointer), .. } => {
+                return Ok(KeySource::JsonPointer(pointer.into()));
             }
-            Self { key_header, key_pointer, .. } => (key_header, key_pointer),
-        };
-        match (header, pointer) {
+            _ => {}
+        }
+        match (std::env::var(HEADER).ok(), std::env::var(POINTER).ok()) {
             (Some(_), Some(_)) => {
                 Err(ConfigError::new(format!("{HEADER} and {POINTER} exclude each other")))
             }

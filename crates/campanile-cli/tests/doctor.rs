@@ -76,6 +76,7 @@ fn wrong_arguments_exit_with_two_and_say_what_is_wrong() {
         (&[file, "--observe", "1"], "--observe"),
         (&[file, "--group", "g"], "cannot be used with"),
         (&[file, "--namespace", "n"], "cannot be used with"),
+        (&[file, "--brokers", "b:1"], "cannot be used with"),
         (&deployment, "CAMPANILE_BROKERS"),
         (&[&deployment[..4], &brokers].concat(), "CAMPANILE_NAMESPACE"),
         (&[&deployment[..], &brokers].concat(), "CAMPANILE_STORE"),
@@ -91,6 +92,7 @@ fn wrong_arguments_exit_with_two_and_say_what_is_wrong() {
 fn file_replaces_the_variables_of_the_environment() {
     let file = settings();
     let variables = [
+        ("CAMPANILE_BROKERS", "other:1"),
         ("CAMPANILE_NAMESPACE", "other"),
         ("CAMPANILE_STORE_CA", "no-such-file"),
         ("CAMPANILE_STORE_CERTIFICATE", "no-such-file"),
