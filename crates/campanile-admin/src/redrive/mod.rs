@@ -170,8 +170,8 @@ impl Redrive {
 
     /// Also produces the records of letters that held no lock: records that did not decode, had no
     /// valid key, or reused the key of another payload. Nothing prevents that such a record is
-    /// produced and processed twice, if the run is killed or two groups handle it. Default: they are
-    /// parked.
+    /// produced and processed twice, if the run is killed, a letter before it was deferred, or two
+    /// groups handle it. Default: they are parked.
     pub fn with_letters_without_key(mut self) -> Self {
         self.without_key = true;
         self

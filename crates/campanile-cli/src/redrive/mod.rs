@@ -26,10 +26,11 @@ use crate::signals::stop_requested;
 /// in its topic), only produced (its key had been reopened before, so only its record is produced
 /// back), skipped (nothing is left to do, such as for a completed key), deferred (its key is being
 /// processed; run again later) or parked (its record cannot be produced back; the reason is printed).
-/// Once the cause is fixed, --group with a new name handles parked letters again.
+/// Once the cause is fixed, --group with a new name handles them again, with all others that the
+/// filters select.
 ///
-/// The command can be stopped or killed at any time. The next run with the same topic and the same
-/// filter resumes; progress is kept as the offsets of a consumer group. Letters stay in their topic.
+/// The command can be stopped or killed at any time. The next run with the same topic, filters and
+/// choices resumes; progress is kept as the offsets of a consumer group. Letters stay in their topic.
 /// Several runs at a time share the topic's partitions. The name of the group is printed to standard
 /// error, and so is the progress: as a bar on a terminal, and otherwise as a line every 10 seconds.
 ///
@@ -99,7 +100,8 @@ pub(crate) struct Arguments {
     #[arg(long, help_heading = "Choices")]
     without_entry: bool,
     /// The consumer group that keeps the progress. A new group handles all letters again, and skips those
-    /// whose keys were locked since they were brought back. By default, its name is made of the topic
+    /// whose keys were locked since they were brought back. Letters without a lock or an entry, and those
+    /// whose keys are coordinates, are produced again: select letters by the filters. By default, its name is made of the topic
     /// and of what decides which letters are brought back, and where others are parked
     #[arg(long, value_name = "GROUP", help_heading = "Choices")]
     group: Option<String>,

@@ -69,7 +69,7 @@ pub(super) fn print_summary(
     if *parked > 0 {
         text.push_str(&format!(
             "\nthe parked letters stay in {}; once their cause is fixed, --group NEW-NAME handles them \
-             again",
+             again, and all others that the filters select",
             arguments.topic
         ));
         if arguments.parking_topic.is_none() {
