@@ -83,6 +83,14 @@ pub(super) fn may_be_timeout(error: &KafkaError) -> bool {
     is_fenced(error) || error.rdkafka_error_code() == Some(Code::InvalidProducerIdMapping)
 }
 
+/// Checks whether the user may not produce to a topic, or commit for the group.
+pub(super) fn is_permission(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed)
+    )
+}
+
 /// Creates the error for a transaction that lacks a permission.
 pub(super) fn permission_error(error: &KafkaError) -> ConsumerError {
     let what = "transaction refused: allow the user `Write` on each topic of its outputs, and `Read` on \

@@ -123,16 +123,16 @@ impl Worker {
             .and_then(|()| {
                 self.call("commit_transaction", || self.producer.commit_transaction(CALL_TIMEOUT))
             });
-        let failure = match committed {
+        let (failure, cause) = match committed {
             Ok(()) => return Some(WorkerResponse::Committed(batch)),
             Err(Failure::Abort(error)) => {
                 let abort = || self.producer.abort_transaction(CALL_TIMEOUT);
                 match self.call("abort_transaction", abort) {
                     Ok(()) => return self.handle_abort(batch, &error),
-                    Err(failure) => failure,
+                    Err(failure) => (failure, Some(error)),
                 }
             }
-            Err(failure) => failure,
+            Err(failure) => (failure, None),
         };
         let is_past_timeout = self.clock.now().saturating_sub(start) >= self.settings.timeout;
         match failure {
@@ -140,7 +140,7 @@ impl Worker {
                 if error::is_not_open(&error)
                     || is_past_timeout && error::may_be_timeout(&error) =>
             {
-                self.handle_ended(batch, &error)
+                self.handle_ended(batch, cause.as_ref().unwrap_or(&error))
             }
             failure => self.end_response(failure),
         }
@@ -184,13 +184,17 @@ impl Worker {
 
     /// Handles a transaction that is not open in the brokers: they never knew of it, or have ended it, such
     /// as when it exceeded its timeout. If another producer has acquired the id instead, after that
-    /// timeout, that producer is fenced in turn, and has to be restarted.
+    /// timeout, that producer is fenced in turn, and has to be restarted. `error`: why it was to be aborted,
+    /// or what says that it is not open.
     fn handle_ended(&mut self, batch: Batch, error: &KafkaError) -> Option<WorkerResponse> {
         match self
             .replace_producer(self.producer.context().unbatched)
             .and_then(|()| self.is_committed(&batch))
         {
             Ok(true) => Some(WorkerResponse::Committed(batch)),
+            Ok(false) if error::is_permission(error) => {
+                Some(WorkerResponse::Ended(error::permission_error(error)))
+            }
             Ok(false) => Some(WorkerResponse::Aborted(batch, chain(error))),
             Err(failure) => self.end_response(failure),
         }
@@ -226,6 +230,10 @@ impl Worker {
                 let mut record = publish::record(message, record_index);
                 let mut is_queue_empty = false;
                 while let Err((error, same)) = self.producer.send(record) {
+                    // The transaction has failed meanwhile, and the next call returns the reason.
+                    if error.rdkafka_error_code() == Some(Code::State) {
+                        return Ok(());
+                    }
                     // An output that does not fit into an empty queue never fits.
                     if error.rdkafka_error_code() != Some(Code::QueueFull) || is_queue_empty {
                         let topic = same.topic.to_owned();

@@ -404,15 +404,19 @@ async fn commit_with_unknown_result_is_retried_without_resending() {
 async fn missing_transaction_permission_is_named() {
     let id = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
     let topic = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
-    for (request, error, expected) in [
-        (RDKafkaApiKey::InitProducerId, id, "`transactional.id` `billing-0` may not be used"),
-        (RDKafkaApiKey::AddPartitionsToTxn, topic, "`Write` on each topic of its outputs"),
+    let add = RDKafkaApiKey::AddPartitionsToTxn;
+    // The error arrives while more outputs wait for room in the queue.
+    let small_queue = transactions().set("queue.buffering.max.messages", "1");
+    for (request, error, transactions, expected) in [
+        (RDKafkaApiKey::InitProducerId, id, transactions(), "`billing-0` may not be used"),
+        (add, topic, transactions(), "`Write` on each topic of its outputs"),
+        (add, topic, small_queue, "`Write` on each topic of its outputs"),
     ] {
         let kafka = kafka();
         kafka.cluster().request_errors(request, &[error]);
         let billing = billing(&kafka.consumer_config("g"));
         let serving =
-            start(billing.serve_transactional(billing_service(&Log::default()), transactions()));
+            start(billing.serve_transactional(billing_service(&Log::default()), transactions));
         let error = serving.ended().await.unwrap_err();
         assert!(error.to_string().contains(expected), "{error:?}");
     }
