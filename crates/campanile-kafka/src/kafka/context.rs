@@ -92,8 +92,9 @@ impl Context {
         consumer: &BaseConsumer<Self>,
         positions: &mut Vec<Position>,
     ) {
-        // Partitions that were revoked in the meantime belong to another consumer.
-        positions.retain(|(assignment, _)| !assignment.is_revoked());
+        // Partitions that were revoked in the meantime belong to another consumer. Those that are being
+        // drained continue at the position of a seek, if at all.
+        positions.retain(|(assignment, _)| !assignment.is_revoked() && !assignment.is_stopped());
         if positions.is_empty() {
             return;
         }
