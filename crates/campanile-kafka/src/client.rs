@@ -7,6 +7,20 @@ use rdkafka::ClientConfig;
 
 use crate::oauth::OauthTokens;
 
+/// The settings that librdkafka knows by two names. If both are set, either may take effect, because the
+/// settings of a client have no order.
+const ALIASES: &[[&str; 2]] = &[
+    ["acks", "request.required.acks"],
+    ["bootstrap.servers", "metadata.broker.list"],
+    ["compression.type", "compression.codec"],
+    ["linger.ms", "queue.buffering.max.ms"],
+    ["max.in.flight.requests.per.connection", "max.in.flight"],
+    ["max.partition.fetch.bytes", "fetch.message.max.bytes"],
+    ["message.timeout.ms", "delivery.timeout.ms"],
+    ["retries", "message.send.max.retries"],
+    ["sasl.mechanisms", "sasl.mechanism"],
+];
+
 /// The settings of a client, and the tokens by which it authenticates.
 #[derive(Clone, Default)]
 pub(crate) struct ClientSettings {
@@ -15,10 +29,33 @@ pub(crate) struct ClientSettings {
 }
 
 impl ClientSettings {
+    /// Sets a setting, in place of its value under its other name.
+    pub(crate) fn set(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
+        let name = name.into();
+        if let Some([first, second]) = aliases(&name) {
+            self.settings.remove(if name == *first { second } else { first });
+        }
+        self.settings.set(name, value);
+        self
+    }
+
+    /// Sets a setting that is set under none of its names.
+    pub(crate) fn set_default(&mut self, name: &str, value: impl Into<String>) {
+        let names = aliases(name).map_or(&[][..], |names| names);
+        if self.get(name).is_none() && names.iter().all(|name| self.get(name).is_none()) {
+            self.settings.set(name, value);
+        }
+    }
+
     /// The addresses of the bootstrap servers.
     pub(crate) fn brokers(&self) -> Option<&str> {
         self.get("bootstrap.servers").or(self.get("metadata.broker.list"))
     }
+}
+
+/// The names of a setting that has two.
+fn aliases(name: &str) -> Option<&'static [&'static str; 2]> {
+    ALIASES.iter().find(|names| names.contains(&name))
 }
 
 impl From<ClientConfig> for ClientSettings {

@@ -207,8 +207,6 @@ impl ConsumerConfig {
         mut self,
         obtain: impl Fn() -> Result<OauthToken, BoxError> + Send + Sync + 'static,
     ) -> Self {
-        // The other name of the same setting.
-        self.client.remove("sasl.mechanism");
         self.client.set("sasl.mechanisms", "OAUTHBEARER");
         self.client.tokens = Some(Arc::new(OauthTokens::new(obtain)));
         self
@@ -306,19 +304,16 @@ impl ConsumerConfig {
     }
 
     fn add_defaults(&mut self) {
-        DEFAULTS.iter().for_each(|&default| self.set_default(default));
+        for &(name, value) in DEFAULTS {
+            self.client.set_default(name, value);
+        }
         if MESSAGE_SIZES.iter().all(|name| self.client.get(name).is_none()) {
-            self.set_default(FETCH_MAX_BYTES);
+            let (name, value) = FETCH_MAX_BYTES;
+            self.client.set_default(name, value);
         }
         // In the newer protocol the broker assigns partitions, and refuses a strategy of the client.
         if self.client.get("group.protocol").is_none_or(|protocol| protocol == "classic") {
-            self.set_default(("partition.assignment.strategy", "cooperative-sticky"));
-        }
-    }
-
-    fn set_default(&mut self, (name, value): (&str, &str)) {
-        if self.client.get(name).is_none() {
-            self.client.set(name, value);
+            self.client.set_default("partition.assignment.strategy", "cooperative-sticky");
         }
     }
 }

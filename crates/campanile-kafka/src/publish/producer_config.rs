@@ -90,15 +90,9 @@ pub(super) fn producer(
         client.set(name, value);
     }
     for (name, value) in DEFAULTS {
-        if client.get(name).is_none() {
-            client.set(*name, *value);
-        }
+        client.set_default(name, *value);
     }
-    // An inherited value under another name could take effect instead, because the settings have no
-    // order.
-    for name in [ACKS, TIMEOUTS, &[TRANSACTIONAL_ID]].concat() {
-        client.remove(name);
-    }
+    client.remove(TRANSACTIONAL_ID);
     client.set("acks", "all");
     client.set("message.timeout.ms", attempt_timeout.as_millis().max(1).to_string());
     client.create_native_config().map_err(config_error)?;
@@ -163,6 +157,17 @@ mod tests {
         assert_eq!((set("acks"), set("request.required.acks")), (Some("all"), None));
         assert_eq!((set("message.timeout.ms"), set("delivery.timeout.ms")), (Some("1000"), None));
         assert_eq!(set("transactional.id"), None);
+    }
+
+    #[test]
+    fn override_under_another_name_replaces_the_default() {
+        for (name, default, value) in [
+            ("compression.codec", "compression.type", "none"),
+            ("queue.buffering.max.ms", "linger.ms", "5"),
+        ] {
+            let client = set(name, value).unwrap();
+            assert_eq!((client.get(name), client.get(default)), (Some(value), None));
+        }
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub(crate) struct TransactionSettings {
 const MAX_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
-/// How long the delivery of an output is retried, under both of its names.
-const DELIVERY_TIMEOUT_NAMES: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
+/// How long the delivery of an output is retried.
+const DELIVERY_TIMEOUT: &str = "message.timeout.ms";
 /// How long to wait for a topic that does not exist.
 const TOPIC_PROPAGATION_TIME: &str = "topic.metadata.propagation.max.ms";
 
@@ -143,9 +143,7 @@ impl Transactions {
             client.set(name, value);
         }
         for &(name, value) in DEFAULTS {
-            if client.get(name).is_none() {
-                client.set(name, value);
-            }
+            client.set_default(name, value);
         }
         client.set("transactional.id", &self.id);
         client.create_native_config().map_err(config_error)?;
@@ -157,12 +155,8 @@ impl Transactions {
         // Delivery must fail before the brokers abort the transaction, and the lookup of a topic that
         // does not exist even earlier. Otherwise the only error is that the producer is fenced.
         let third = timeout / 3;
-        if !DELIVERY_TIMEOUT_NAMES.iter().any(|name| client.get(name).is_some()) {
-            client.set(DELIVERY_TIMEOUT_NAMES[0], (third * 2).to_string());
-        }
-        if client.get(TOPIC_PROPAGATION_TIME).is_none() {
-            client.set(TOPIC_PROPAGATION_TIME, third.to_string());
-        }
+        client.set_default(DELIVERY_TIMEOUT, (third * 2).to_string());
+        client.set_default(TOPIC_PROPAGATION_TIME, third.to_string());
         let timeout = Duration::from_millis(timeout);
         Ok(TransactionSettings {
             client,
@@ -251,17 +245,17 @@ mod tests {
             let of = |name| settings.client.get(name).map(str::to_owned);
             (
                 of(TOPIC_PROPAGATION_TIME),
-                of(DELIVERY_TIMEOUT_NAMES[0]),
-                of(DELIVERY_TIMEOUT_NAMES[1]),
+                of(DELIVERY_TIMEOUT),
+                of("delivery.timeout.ms"),
                 settings.timeout.as_millis(),
             )
         };
         let text = |text: &str| Some(text.to_owned());
         let new = || Transactions::new("t");
         assert_eq!(times(new()), (text("10000"), text("20000"), None, 30_000));
-        let long = new().set(TRANSACTION_TIMEOUT, "60000").set(DELIVERY_TIMEOUT_NAMES[1], "50000");
+        let long = new().set(TRANSACTION_TIMEOUT, "60000").set("delivery.timeout.ms", "50000");
         assert_eq!(times(long), (text("20000"), None, text("50000"), 60_000));
-        let soon = new().set(TOPIC_PROPAGATION_TIME, "500").set(DELIVERY_TIMEOUT_NAMES[0], "600");
+        let soon = new().set(TOPIC_PROPAGATION_TIME, "500").set(DELIVERY_TIMEOUT, "600");
         assert_eq!(times(soon), (text("500"), text("600"), None, 30_000));
     }
 
