@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use campanile_test::history::{Coordinates, FaultKind};
+use campanile_test::history::{Begin, FaultKind};
 use campanile_test::{Process, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -120,8 +120,8 @@ impl Worker {
         self.process.pause().unwrap();
     }
 
-    /// Suspends the worker if one of its handlers runs, and returns the record of that handler.
-    pub(crate) fn pause_running(&mut self, history: &TestHistory) -> Option<Coordinates> {
+    /// Suspends the worker if one of its handlers runs, and returns the begin of that run.
+    pub(crate) fn pause_running(&mut self, history: &TestHistory) -> Option<Begin> {
         self.pause(history);
         let progress = history.progress();
         let running = progress.runs_of(&self.name).find(|run| run.end.is_none());
@@ -129,7 +129,7 @@ impl Worker {
             self.process.resume().unwrap();
             self.paused = None;
         }
-        running.map(|run| run.begin.record.clone())
+        running.map(|run| run.begin.clone())
     }
 
     pub(crate) fn resume(&mut self, history: &TestHistory) {

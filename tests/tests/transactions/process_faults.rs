@@ -72,14 +72,22 @@ fn run_with_faults(
         let member = &mut members[instance];
         match kill % 5 {
             // The process's partitions are reassigned, and its open transaction is not committed. It
-            // continues when the other process handles one of its records, whose lock it has lost.
+            // continues when the other process handles one of its records, or a record with the same key,
+            // whose lock it has lost.
             1 => {
-                let record = eventually(TIMEOUT, || member.pause_running(&history));
-                let record = record.expect("a handler runs");
+                let running = eventually(TIMEOUT, || member.pause_running(&history));
+                let running = running.expect("a handler runs");
                 let is_retaken = || {
                     let progress = history.progress();
-                    let mut runs = progress.runs().iter().filter(|run| run.begin.record == record);
-                    runs.any(|run| run.process != member.name()).then_some(())
+                    let later = progress
+                        .runs()
+                        .iter()
+                        .filter(|run| run.begin.at > running.at && run.process != member.name());
+                    let mut same = later.filter(|run| match &running.key {
+                        Some(_) => run.begin.key == running.key,
+                        None => run.begin.record == running.record,
+                    });
+                    same.next().map(drop)
                 };
                 eventually(TIMEOUT, is_retaken).expect("the other process handles the record");
                 member.resume(&history);
