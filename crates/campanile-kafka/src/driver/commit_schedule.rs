@@ -25,6 +25,8 @@ pub(super) struct Commits {
     in_flight: bool,
     /// Whether the last commit failed permanently.
     refused: bool,
+    /// Whether the last commit failed, and the next one is a repetition.
+    is_backing_off: bool,
     /// The time at which the next commit may start.
     next_commit: Pin<Box<Sleep>>,
     /// When the commit in flight was started.
@@ -35,13 +37,15 @@ pub(super) struct Commits {
 impl Commits {
     pub(super) fn new(interval: Duration, durations: ResultHistogram<DeliveryError>) -> Self {
         let (next_commit, started_at) = (Box::pin(sleep(interval)), Instant::now());
-        Self { interval, in_flight: false, refused: false, next_commit, started_at, durations }
+        let (in_flight, refused, is_backing_off) = Default::default();
+        Self { interval, in_flight, refused, is_backing_off, next_commit, started_at, durations }
     }
 
     /// Handles the end of the commit in flight.
     pub(super) fn on_result(&mut self, result: CommitResult) {
         self.in_flight = false;
         self.refused = result == CommitResult::Refused;
+        self.is_backing_off = result == CommitResult::Failed;
         let error = match result {
             CommitResult::Acknowledged => None,
             CommitResult::Refused => Some(DeliveryError::Refused),
@@ -76,7 +80,8 @@ impl Commits {
         let start = source.commit(partitions);
         self.in_flight = start == CommitStart::Started;
         self.refused = start == CommitStart::Never;
-        if !self.in_flight {
+        self.is_backing_off = !self.in_flight;
+        if self.is_backing_off {
             self.next_commit.as_mut().reset(Instant::now() + RETRY_DELAY);
         }
     }
@@ -108,7 +113,9 @@ impl FinalCommit {
             if !has_uncommitted(partitions) || (self.started && commits.refused) {
                 return Poll::Ready(());
             }
-            if self.started && commits.next_commit.as_mut().poll(cx).is_pending() {
+            // A commit that succeeded may have contained only the records of an earlier one that failed.
+            let must_wait = self.started && commits.is_backing_off;
+            if must_wait && commits.next_commit.as_mut().poll(cx).is_pending() {
                 break;
             }
             self.started = true;
@@ -129,16 +136,17 @@ mod tests {
     use std::future::poll_fn;
 
     use super::*;
+    use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
 
     use crate::driver::{Amount, AssignmentId, Event, Usage};
     use crate::seek::{SeekError, SeekTarget, SeekTo};
     use crate::telemetry::commit_durations;
 
-    /// A source that cannot commit.
-    struct FailedSource(CommitStart);
+    /// A source with this answer to a commit.
+    struct CommitSource(CommitStart);
 
-    impl Source for FailedSource {
+    impl Source for CommitSource {
         fn commit(&mut self, _: &[Arc<Assignment>]) -> CommitStart {
             self.0
         }
@@ -163,13 +171,18 @@ mod tests {
         fn close(&mut self) {}
     }
 
-    /// Measures how long the last commit of this source takes.
-    async fn final_commit(start: CommitStart) -> Duration {
+    /// A partition with finished records that are not committed.
+    fn uncommitted() -> Arc<Assignment> {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
         assignment.advance(7, std::iter::empty());
-        let partitions = [Arc::new(assignment)];
-        let (mut source, began) = (FailedSource(start), Instant::now());
+        Arc::new(assignment)
+    }
+
+    /// Measures how long the last commit of this source takes.
+    async fn final_commit(start: CommitStart) -> Duration {
+        let partitions = [uncommitted()];
+        let (mut source, began) = (CommitSource(start), Instant::now());
         let (mut commits, mut last) =
             (Commits::new(Duration::from_secs(1), commit_durations("g")), FinalCommit::new());
         poll_fn(|cx| last.poll(cx, &mut commits, &mut source, &partitions)).await;
@@ -180,5 +193,25 @@ mod tests {
     async fn last_commit_is_awaited_only_while_it_is_possible() {
         assert_eq!(final_commit(CommitStart::Never).await, Duration::ZERO);
         assert!(final_commit(CommitStart::NotNow).await >= FINAL_COMMIT_TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn last_commit_does_not_wait_for_the_interval() {
+        let (partitions, mut source) = ([uncommitted()], CommitSource(CommitStart::Started));
+        let (mut commits, mut last) =
+            (Commits::new(Duration::from_secs(10), commit_durations("g")), FinalCommit::new());
+        for (result, continues) in
+            [(CommitResult::Acknowledged, true), (CommitResult::Failed, false)]
+        {
+            let mut poll = |commits: &mut Commits| {
+                let polled = poll_fn(|cx| last.poll(cx, commits, &mut source, &partitions));
+                assert!(polled.now_or_never().is_none());
+            };
+            poll(&mut commits);
+            assert!(commits.in_flight);
+            commits.on_result(result);
+            poll(&mut commits);
+            assert_eq!(commits.in_flight, continues);
+        }
     }
 }
