@@ -23,10 +23,8 @@ pub(super) struct Commits {
     /// interval are replayed, as duplicates.
     interval: Duration,
     in_flight: bool,
-    /// Whether the last commit failed permanently.
-    refused: bool,
-    /// Whether the last commit failed, and the next one is a repetition.
-    is_backing_off: bool,
+    /// How the last commit ended, also if it could not be started.
+    last: CommitResult,
     /// The time at which the next commit may start.
     next_commit: Pin<Box<Sleep>>,
     /// When the commit in flight was started.
@@ -37,15 +35,14 @@ pub(super) struct Commits {
 impl Commits {
     pub(super) fn new(interval: Duration, durations: ResultHistogram<DeliveryError>) -> Self {
         let (next_commit, started_at) = (Box::pin(sleep(interval)), Instant::now());
-        let (in_flight, refused, is_backing_off) = Default::default();
-        Self { interval, in_flight, refused, is_backing_off, next_commit, started_at, durations }
+        let (in_flight, last) = (false, CommitResult::Acknowledged);
+        Self { interval, in_flight, last, next_commit, started_at, durations }
     }
 
     /// Handles the end of the commit in flight.
     pub(super) fn on_result(&mut self, result: CommitResult) {
         self.in_flight = false;
-        self.refused = result == CommitResult::Refused;
-        self.is_backing_off = result == CommitResult::Failed;
+        self.last = result;
         let error = match result {
             CommitResult::Acknowledged => None,
             CommitResult::Refused => Some(DeliveryError::Refused),
@@ -77,13 +74,15 @@ impl Commits {
 
     fn start(&mut self, source: &mut impl Source, partitions: &[Arc<Assignment>]) {
         self.started_at = Instant::now();
-        let start = source.commit(partitions);
-        self.in_flight = start == CommitStart::Started;
-        self.refused = start == CommitStart::Never;
-        self.is_backing_off = !self.in_flight;
-        if self.is_backing_off {
-            self.next_commit.as_mut().reset(Instant::now() + RETRY_DELAY);
-        }
+        self.last = match source.commit(partitions) {
+            CommitStart::Started => {
+                self.in_flight = true;
+                return;
+            }
+            CommitStart::NotNow => CommitResult::Failed,
+            CommitStart::Never => CommitResult::Refused,
+        };
+        self.next_commit.as_mut().reset(Instant::now() + RETRY_DELAY);
     }
 }
 
@@ -110,11 +109,13 @@ impl FinalCommit {
         partitions: &[Arc<Assignment>],
     ) -> Poll<()> {
         while !commits.in_flight {
-            if !has_uncommitted(partitions) || (self.started && commits.refused) {
+            if !has_uncommitted(partitions)
+                || (self.started && commits.last == CommitResult::Refused)
+            {
                 return Poll::Ready(());
             }
             // A commit that succeeded may have contained only the records of an earlier one that failed.
-            let must_wait = self.started && commits.is_backing_off;
+            let must_wait = self.started && commits.last == CommitResult::Failed;
             if must_wait && commits.next_commit.as_mut().poll(cx).is_pending() {
                 break;
             }
