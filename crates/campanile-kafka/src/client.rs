@@ -32,8 +32,8 @@ impl ClientSettings {
     /// Sets a setting, in place of its value under its other name.
     pub(crate) fn set(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
         let name = name.into();
-        if let Some([first, second]) = aliases(&name) {
-            self.settings.remove(if name == *first { second } else { first });
+        if let Some(other) = other_name(&name) {
+            self.settings.remove(other);
         }
         self.settings.set(name, value);
         self
@@ -41,21 +41,31 @@ impl ClientSettings {
 
     /// Sets a setting that is set under none of its names.
     pub(crate) fn set_default(&mut self, name: &str, value: impl Into<String>) {
-        let names = aliases(name).map_or(&[][..], |names| names);
-        if self.get(name).is_none() && names.iter().all(|name| self.get(name).is_none()) {
+        if self.value_of(name).is_none() {
             self.settings.set(name, value);
         }
     }
 
+    /// The value of a setting, under any of its names.
+    pub(crate) fn value_of(&self, name: &str) -> Option<&str> {
+        self.get(name).or_else(|| self.get(other_name(name)?))
+    }
+
     /// The addresses of the bootstrap servers.
     pub(crate) fn brokers(&self) -> Option<&str> {
-        self.get("bootstrap.servers").or(self.get("metadata.broker.list"))
+        self.value_of("bootstrap.servers")
     }
 }
 
-/// The names of a setting that has two.
-fn aliases(name: &str) -> Option<&'static [&'static str; 2]> {
-    ALIASES.iter().find(|names| names.contains(&name))
+/// The first of the names of a setting.
+pub(crate) fn main_name(name: &str) -> &str {
+    ALIASES.iter().find(|[_, alias]| *alias == name).map_or(name, |[main, _]| main)
+}
+
+/// The other name of a setting that has two.
+fn other_name(name: &str) -> Option<&'static str> {
+    let &[main, alias] = ALIASES.iter().find(|names| names.contains(&name))?;
+    Some(if name == main { alias } else { main })
 }
 
 impl From<ClientConfig> for ClientSettings {

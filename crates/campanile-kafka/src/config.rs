@@ -224,8 +224,8 @@ impl ConsumerConfig {
 
     /// Adds the defaults, and refuses contradictory settings.
     pub(crate) fn checked(mut self) -> Result<CheckedConfig, ConfigError> {
-        let brokers = self.required(&["bootstrap.servers", "metadata.broker.list"])?;
-        let group = self.required(&["group.id"])?;
+        let brokers = self.required("bootstrap.servers")?;
+        let group = self.required("group.id")?;
         self.force_off()?;
         self.normalize_compared();
         self.add_defaults();
@@ -240,11 +240,10 @@ impl ConsumerConfig {
     }
 
     /// Reads a required setting, under any of its names.
-    fn required(&self, names: &[&str]) -> Result<String, ConfigError> {
-        let value = names.iter().find_map(|name| self.client.get(name));
-        match value.map(str::trim) {
+    fn required(&self, name: &str) -> Result<String, ConfigError> {
+        match self.client.value_of(name).map(str::trim) {
             Some(value) if !value.is_empty() => Ok(value.to_owned()),
-            _ => Err(ConfigError::new(format!("{} must be set", self.label(names[0])))),
+            _ => Err(ConfigError::new(format!("{} must be set", self.label(name)))),
         }
     }
 

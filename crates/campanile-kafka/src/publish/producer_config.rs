@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use campanile_core::ConfigError;
 
-use crate::client::ClientSettings;
+use crate::client::{ClientSettings, main_name};
 use crate::config::config_error;
 
 /// Settings that a producer does not use: librdkafka warns about each of them.
@@ -58,10 +58,6 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("partitioner", "murmur2_random"),
 ];
 
-/// Settings with only one allowed value, or none, under all of their names.
-const ACKS: &[&str] = &["acks", "request.required.acks"];
-const TIMEOUTS: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
-const BROKERS: &[&str] = &["bootstrap.servers", "metadata.broker.list"];
 pub(super) const TRANSACTIONAL_ID: &str = "transactional.id";
 
 /// Copies the consumer's settings that apply to every client.
@@ -100,17 +96,17 @@ pub(super) fn producer(
 }
 
 pub(super) fn check_override(name: &str, value: &str) -> Result<(), ConfigError> {
-    let why = if ACKS.contains(&name) && !matches!(value, "all" | "-1") {
-        "a message counts as published only once all in-sync replicas have it"
-    } else if TIMEOUTS.contains(&name) {
-        "it follows from the timeout of one publication"
-    } else if name == TRANSACTIONAL_ID {
-        "messages are not published in a transaction"
-    } else if BROKERS.contains(&name) {
-        "it is already set: copies and dead letters go to the cluster that is consumed, where their \
-         topics were looked up and are read"
-    } else {
-        return Ok(());
+    let why = match main_name(name) {
+        "acks" if !matches!(value, "all" | "-1") => {
+            "a message counts as published only once all in-sync replicas have it"
+        }
+        "message.timeout.ms" => "it follows from the timeout of one publication",
+        TRANSACTIONAL_ID => "messages are not published in a transaction",
+        "bootstrap.servers" => {
+            "it is already set: copies and dead letters go to the cluster that is consumed, where \
+             their topics were looked up and are read"
+        }
+        _ => return Ok(()),
     };
     Err(ConfigError::new(format!("the producer's `{name}` cannot be `{value}`: {why}")))
 }

@@ -32,17 +32,15 @@ impl Recovery {
 
 /// Checks whether a retry would be refused with the same error.
 pub(super) fn is_permanent(error: &KafkaError) -> bool {
-    let code = error.rdkafka_error_code();
     may_be_batch_error(error)
+        || is_permission(error)
         || matches!(
-            code,
+            error.rdkafka_error_code(),
             Some(
                 Code::InvalidTopic
                     | Code::UnknownTopic
                     | Code::UnknownTopicOrPartition
                     | Code::UnknownPartition
-                    | Code::TopicAuthorizationFailed
-                    | Code::GroupAuthorizationFailed
                     // Returned only for an output that is larger than the whole queue.
                     | Code::QueueFull
             )

@@ -9,7 +9,7 @@ use rdkafka::error::KafkaResult;
 use rdkafka::producer::ThreadedProducer;
 
 use super::context::Deliveries;
-use crate::client::ClientSettings;
+use crate::client::{ClientSettings, main_name};
 use crate::config::config_error;
 use crate::publish::shared_settings;
 
@@ -73,7 +73,6 @@ const DEFAULTS: &[(&str, &str)] = &[
 const RESERVED: &[(&str, &str)] = &[
     ("transactional.id", "pass it to `Transactions::new`"),
     ("bootstrap.servers", "a transaction cannot extend beyond the consumer's cluster"),
-    ("metadata.broker.list", "a transaction cannot extend beyond the consumer's cluster"),
 ];
 
 impl Transactions {
@@ -137,7 +136,8 @@ impl Transactions {
         }
         let mut client = shared_settings(consumer);
         for (name, value) in &self.settings {
-            if let Some((_, why)) = RESERVED.iter().find(|(reserved, _)| reserved == name) {
+            let main = main_name(name);
+            if let Some((_, why)) = RESERVED.iter().find(|(reserved, _)| *reserved == main) {
                 return Err(ConfigError::new(format!("cannot set the producer's `{name}`: {why}")));
             }
             client.set(name, value);
