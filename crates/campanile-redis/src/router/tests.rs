@@ -96,52 +96,53 @@ async fn redirection_without_host_leads_to_the_same_host() {
     assert_eq!(servers.received("EVALSHA"), ["a:1", "a:2"]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn refused_asking_is_the_error_of_a_redirected_command() {
+/// Sends a command to servers of which `a:1` redirects it to `b:2`, which refuses `ASKING`, and has this
+/// reply to the command.
+async fn apply_with_refused_asking(
+    redirected: Reply,
+) -> (ScriptedServers, Result<Answer, StoreError>) {
     let (servers, store) =
-        ScriptedServers::start_cluster(|address, words| match (address, words) {
+        ScriptedServers::start_cluster(move |address, words| match (address, words) {
             (_, ["ASKING"]) => Some(Reply::Error("NOPERM no permission for 'asking'")),
             ("a:1", ["EVALSHA", ..]) => Some(Reply::Error("ASK 1 b:2")),
-            (_, ["EVALSHA", ..]) => Some(Reply::Error("MOVED 1 a:1")),
+            (_, ["EVALSHA", ..]) => Some(redirected.clone()),
             _ => None,
         })
         .await;
-    let error = store.apply(acquire(key("a"))).await.unwrap_err();
+    let answer = store.apply(acquire(key("a"))).await;
+    (servers, answer)
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_asking_is_the_error_of_a_redirected_command() {
+    let (servers, answer) = apply_with_refused_asking(Reply::Error("MOVED 1 a:1")).await;
+    let error = answer.unwrap_err();
     assert!(format!("{error:?}").contains("'asking'"), "{error:?}");
     assert_eq!(servers.received("EVALSHA"), ["a:1", "b:2"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_asking_does_not_replace_an_answer() {
-    let (_servers, store) =
-        ScriptedServers::start_cluster(|address, words| match (address, words) {
-            (_, ["ASKING"]) => Some(Reply::Error("NOPERM no permission for 'asking'")),
-            ("a:1", ["EVALSHA", ..]) => Some(Reply::Error("ASK 1 b:2")),
-            // The slot has just arrived here.
-            (_, ["EVALSHA", ..]) => Some(granted()),
-            _ => None,
-        })
-        .await;
-    store.apply(acquire(key("a"))).await.unwrap();
+    // The slot has just arrived at the other node.
+    let (_servers, answer) = apply_with_refused_asking(granted()).await;
+    answer.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_asking_does_not_replace_another_error() {
-    let (_servers, store) =
-        ScriptedServers::start_cluster(|address, words| match (address, words) {
-            (_, ["ASKING"]) => Some(Reply::Error("NOPERM no permission for 'asking'")),
-            ("a:1", ["EVALSHA", ..]) => Some(Reply::Error("ASK 1 b:2")),
-            (_, ["EVALSHA", ..]) => Some(Reply::Error("OOM command not allowed")),
-            _ => None,
-        })
-        .await;
-    let error = store.apply(acquire(key("a"))).await.unwrap_err();
+    let (_servers, answer) =
+        apply_with_refused_asking(Reply::Error("OOM command not allowed")).await;
+    let error = answer.unwrap_err();
     assert!(format!("{error:?}").contains("OutOfMemory"), "{error:?}");
 }
 
 /// Connects a store that waits for one replica to the scripted servers, as to a cluster.
 async fn store_with_wait() -> RedisStore {
-    let config = RedisConfig::cluster(["redis://a:1"]).with_safety(Safety::Off);
+    store_with_wait_at("redis://a:1").await
+}
+
+async fn store_with_wait_at(url: &str) -> RedisStore {
+    let config = RedisConfig::cluster([url]).with_safety(Safety::Off);
     RedisStore::connect(config.with_wait(1, Duration::from_secs(5))).await.unwrap()
 }
 
@@ -228,11 +229,14 @@ async fn answer_that_moves_before_each_wait_is_repeated_five_times() {
     assert_eq!(servers.received("INFO").len(), 1);
 }
 
+/// The reply of a replica to a write.
+const READ_ONLY: Reply = Reply::Error("READONLY You can't write against a read only replica.");
+
 #[tokio::test(start_paused = true)]
 async fn answer_that_cannot_be_confirmed_is_repeated_once() {
     let servers = ScriptedServers::start(|_, words| match words {
         ["EVALSHA", ..] => Some(granted()),
-        ["EVAL", ..] => Some(Reply::Error("READONLY You can't write against a read only replica.")),
+        ["EVAL", ..] => Some(READ_ONLY),
         _ => None,
     });
     let error = store_with_wait().await.apply(acquire(key("a"))).await.unwrap_err();
@@ -247,15 +251,13 @@ async fn command_without_a_confirmed_answer_was_possibly_sent() {
         ["EVALSHA", ..] => Some(granted()),
         ["EVAL", ..] => {
             is_demoted.store(true, Ordering::Relaxed);
-            Some(Reply::Error("READONLY You can't write against a read only replica."))
+            Some(READ_ONLY)
         }
         ["AUTH", ..] if is_demoted.load(Ordering::Relaxed) => Some(Reply::Error("WRONGPASS")),
         ["AUTH", ..] => Some(Reply::Ok),
         _ => None,
     });
-    let config = RedisConfig::cluster(["redis://:password@a:1"]).with_safety(Safety::Off);
-    let config = config.with_wait(1, Duration::from_secs(5));
-    let store = RedisStore::connect(config).await.unwrap();
+    let store = store_with_wait_at("redis://:password@a:1").await;
     let error = store.apply(acquire(key("a"))).await.unwrap_err();
     assert!(format!("{error:?}").contains("was_sent: true"), "{error:?}");
     assert_eq!(servers.received("EVALSHA").len(), 1);
