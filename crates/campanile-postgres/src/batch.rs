@@ -79,6 +79,7 @@ impl<'a> Batch<'a> {
         let lease = match lease {
             Ok(lease) => lease,
             Err(error) => {
+                // Without an operator, which would be a mutant of the planted bug.
                 #[cfg(test)]
                 let is_second =
                     if is_planted(Bug::SecondFailureNotSent) { false } else { is_second };

@@ -131,7 +131,8 @@ fn kills_book_each_key_once_with_correct_sum() {
     report.finish(
         "inbox",
         format_args!(
-            "{kills} kills, {killed_running} of them in a booking, {terminated} sessions terminated, the server killed once; seed {seed}"
+            "{kills} kills, {killed_running} of them in a booking, {terminated} sessions terminated, \
+             the server killed once; seed {seed}"
         ),
     );
 }

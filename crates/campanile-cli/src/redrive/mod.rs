@@ -101,8 +101,8 @@ pub(crate) struct Arguments {
     without_entry: bool,
     /// The consumer group that keeps the progress. A new group handles all letters again, and skips those
     /// whose keys were locked since they were brought back. Letters without a lock or an entry, and those
-    /// whose keys are coordinates, are produced again: select letters by the filters. By default, its name is made of the topic
-    /// and of what decides which letters are brought back, and where others are parked
+    /// whose keys are coordinates, are produced again: select letters by the filters. By default, its name
+    /// is made of the topic and of what decides which letters are brought back, and where others are parked
     #[arg(long, value_name = "GROUP", help_heading = "Choices")]
     group: Option<String>,
 
