@@ -26,7 +26,8 @@ pub enum BatchError {
         /// The number of results returned.
         results: usize,
     },
-    /// The service will never be ready again. Contains its error, unless it panicked.
+    /// The service will never be ready again. Contains its error, unless it panicked or the runtime of
+    /// the first call has ended.
     Closed(Option<Arc<dyn Error + Send + Sync>>),
     /// The batch was dropped before it completed, for example with its runtime.
     Interrupted,

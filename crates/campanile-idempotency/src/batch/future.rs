@@ -3,13 +3,12 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use campanile_core::BoxError;
 use tokio::sync::oneshot;
 
-use super::Permits;
+use super::BatchError;
 
 /// The response future of [`BatchService`](super::BatchService), for one request of a batch.
 ///
@@ -20,15 +19,11 @@ use super::Permits;
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct BatchFuture<T> {
     reply: oneshot::Receiver<Result<T, BoxError>>,
-    permits: Arc<Permits>,
 }
 
 impl<T> BatchFuture<T> {
-    pub(super) fn new(
-        reply: oneshot::Receiver<Result<T, BoxError>>,
-        permits: Arc<Permits>,
-    ) -> Self {
-        Self { reply, permits }
+    pub(super) fn new(reply: oneshot::Receiver<Result<T, BoxError>>) -> Self {
+        Self { reply }
     }
 }
 
@@ -37,7 +32,7 @@ impl<T> Future for BatchFuture<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let reply = ready!(Pin::new(&mut self.reply).poll(cx));
-        Poll::Ready(reply.unwrap_or_else(|_| Err(self.permits.close_error().into())))
+        Poll::Ready(reply.unwrap_or_else(|_| Err(BatchError::Interrupted.into())))
     }
 }
 

@@ -55,8 +55,8 @@ impl Permits {
         self.semaphore.close();
     }
 
-    /// A request that got no result fails with this error.
+    /// Returns the reason for the closure, with which further requests fail.
     fn close_error(&self) -> BatchError {
-        self.closed.get().cloned().unwrap_or(BatchError::Interrupted)
+        self.closed.get().cloned().unwrap_or(BatchError::Closed(None))
     }
 }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use campanile_core::{BoxError, BoxableError};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::Instant;
@@ -95,10 +96,12 @@ impl<R, T> Service<R> for BatchService<R, T> {
         drop(worker);
         let (reply, receiver) = oneshot::channel();
         let (queued_at, span) = (Instant::now(), Span::current());
-        // If the worker is gone, it has recorded the reason, with which the future fails because
-        // its sender is dropped here.
-        let _ = self.items.send(Item { request, reply, permit, queued_at, span });
-        BatchFuture::new(receiver, self.permits.clone())
+        let item = Item { request, reply, permit, queued_at, span };
+        if let Err(SendError(item)) = self.items.send(item) {
+            // The worker has ended since `poll_ready`.
+            let _ = item.reply.send(Err(self.permits.close_error().into()));
+        }
+        BatchFuture::new(receiver)
     }
 }
 

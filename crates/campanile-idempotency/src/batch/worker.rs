@@ -169,6 +169,6 @@ where
 impl<S, R, T> Drop for Worker<S, R, T> {
     /// Rejects further requests, which nobody would process if the worker ends with its runtime.
     fn drop(&mut self) {
-        self.permits.close(BatchError::Interrupted);
+        self.permits.close(BatchError::Closed(None));
     }
 }

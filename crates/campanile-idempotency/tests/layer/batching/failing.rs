@@ -127,11 +127,21 @@ async fn closed_service_fails_all_requests() {
 
 #[test]
 fn service_is_closed_once_the_runtime_of_its_first_call_has_ended() {
-    let runtime = || Builder::new_current_thread().enable_time().build().unwrap();
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let mut service = faulty_service();
-    assert_eq!(runtime().block_on(service.clone().oneshot(7)).unwrap(), 7);
-    let error = service.ready().now_or_never().unwrap().unwrap_err();
+    let mut ready = service.clone();
+    assert!(ready.ready().now_or_never().unwrap().is_ok());
+    let unanswered = runtime.block_on(async {
+        assert_eq!(service.clone().oneshot(7).await.unwrap(), 7);
+        service.ready().await.unwrap().call(7)
+    });
+    drop(runtime);
+    let error = unanswered.now_or_never().unwrap().unwrap_err();
     assert!(matches!(batch_error(&error), BatchError::Interrupted), "{error:?}");
+    let error = ready.call(7).now_or_never().unwrap().unwrap_err();
+    assert!(matches!(batch_error(&error), BatchError::Closed(None)), "{error:?}");
+    let error = service.ready().now_or_never().unwrap().unwrap_err();
+    assert!(matches!(batch_error(&error), BatchError::Closed(None)), "{error:?}");
 }
 
 #[test]
