@@ -22,7 +22,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use suite::{Outcome, Test};
+use suite::{Group, Outcome, Test};
 use tree::{Rejection, Tree};
 
 /// The packages that are mutated, and whose tests are run, in the order of their dependencies.
@@ -170,6 +170,7 @@ fn run_all(
             let (outcome, failed) = group.run(Some(mutant))?;
             // Twice with the mutant, and not without it in between: a load that slows both runs with
             // it also slows the one without it, which has the same time limit.
+            let group = failed.first().map_or(group, |test| Group::from(*test));
             let is_found = outcome != Outcome::Passed
                 && group.run(None)?.0 == Outcome::Passed
                 && group.run(Some(mutant))?.0 != Outcome::Passed;

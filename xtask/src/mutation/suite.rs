@@ -130,11 +130,17 @@ pub(super) fn group(tests: Vec<&Test>) -> Vec<Group<'_>> {
             }
             _ => {
                 last.insert(&test.binary.path, groups.len());
-                groups.push(Group { tests: vec![test], duration: test.duration });
+                groups.push(Group::from(test));
             }
         }
     }
     groups
+}
+
+impl<'a> From<&'a Test> for Group<'a> {
+    fn from(test: &'a Test) -> Self {
+        Self { tests: vec![test], duration: test.duration }
+    }
 }
 
 impl<'a> Group<'a> {
