@@ -99,6 +99,8 @@ impl RedisStore {
         let buckets = config.check().map_err(ConnectError::Config)?;
         let topology = config.topology()?;
         let findings = check_when_up(&topology, &config).await?;
+        // Connections that the check has left open belong to this runtime.
+        let topology = topology.with_new_connections();
         let wait_state = config
             .durability
             .map(|durability| WaitState::new(durability, ConnectionPool::new(&topology)));

@@ -1,4 +1,4 @@
-//! A cluster whose nodes redirect, or have no bucket count.
+//! A cluster whose nodes redirect, are not ready, or have no bucket count.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::SystemTime;
@@ -8,6 +8,7 @@ use campanile_core::{
 };
 use campanile_idempotency::{ExpireStore, Found, InspectStore, Store, StoreErrorKind};
 use redis::cmd;
+use tokio::runtime::Builder;
 
 use super::*;
 use crate::bucket::Buckets;
@@ -321,4 +322,25 @@ async fn bucket_count_is_recorded_by_the_first_write() {
     store.apply(acquire(key("a"))).await.unwrap();
     store.apply(acquire(key("b"))).await.unwrap();
     assert_eq!(servers.received("SET").len(), 1);
+}
+
+#[test]
+fn connecting_leaves_no_connection_on_its_runtime() {
+    let is_loaded = AtomicBool::new(false);
+    let servers = ScriptedServers::start(move |_, words| match words {
+        // Inspected again later, when the masters are known.
+        ["INFO"] if !is_loaded.swap(true, Ordering::Relaxed) => {
+            Some(Reply::Error("LOADING Redis is loading the dataset in memory"))
+        }
+        ["CONFIG" | "TIME", ..] => Some(Reply::Error("NOPERM no permission")),
+        ["EVALSHA", ..] => Some(granted()),
+        _ => None,
+    });
+    let runtime = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let config = RedisConfig::cluster(["redis://a:1"]).with_safety(Safety::Warn);
+    // Kept, but no longer driven.
+    let connecting = runtime();
+    let store = connecting.block_on(RedisStore::connect(config)).unwrap();
+    assert_eq!(servers.received("CLUSTER").len(), 2);
+    runtime().block_on(store.apply(acquire(key("a")))).unwrap();
 }
