@@ -106,10 +106,11 @@ impl RedisConfig {
     /// [`with_credentials`](Self::with_credentials). The database in the first URL applies to the
     /// servers.
     ///
-    /// When the store connects, the sentinels have a third of the [connect timeout] to answer, and
-    /// each server that they name has a third to be connected to, so that one that hangs leaves time
-    /// for another. A call that needs a new connection divides the [command timeout] in the same way.
-    /// With TLS and a password, each third must be longer than five round trips.
+    /// When the store connects, the sentinels have a third of the [connect timeout], but at most 2 s,
+    /// to answer, and each server that they name has as long to be connected to, so that one that
+    /// hangs leaves time for another. Until the timeout has passed, the sentinels are asked again. A
+    /// call that needs a new connection gives each a third of the [command timeout]. With TLS and a
+    /// password, this time must be longer than five round trips.
     ///
     /// [connect timeout]: Self::with_connect_timeout
     /// [command timeout]: Self::with_command_timeout

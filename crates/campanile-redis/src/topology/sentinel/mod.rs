@@ -24,6 +24,10 @@ use super::Address;
 use crate::connection::{ConnectionHandle, SharedConnection};
 use crate::connector::Connector;
 
+/// The maximum time of a search when the store connects, which is 2 s for each of its parts. A
+/// failover during a search is noticed by the next one, so a server that hangs must not hold it up.
+const MAX_STARTUP_SEARCH: Duration = Duration::from_secs(6);
+
 /// The primary, for as long as the connection to it lasts and the sentinels name no other. After
 /// that the sentinels are asked again.
 pub(crate) struct Sentinel {
@@ -87,8 +91,8 @@ impl Sentinel {
     /// Finds the server that is the primary when the store connects.
     pub(crate) async fn primary_info(&self) -> Result<ConnectionInfo, BoxError> {
         let sentinels = &self.monitor.sentinels;
-        let connect_timeout = sentinels.connector.connect_timeout();
-        let FoundPrimary { address, .. } = sentinels.find_primary(connect_timeout).await?;
+        let time = sentinels.connector.connect_timeout().min(MAX_STARTUP_SEARCH);
+        let FoundPrimary { address, .. } = sentinels.find_primary(time).await?;
         Ok(sentinels.connector.connection_info(&address))
     }
 

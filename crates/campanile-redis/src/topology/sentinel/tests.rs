@@ -79,20 +79,27 @@ async fn recheck_finds_new_primary_at_once_when_promoted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_servers_have_a_third_of_the_time() {
+async fn slow_servers_have_a_third_of_the_time_or_two_seconds() {
     let servers = ScriptedServers::start(|_, words| match words {
         ["SENTINEL", ..] => named("a"),
         ["ROLE"] => role("master"),
         _ => None,
     });
-    for (query, is_found_at_start, is_found_by_call) in
-        [(330, true, true), (360, true, false), (3300, true, false), (3600, false, false)]
-    {
+    for (connect_timeout, query, is_found_at_start, is_found_by_call) in [
+        (3, 330, true, true),
+        (3, 360, true, false),
+        (3, 960, true, false),
+        (3, 1_050, false, false),
+        (60, 1_950, true, false),
+        (60, 2_100, false, false),
+    ] {
         // Connecting takes two replies, and the query a third one.
         for address in ["s:1", "a:1"] {
             servers.set_delay(address, Duration::from_millis(query / 3));
         }
-        let topology = topology();
+        let config = RedisConfig::sentinel("tower", ["redis://s:1"]);
+        let config = config.with_connect_timeout(Duration::from_secs(connect_timeout));
+        let topology = config.topology().unwrap();
         assert_eq!(topology.primaries().await.is_ok(), is_found_at_start, "{query} ms");
         let connected = topology.route(0).unwrap().connection().await;
         assert_eq!(connected.is_ok(), is_found_by_call, "{query} ms");
