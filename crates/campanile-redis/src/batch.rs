@@ -18,8 +18,15 @@ use crate::wait::{BarrierKeys, Durability, Shortfall, WaitState};
 pub(crate) struct Batch<'a> {
     router: Router<'a>,
     answers: Vec<Option<Result<Answer, StoreError>>>,
-    /// The indices of the commands that were sent more than once.
-    retried: Vec<usize>,
+    /// For each command, how often its answer was lost.
+    losses: Vec<Losses>,
+}
+
+/// How often an answer was lost before it was confirmed, by cause.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Losses {
+    broken_connections: u8,
+    redirections: u8,
 }
 
 /// Answers from one connection that still have to be confirmed.
@@ -28,7 +35,7 @@ struct Unconfirmed {
     answers: Vec<(usize, Result<Answer, StoreError>)>,
 }
 
-/// Commands whose connection broke, or whose keys moved, before their answers were confirmed.
+/// Commands of a connection, which broke, or whose keys moved, before their answers were confirmed.
 struct LostAnswers {
     indices: Vec<usize>,
     error: RedisError,
@@ -41,7 +48,8 @@ fn is_redirection(error: &RedisError) -> bool {
 
 impl<'a> Batch<'a> {
     pub(crate) fn new(router: Router<'a>) -> Self {
-        Self { router, answers: vec![None; router.commands.len()], retried: Vec::new() }
+        let count = router.commands.len();
+        Self { router, answers: vec![None; count], losses: vec![Losses::default(); count] }
     }
 
     /// Runs all commands, and again those that could not be confirmed because of a broken connection
@@ -53,20 +61,28 @@ impl<'a> Batch<'a> {
                 == commands.len(),
             "the keys of a batch must be distinct"
         );
-        let mut indices = (0..commands.len()).collect();
-        // A broken connection is replaced once, and keys are followed as often as by the router.
-        for retries in 0.. {
-            let Some(lost) = self.attempt(indices).await else { return };
-            let max_retries = if is_redirection(&lost.error) { MAX_REDIRECTIONS } else { 1 };
-            if retries >= max_retries {
-                self.fail_commands(lost.indices, &StoreError::unavailable(lost.error));
-                return;
-            }
-            if retries == 0 {
-                self.retried.clone_from(&lost.indices);
-            }
-            indices = lost.indices;
+        let mut indices: Vec<_> = (0..commands.len()).collect();
+        while !indices.is_empty() {
+            let lost = self.attempt(indices).await;
+            indices = lost.into_iter().flat_map(|lost| self.retry(lost)).collect();
         }
+    }
+
+    /// Returns the commands to send again, and fails the others. A broken connection is replaced
+    /// once, and keys are followed as often as by the router.
+    fn retry(&mut self, LostAnswers { indices, error }: LostAnswers) -> Vec<usize> {
+        let is_redirection = is_redirection(&error);
+        let (again, failed): (_, Vec<_>) = indices.into_iter().partition(|&index| {
+            let Losses { broken_connections, redirections } = &mut self.losses[index];
+            let (count, max) = match is_redirection {
+                true => (redirections, MAX_REDIRECTIONS),
+                false => (broken_connections, 1),
+            };
+            *count += 1;
+            *count <= max
+        });
+        self.fail_commands(failed, &StoreError::unavailable(error));
+        again
     }
 
     /// Takes the answers, with the error `missing` for each command without an answer.
@@ -74,16 +90,17 @@ impl<'a> Batch<'a> {
         &mut self,
         missing: impl Fn() -> StoreError,
     ) -> Vec<Result<Answer, StoreError>> {
-        for &index in &self.retried {
-            let answer = self.answers[index].take();
-            self.answers[index] = answer.map(|it| it.map_err(StoreError::possibly_sent));
-        }
         let answers = std::mem::take(&mut self.answers).into_iter();
-        answers.map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
+        let answers = answers.zip(&self.losses).map(|(answer, losses)| match answer {
+            Some(Err(error)) if *losses != Losses::default() => Err(error.possibly_sent()),
+            Some(answer) => answer,
+            None => Err(missing()),
+        });
+        answers.collect()
     }
 
     /// Runs these commands. Returns the commands whose answers were lost before they were confirmed.
-    async fn attempt(&mut self, indices: Vec<usize>) -> Option<LostAnswers> {
+    async fn attempt(&mut self, indices: Vec<usize>) -> Vec<LostAnswers> {
         let router = self.router;
         let buckets = router.topology.cluster().map(|_| router.store.buckets);
         let plan = Plan::new(router.commands, &indices, buckets);
@@ -136,10 +153,12 @@ impl<'a> Batch<'a> {
 
     /// Confirms the answers of each connection. Returns the commands whose answers were lost
     /// meanwhile.
-    async fn confirm_all(&mut self, unconfirmed: Vec<Unconfirmed>) -> Option<LostAnswers> {
+    async fn confirm_all(&mut self, unconfirmed: Vec<Unconfirmed>) -> Vec<LostAnswers> {
         let router = self.router;
-        let WaitState { durability, shortfalls, .. } = router.store.wait_state.as_ref()?;
-        let mut lost: Option<LostAnswers> = None;
+        let mut lost = Vec::new();
+        let Some(WaitState { durability, shortfalls, .. }) = &router.store.wait_state else {
+            return lost;
+        };
         let confirm = |unconfirmed| router.confirm(*durability, unconfirmed);
         let mut confirmed: FuturesUnordered<_> = unconfirmed.into_iter().map(confirm).collect();
         while let Some((Unconfirmed { handle, answers }, shortfall)) = confirmed.next().await {
@@ -155,8 +174,8 @@ impl<'a> Batch<'a> {
                     if !is_redirection(&error) {
                         handle.discard(&error);
                     }
-                    let lost = lost.get_or_insert(LostAnswers { indices: Vec::new(), error });
-                    lost.indices.extend(answers.into_iter().map(|(index, _)| index));
+                    let indices = answers.into_iter().map(|(index, _)| index).collect();
+                    lost.push(LostAnswers { indices, error });
                 }
             }
         }

@@ -246,6 +246,60 @@ async fn answer_that_cannot_be_confirmed_is_repeated_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn broken_connections_and_moves_are_counted_apart() {
+    // Each letter is the reply to the wait after one attempt.
+    for (replies, is_confirmed) in [("bmmmmmc", true), ("mmbmmmc", true), ("mbmb", false)] {
+        let attempts = AtomicUsize::new(0);
+        let servers = ScriptedServers::start(move |_, words| match words {
+            ["EVALSHA", ..] => {
+                attempts.fetch_add(1, Ordering::Relaxed);
+                Some(granted())
+            }
+            ["EVAL", ..] => Some(match replies.as_bytes()[attempts.load(Ordering::Relaxed) - 1] {
+                b'b' => READ_ONLY,
+                b'm' => Reply::Error("MOVED 1 b:2"),
+                _ => Reply::Nil,
+            }),
+            ["WAIT", ..] => Some(Reply::Int(1)),
+            _ => None,
+        });
+        let answer = store_with_wait().await.apply(acquire(key("a"))).await;
+        assert_eq!(answer.is_ok(), is_confirmed, "{replies}: {answer:?}");
+        assert_eq!(servers.received("EVALSHA").len(), replies.len(), "{replies}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn broken_connection_does_not_fail_keys_that_move() {
+    let servers = ScriptedServers::start(|address, words| match (address, words) {
+        (_, ["CLUSTER", "SLOTS"]) => {
+            let range = |first, last, host| {
+                let master = Reply::Array(vec![Reply::text(host), Reply::Int(1)]);
+                Reply::Array(vec![Reply::Int(first), Reply::Int(last), master])
+            };
+            Some(Reply::Array(vec![range(0, 8_191, "a"), range(8_192, 16_383, "b")]))
+        }
+        (_, ["EVALSHA", ..]) => Some(granted()),
+        ("a:1", ["EVAL", ..]) => Some(READ_ONLY),
+        ("b:1", ["EVAL", ..]) => Some(Reply::Error("MOVED 1 c:3")),
+        (_, ["WAIT", ..]) => Some(Reply::Int(1)),
+        _ => None,
+    });
+    let key_of = |is_first| {
+        let mut keys = (0..).map(|n| key(&n.to_string()));
+        let is_in_half = |key: &StoreKey| (entry_slot(key, Buckets::DEFAULT) < 8_192) == is_first;
+        keys.find(is_in_half).unwrap()
+    };
+    let commands = [true, false].map(|is_first| acquire(key_of(is_first)));
+    for answer in store_with_wait().await.apply_batch(commands.into()).await {
+        assert_eq!(answer.unwrap_err().kind(), StoreErrorKind::Unavailable);
+    }
+    let received = servers.received("EVALSHA");
+    let counts = ["a:1", "b:1"].map(|node| received.iter().filter(|it| *it == node).count());
+    assert_eq!(counts, [1 + 1, 1 + 5]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn command_without_a_confirmed_answer_was_possibly_sent() {
     let is_demoted = AtomicBool::new(false);
     let servers = ScriptedServers::start(move |_, words| match words {
