@@ -1,5 +1,6 @@
 //! A cluster whose nodes redirect, are not ready, or have no bucket count.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
@@ -147,10 +148,10 @@ async fn store_with_wait_at(url: &str) -> RedisStore {
     RedisStore::connect(config.with_wait(1, Duration::from_secs(5))).await.unwrap()
 }
 
-#[tokio::test(start_paused = true)]
-async fn importing_node_confirms_what_it_answered() {
+/// Servers of which `b:2` is importing the slot from `a:1`, and has this many replicas.
+fn importing_servers(replicas: i64) -> ScriptedServers {
     let is_asking = AtomicBool::new(false);
-    let servers = ScriptedServers::start(move |address, words| match (address, words) {
+    ScriptedServers::start(move |address, words| match (address, words) {
         ("a:1", ["EVALSHA", ..]) => Some(Reply::Error("ASK 1 b:2")),
         ("b:2", ["ASKING"]) => {
             is_asking.store(true, Ordering::Relaxed);
@@ -165,35 +166,32 @@ async fn importing_node_confirms_what_it_answered() {
         }
         ("b:2", ["EVALSHA", ..]) => Some(granted()),
         ("b:2", ["EVAL", ..]) => Some(Reply::Nil),
-        (_, ["WAIT", "1", "5000"]) => Some(Reply::Int(1)),
-        _ => None,
-    });
-    store_with_wait().await.apply(acquire(key("a"))).await.unwrap();
-    assert_eq!(servers.received("WAIT"), ["b:2", "b:2"]);
-}
-
-/// Servers of which `a:1` answers commands, but creates no keys, because their slot is being moved to
-/// `b:2`. `rewritten` is the reply to the script that writes an entry again, and `replicas` the number
-/// of replicas that have it.
-fn migrating_servers(rewritten: Reply, replicas: i64) -> ScriptedServers {
-    let commands = AtomicUsize::new(0);
-    ScriptedServers::start(move |address, words| match (address, words) {
-        // A command that is repeated finds that the entry has moved, too.
-        ("a:1", ["EVALSHA", ..]) if commands.fetch_add(1, Ordering::Relaxed) > 0 => {
-            Some(Reply::Error("ASK 1 b:2"))
-        }
-        (_, ["EVALSHA", ..]) => Some(granted()),
-        ("a:1", ["EVAL", _, "1", key]) if key.ends_with("wait") => Some(Reply::Error("ASK 1 b:2")),
-        ("a:1", ["EVAL", ..]) => Some(rewritten.clone()),
-        (_, ["EVAL", ..]) => Some(Reply::Nil),
         (_, ["WAIT", ..]) => Some(Reply::Int(replicas)),
         _ => None,
     })
 }
 
 #[tokio::test(start_paused = true)]
+async fn importing_node_confirms_what_it_answered() {
+    for (replicas, is_confirmed) in [(1, true), (0, false)] {
+        let servers = importing_servers(replicas);
+        let answer = store_with_wait().await.apply(acquire(key("a"))).await;
+        assert_eq!(answer.is_ok(), is_confirmed, "{answer:?}");
+        assert_eq!(servers.received("EVALSHA"), ["a:1", "b:2"]);
+        assert_eq!(servers.received("WAIT"), ["b:2", "b:2"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn migrating_node_confirms_what_it_answered() {
-    let servers = migrating_servers(Reply::Nil, 1);
+    let servers = ScriptedServers::start(|_, words| match words {
+        ["EVALSHA", ..] => Some(granted()),
+        // It creates no keys any more.
+        ["EVAL", _, "1", key] if key.ends_with("wait") => Some(Reply::Error("ASK 1 b:2")),
+        ["EVAL", ..] => Some(Reply::Nil),
+        ["WAIT", ..] => Some(Reply::Int(1)),
+        _ => None,
+    });
     store_with_wait().await.apply(acquire(key("a"))).await.unwrap();
     assert_eq!(servers.received("EVALSHA"), ["a:1"]);
     assert_eq!(servers.received("WAIT"), ["a:1", "a:1"]);
@@ -201,18 +199,54 @@ async fn migrating_node_confirms_what_it_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn shortfall_of_migrating_node_is_waited_for_once() {
-    let servers = migrating_servers(Reply::Nil, 0);
-    let error = store_with_wait().await.apply(acquire(key("a"))).await.unwrap_err();
-    assert!(format!("{error:?}").contains("TimedOut"), "{error:?}");
-    assert_eq!(servers.received("WAIT"), ["a:1"]);
+    for (reply_time, rest) in [(500, "4000"), (4_000, "1")] {
+        let timeouts = Arc::new(Mutex::new(Vec::new()));
+        let received = Arc::clone(&timeouts);
+        let servers = ScriptedServers::start(move |_, words| match words {
+            ["EVALSHA", ..] => Some(granted()),
+            ["EVAL", _, "1", key] if key.ends_with("wait") => Some(Reply::Error("ASK 1 b:2")),
+            ["EVAL", ..] => Some(Reply::Nil),
+            ["WAIT", "1", timeout] => {
+                received.lock().unwrap().push((*timeout).to_owned());
+                Some(Reply::Int(0))
+            }
+            _ => None,
+        });
+        let config = RedisConfig::cluster(["redis://a:1"]).with_safety(Safety::Off);
+        let config = config.with_command_timeout(Duration::from_secs(60));
+        let config = config.with_wait(1, Duration::from_secs(5));
+        let store = RedisStore::connect(config).await.unwrap();
+        servers.set_delay("a:1", Duration::from_millis(reply_time));
+        let error = store.apply(acquire(key("a"))).await.unwrap_err();
+        assert!(format!("{error:?}").contains("TimedOut"), "{error:?}");
+        assert_eq!(*timeouts.lock().unwrap(), ["5000", rest]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn entry_moved_meanwhile_is_confirmed_by_its_new_node() {
-    let servers = migrating_servers(Reply::Error("ASK 1 b:2"), 1);
-    store_with_wait().await.apply(acquire(key("a"))).await.unwrap();
-    assert_eq!(servers.received("EVALSHA"), ["a:1", "a:1", "b:2"]);
-    assert_eq!(servers.received("WAIT"), ["a:1", "a:1", "b:2"]);
+    let slot = entry_slot(&key("a"), Buckets::DEFAULT);
+    for redirection in ["ASK", "MOVED"] {
+        let redirection: &str = format!("{redirection} {slot} b:2").leak();
+        // The replicas of the old node may be late, or may have left it.
+        for replicas_of_old in [1, 0] {
+            let commands = AtomicUsize::new(0);
+            let servers = ScriptedServers::start(move |address, words| match (address, words) {
+                ("a:1", ["EVALSHA", ..]) if commands.fetch_add(1, Ordering::Relaxed) > 0 => {
+                    Some(Reply::Error(redirection))
+                }
+                ("a:1", ["EVAL", ..]) => Some(Reply::Error(redirection)),
+                ("a:1", ["WAIT", ..]) => Some(Reply::Int(replicas_of_old)),
+                (_, ["EVALSHA", ..]) => Some(granted()),
+                (_, ["EVAL", ..]) => Some(Reply::Nil),
+                (_, ["WAIT", ..]) => Some(Reply::Int(1)),
+                _ => None,
+            });
+            store_with_wait().await.apply(acquire(key("a"))).await.unwrap();
+            assert_eq!(servers.received("EVALSHA"), ["a:1", "a:1", "b:2"]);
+            assert_eq!(servers.received("WAIT"), ["a:1", "a:1", "b:2"]);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,9 +2,11 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use campanile_idempotency::StoreError;
 use redis::{Cmd, RedisError, Value, cmd};
+use tokio::time::Instant;
 
 use super::{Durability, DurabilityLevel};
 use crate::connection::ConnectionHandle;
@@ -21,6 +23,9 @@ const BARRIER_SCRIPT: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], 
 /// the move. Fails if the entry is gone.
 const REWRITE_SCRIPT: &str = "#!lua flags=allow-oom\n\
      redis.call('SET', KEYS[1], redis.call('GET', KEYS[1]), 'KEEPTTL')";
+
+/// The shortest timeout of `WAIT`; with 0, it never times out.
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The keys of the write that is waited for, both in one slot that the server serves.
 pub(crate) struct BarrierKeys {
@@ -60,10 +65,14 @@ impl Durability {
         handle: &ConnectionHandle,
         keys: &BarrierKeys,
     ) -> Result<Option<Shortfall>, RedisError> {
+        let since = Instant::now();
         let mut progress = self.query(handle, BARRIER_SCRIPT, &keys.barrier, false).await;
         if let Err(Failure::Moved(_) | Failure::Ask(_)) = progress {
+            // Both waits together take no longer than one.
+            let timeout = self.timeout.saturating_sub(since.elapsed()).max(MIN_TIMEOUT);
+            let rest = Self { timeout, ..self };
             // `ASKING`, because this may be the node to which the slot is being moved.
-            progress = self.query(handle, REWRITE_SCRIPT, &keys.entry, true).await;
+            progress = rest.query(handle, REWRITE_SCRIPT, &keys.entry, true).await;
         }
         match progress {
             Ok(progress) if self.is_reached(progress) => Ok(None),
@@ -89,20 +98,9 @@ impl Durability {
         let Ok([barrier, answer]) = <[Value; 2]>::try_from(answers) else {
             return Err(Failure::unexpected("expected two replies to two commands"));
         };
-        let progress = failure::check_reply(Ok(answer)).and_then(|answer| {
-            let unexpected = || Failure::unexpected("unexpected reply to WAIT or WAITAOF");
-            self.parse(answer).ok_or_else(unexpected)
-        });
-        match (failure::check_reply(Ok(barrier)), progress) {
-            (Ok(_), progress) => progress,
-            // What was written before has not come far enough either, in all the time there is.
-            (Err(Failure::Moved(_) | Failure::Ask(_)), Ok(progress))
-                if !self.is_reached(progress) =>
-            {
-                Ok(progress)
-            }
-            (Err(failure), _) => Err(failure),
-        }
+        failure::check_reply(Ok(barrier))?;
+        let answer = failure::check_reply(Ok(answer))?;
+        self.parse(answer).ok_or_else(|| Failure::unexpected("unexpected reply to WAIT or WAITAOF"))
     }
 
     fn is_reached(self, progress: ReplicationProgress) -> bool {
@@ -172,8 +170,6 @@ impl Error for Shortfall {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

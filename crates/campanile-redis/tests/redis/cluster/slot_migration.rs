@@ -89,6 +89,33 @@ async fn keys_of_migrating_slot_are_replicated_on_either_node() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entry_moved_during_a_late_wait_is_confirmed_by_its_new_node() {
+    let (mut cluster, config) = start_with_replicas();
+    let plain = RedisStore::connect(config.clone()).await.unwrap();
+    // Longer than the rest of the move takes.
+    let store = RedisStore::connect(config.with_wait(1, Duration::from_secs(10))).await.unwrap();
+    let key = key("key");
+    let (slot, from) = (slot(&cluster, &key), owner(&cluster, &key));
+    let to = (from + 1) % 3;
+    let completion = complete(acquire_lock(&plain, &key, 1).await, "done");
+    let [replica] = *cluster.replicas_of(from) else { panic!("expected one replica") };
+    cluster.pause(replica).unwrap();
+    cluster.begin_move(slot, to).unwrap();
+    let completing = tokio::spawn({
+        let (store, key) = (store.clone(), key.clone());
+        async move { apply(&store, &key, completion).await }
+    });
+    let is_waiting = || {
+        let clients = cluster.node(from).cli(&["INFO", "clients"]).unwrap();
+        clients.contains("blocked_clients:1").then_some(())
+    };
+    eventually(MAX_WAIT, is_waiting).unwrap();
+    cluster.end_move(slot, to).unwrap();
+    assert_eq!(completing.await.unwrap().unwrap(), Reply::Completed);
+    assert_eq!(store.shortfalls(), 0);
+}
+
 #[tokio::test]
 async fn entries_of_migrating_slot_are_expired_on_either_node() {
     let (mut cluster, store) = start_cluster().await;
