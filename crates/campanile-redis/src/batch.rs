@@ -10,9 +10,8 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::call::Plan;
 use crate::connection::ConnectionHandle;
-use crate::key::{write_barrier_key, write_entry_key};
 use crate::router::{CallOutcome, InFlightGuard, MAX_REDIRECTIONS, Router};
-use crate::wait::{BarrierKeys, Durability, Shortfall, WaitState};
+use crate::wait::{Durability, Shortfall, WaitState};
 
 /// A batch and its answers so far. The answers received are kept when the batch is cut short.
 pub(crate) struct Batch<'a> {
@@ -220,12 +219,9 @@ impl Router<'_> {
     ) -> (Unconfirmed, Result<Option<Shortfall>, RedisError>) {
         let Unconfirmed { handle, answers } = &unconfirmed;
         let (first, _) = answers.first().expect("an answer to confirm");
-        let (key, buckets) = (&self.commands[*first].key, self.store.buckets);
-        let mut keys = BarrierKeys { barrier: Vec::new(), entry: Vec::new() };
-        write_barrier_key(&mut keys.barrier, key, buckets);
-        write_entry_key(&mut keys.entry, key, buckets);
+        let key = &self.commands[*first].key;
         let mut guard = InFlightGuard::on_connection(handle);
-        let shortfall = durability.confirm(handle, &keys).await;
+        let shortfall = durability.confirm(handle, key, self.store.buckets).await;
         guard.finish();
         (unconfirmed, shortfall)
     }

@@ -4,13 +4,16 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use campanile_core::StoreKey;
 use campanile_idempotency::StoreError;
 use redis::{Cmd, RedisError, Value, cmd};
 use tokio::time::Instant;
 
 use super::{Durability, DurabilityLevel};
+use crate::bucket::Buckets;
 use crate::connection::ConnectionHandle;
 use crate::failure::{self, Failure};
+use crate::key::{write_barrier_key, write_entry_key};
 use crate::store::MAX_TIMEOUT;
 
 /// A write for `WAIT` to wait for, which covers everything written before. `WAIT` alone may cover
@@ -26,14 +29,6 @@ const REWRITE_SCRIPT: &str = "#!lua flags=allow-oom\n\
 
 /// The shortest timeout of `WAIT`; with 0, it never times out.
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
-
-/// The keys of the write that is waited for, both in one slot that the server serves.
-pub(crate) struct BarrierKeys {
-    /// A key that is used for nothing else.
-    pub(crate) barrier: Vec<u8>,
-    /// The key of an entry that the server has just answered for.
-    pub(crate) entry: Vec<u8>,
-}
 
 /// Why a write may not have reached the required replicas or disks.
 #[derive(Clone, Debug)]
@@ -55,7 +50,8 @@ pub(crate) struct ReplicationProgress {
 
 impl Durability {
     /// Waits until everything written before has reached the required replicas or disks, or until
-    /// the timeout. Blocks the connection meanwhile.
+    /// the timeout. Blocks the connection meanwhile. The server has just answered for the entry of
+    /// this key.
     ///
     /// # Errors
     /// Fails if the connection breaks, or if the server is no longer the primary or no longer
@@ -63,16 +59,21 @@ impl Durability {
     pub(crate) async fn confirm(
         self,
         handle: &ConnectionHandle,
-        keys: &BarrierKeys,
+        key: &StoreKey,
+        buckets: Buckets,
     ) -> Result<Option<Shortfall>, RedisError> {
         let since = Instant::now();
-        let mut progress = self.query(handle, BARRIER_SCRIPT, &keys.barrier, false).await;
+        let mut name = Vec::new();
+        write_barrier_key(&mut name, key, buckets);
+        let mut progress = self.query(handle, BARRIER_SCRIPT, &name, false).await;
         if let Err(Failure::Moved(_) | Failure::Ask(_)) = progress {
             // Both waits together take no longer than one.
             let timeout = self.timeout.saturating_sub(since.elapsed()).max(MIN_TIMEOUT);
             let rest = Self { timeout, ..self };
+            name.clear();
+            write_entry_key(&mut name, key, buckets);
             // `ASKING`, because this may be the node to which the slot is being moved.
-            progress = rest.query(handle, REWRITE_SCRIPT, &keys.entry, true).await;
+            progress = rest.query(handle, REWRITE_SCRIPT, &name, true).await;
         }
         match progress {
             Ok(progress) if self.is_reached(progress) => Ok(None),

@@ -14,7 +14,7 @@ use campanile_core::telemetry::{Counter, instruments};
 use campanile_core::{Answer, Command, Operation, Reply};
 use campanile_idempotency::StoreError;
 
-pub(crate) use self::confirm::{BarrierKeys, Shortfall};
+pub(crate) use self::confirm::Shortfall;
 pub(crate) use self::pool::{ConnectionPool, PooledConnections};
 use crate::topology::Topology;
 
