@@ -5,6 +5,7 @@
 mod clock;
 mod contract;
 mod costs;
+mod credentials;
 mod items;
 mod layer;
 mod outage;
