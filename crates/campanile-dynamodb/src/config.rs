@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::Config;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
-use aws_sdk_dynamodb::config::{Config, IdentityCache};
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use campanile_core::ConfigError;
 
@@ -17,6 +17,10 @@ const MAX_TRIES: u32 = 4;
 
 /// How long the SDK waits before it sends a request again, at most. It waits twice as long each time.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+
+/// How long [`connect`](crate::DynamoDbStore::connect) and [`create_table`](crate::create_table()) wait at
+/// least: some credentials take seconds to load.
+pub(crate) const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The settings of a [`DynamoDbStore`](crate::DynamoDbStore).
 ///
@@ -40,22 +44,25 @@ impl DynamoDbConfig {
     /// Creates settings for this table.
     ///
     /// The region, the credentials, the endpoint and the interceptors are those of the SDK's
-    /// configuration. Its HTTP client, its timeouts and its retries are replaced: a store has two sets
-    /// of connections, one of which belongs to the lock keeper's own thread, and every call ends in
-    /// bounded time. TLS is by rustls with the system's certificate authorities. A proxy is not
-    /// supported.
+    /// configuration. Its HTTP client, its timeouts, its retries and its cache of credentials are
+    /// replaced: a store has two sets of connections and two caches, one of each for the lock keeper's
+    /// own thread, and every call ends in bounded time. TLS is by rustls with the system's certificate
+    /// authorities. A proxy is not supported.
+    ///
+    /// Credentials are loaded again before they expire, or after 15 min if they have no expiry. A load
+    /// has 10 s. The caches share the provider.
     ///
     /// With the crate `aws-config`, `Config::from(&aws_config::load_from_env().await)` finds the region
     /// and the credentials. [`aws_sdk_dynamodb`](crate::aws_sdk_dynamodb) is exported in the version that
     /// this crate uses.
     pub fn new(sdk: Config, table: impl Into<String>) -> Self {
-        let cache = sdk.identity_cache().unwrap_or_else(|| IdentityCache::lazy().build());
-        Self {
-            sdk: sdk.to_builder().identity_cache(DetachedCache(cache)).build(),
+        let config = Self {
+            sdk,
             table: table.into().into(),
             command_timeout: Duration::from_secs(2),
             max_clock_difference: Duration::from_millis(250),
-        }
+        };
+        config.with_own_cache()
     }
 
     /// Sets the time limit of a command, including retries and new connections. A single request has a
@@ -63,7 +70,8 @@ impl DynamoDbConfig {
     /// hundred, and a renewal must leave time for another.
     ///
     /// If the credentials take longer to load, the commands of that time fail, and the load continues.
-    /// [`connect`](crate::DynamoDbStore::connect) waits for them for at least 10 s.
+    /// [`connect`](crate::DynamoDbStore::connect) and [`create_table`](crate::create_table()) wait for them
+    /// for at least 10 s.
     pub fn with_command_timeout(mut self, timeout: Duration) -> Self {
         self.command_timeout = timeout;
         self
@@ -78,6 +86,19 @@ impl DynamoDbConfig {
     pub fn with_max_clock_difference(mut self, difference: Duration) -> Self {
         self.max_clock_difference = difference;
         self
+    }
+
+    /// Sets a new cache of credentials, which clones share. One of the SDK's configuration is replaced,
+    /// because `aws-config` always sets one that other clients share, and whose loads end after 5 s.
+    pub(crate) fn with_own_cache(mut self) -> Self {
+        self.sdk = self.sdk.to_builder().identity_cache(DetachedCache::new()).build();
+        self
+    }
+
+    /// Raises the time limit to that of the setup.
+    pub(crate) fn for_setup(self) -> Self {
+        let limit = self.command_timeout.max(SETUP_TIMEOUT);
+        self.with_command_timeout(limit)
     }
 
     /// Checks the settings that have bounds.

@@ -29,6 +29,7 @@ const ACTIVE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Fails if DynamoDB cannot be reached or denies access, if the table is not active within 2 min, or if it
 /// cannot have a time to live, as a [global table with strong consistency](crate#replication).
 pub async fn create_table(config: DynamoDbConfig) -> Result<(), StoreError> {
+    let config = config.for_setup();
     let (client, table) = (config.client(), &*config.table);
     create(&client, table).await?;
     let active = client.wait_until_table_exists().table_name(table).wait(ACTIVE_TIMEOUT);

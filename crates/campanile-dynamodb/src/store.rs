@@ -20,9 +20,6 @@ pub struct DynamoDbStore {
     config: DynamoDbConfig,
 }
 
-/// How long [`DynamoDbStore::connect`] waits at least: some credentials take seconds to load.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
 impl DynamoDbStore {
     /// Creates a store, and checks by one read that the table exists, that the credentials allow it, and
     /// that the clock of this process agrees with DynamoDB's.
@@ -34,10 +31,9 @@ impl DynamoDbStore {
     ///   longer, and `Unavailable` for every other failure. The sources say what to do.
     pub async fn connect(config: DynamoDbConfig) -> Result<Self, StoreError> {
         config.check().map_err(StoreError::misconfigured)?;
-        let limit = config.command_timeout.max(CONNECT_TIMEOUT);
         // Its connections are not used later, because their limits are longer.
-        let table = Table::new(config.clone().with_command_timeout(limit));
-        within(limit, table.check()).await?;
+        let setup = config.clone().for_setup();
+        within(setup.command_timeout, Table::new(setup).check()).await?;
         Ok(Self { entries: Stepped::new(Table::new(config.clone())), config })
     }
 }

@@ -102,8 +102,9 @@ impl EntryStore for Table {
         Ok((Some(entry), version(Some(bytes)), now))
     }
 
+    /// The credentials are loaded separately, too: a load belongs to the runtime that started it.
     fn for_renewals(&self) -> Self {
-        Self::new(self.0.config.clone())
+        Self::new(self.0.config.clone().with_own_cache())
     }
 
     async fn swap(
