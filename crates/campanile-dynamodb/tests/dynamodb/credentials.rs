@@ -1,6 +1,6 @@
-//! Credentials that load slowly.
+//! Credentials that load slowly, or not at all.
 
-use aws_credential_types::provider::{self, future};
+use aws_credential_types::provider::{self, error::CredentialsError, future};
 use aws_sdk_dynamodb::config::{Builder, Credentials, IdentityCache, ProvideCredentials};
 use campanile_core::{Operation, Reply};
 use campanile_dynamodb::{DynamoDbConfig, DynamoDbStore, aws_sdk_dynamodb, create_table};
@@ -12,6 +12,9 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime;
 
 use crate::support::{LONG, Table, acquire, acquire_grant, apply, chain, key, sdk};
+
+/// Nothing listens there.
+const NO_SERVER: &str = "http://127.0.0.1:9";
 
 /// How long a load of credentials takes, and its result.
 type Load = (Duration, provider::Result);
@@ -33,6 +36,11 @@ impl SlowCredentials {
     fn sdk(&self, url: &str) -> Builder {
         let sdk = sdk(url).credentials_provider(self.clone());
         sdk.identity_cache(IdentityCache::lazy().build())
+    }
+
+    /// Default settings, for a time without requests to a server.
+    fn without_server(&self) -> DynamoDbConfig {
+        DynamoDbConfig::new(self.sdk(NO_SERVER).build(), "none")
     }
 }
 
@@ -56,6 +64,10 @@ fn valid(expires: Option<SystemTime>) -> provider::Result {
 /// Credentials that are loaded again for the next request.
 fn expired() -> Load {
     (Duration::ZERO, valid(Some(SystemTime::UNIX_EPOCH)))
+}
+
+fn refused() -> provider::Result {
+    Err(CredentialsError::provider_error("the role is refused"))
 }
 
 /// Lets this time pass at once, in which nothing may wait for the network.
@@ -104,6 +116,42 @@ async fn credentials_slower_than_a_command_fail_it_and_are_loaded_once() {
         assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
     }
     assert_eq!(slow.loads_left(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_fail_slowly_are_reported_with_the_reason() {
+    // Two requests have timed out by then.
+    let slow = SlowCredentials::new([(Duration::from_secs(6), refused())]);
+    let error = DynamoDbStore::connect(slow.without_server()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(chain(&error).contains("the role is refused"), "{}", chain(&error));
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_of_credentials_after_one_that_hung_has_its_full_time() {
+    const HUNG: Duration = Duration::from_secs(3600);
+    let slow = SlowCredentials::new([(HUNG, refused()), (Duration::from_secs(9), refused())]);
+    let config = slow.without_server();
+    let error = DynamoDbStore::connect(config.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
+    // The load ends at the same time.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let error = DynamoDbStore::connect(config).await.unwrap_err();
+    assert!(chain(&error).contains("the role is refused"), "{}", chain(&error));
+}
+
+#[test]
+fn load_of_credentials_ends_with_its_runtime() {
+    let slow = SlowCredentials::new([(LONG, refused()), (Duration::ZERO, refused())]);
+    let config = slow.without_server();
+    let runtime = || runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime().block_on(async {
+        let connecting = DynamoDbStore::connect(config.clone());
+        tokio::time::timeout(Duration::from_millis(1), connecting).await.unwrap_err();
+    });
+    assert_eq!(slow.loads_left(), 1);
+    let error = runtime().block_on(DynamoDbStore::connect(config)).unwrap_err();
+    assert!(chain(&error).contains("the role is refused"), "{}", chain(&error));
 }
 
 #[tokio::test]
