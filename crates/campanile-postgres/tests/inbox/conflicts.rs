@@ -59,8 +59,9 @@ async fn persistent_conflict_is_given_up_and_releases_attempt() {
     let fixture = Fixture::new().await.with(|inbox| inbox.with_max_reruns(2));
     let (result, runs) = run_raising(&fixture, "40001", u32::MAX).await;
     let error = result.unwrap_err();
-    let found = error::find::<InboxError>(&*error);
-    assert!(matches!(found, Some(InboxError::RolledBack { runs: 3, .. })), "{error:?}");
+    let found = error::find::<InboxError>(&*error).unwrap();
+    assert!(matches!(found, InboxError::RolledBack { runs: 3, .. }), "{error:?}");
+    assert_eq!(found.to_string(), "the transaction was rolled back in each of 3 runs");
     let Some(IdempotencyError::AttemptFailed(failed)) = IdempotencyError::find(&*error) else {
         panic!("{error:?}");
     };
