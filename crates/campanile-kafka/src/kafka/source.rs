@@ -52,7 +52,7 @@ pub(crate) struct KafkaSource {
     reconnect: Reconnect,
     start_positions: StartPositions,
     /// The start positions that are known, and that librdkafka has not sought to yet.
-    starts: Vec<Position>,
+    pub(super) starts: Vec<Position>,
     pub(super) stalled: StalledPartitions,
     /// Partitions with a position that was reset, which librdkafka has to seek.
     resets: Vec<Arc<Assignment>>,
@@ -309,6 +309,10 @@ impl Source for KafkaSource {
 
     fn pause(&mut self, partitions: &[Arc<Assignment>]) {
         self.stalled.pause(partitions);
+        // A seek would resume the partition. Only one that was not started needs it nevertheless.
+        self.starts.retain(|(assignment, _)| {
+            assignment.offset_range.position().is_none() || !self.stalled.is_paused(assignment)
+        });
         log_error(self.consumer.pause(&list(partitions, Offset::Invalid)));
     }
 

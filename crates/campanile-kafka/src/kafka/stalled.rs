@@ -68,6 +68,10 @@ impl StalledPartitions {
         }
     }
 
+    pub(super) fn is_paused(&self, assignment: &Assignment) -> bool {
+        self.paused.contains(&assignment.id)
+    }
+
     /// Starts again, because no records are taken from librdkafka now.
     pub(super) fn reset(&mut self) {
         self.progress.clear();
@@ -166,6 +170,8 @@ mod tests {
     const ROOM: Amount = Amount { records: 100, bytes: 1_000_000 };
     /// Long enough that the consumer keeps its partition on a busy machine.
     const SESSION_TIMEOUT_MS: &str = "60000";
+    /// Each millisecond counts as a second.
+    const TIMEOUT: Duration = Duration::from_secs(100_000);
 
     /// Polls the source, once a second, until it has delivered a record. Returns how long that took.
     async fn read(source: &mut KafkaSource, partitions: &mut Vec<Arc<Assignment>>) -> Duration {
@@ -183,7 +189,7 @@ mod tests {
                 }
             }
             source.update_end_offsets(partitions);
-            assert!(start.elapsed() < Duration::from_secs(100_000), "no record was delivered");
+            assert!(start.elapsed() < TIMEOUT, "no record was delivered");
             tokio::time::advance(Duration::from_secs(1)).await;
             thread::sleep(Duration::from_millis(1));
         }
@@ -242,5 +248,37 @@ mod tests {
             assert!(source.stalled.check(&partitions).is_empty());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stalled_partition_that_is_paused_before_its_seek_stays_paused() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
+        produce().unwrap();
+        let mut client = kafka.consumer_config("billing");
+        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
+        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut partitions = Vec::new();
+        read(&mut source, &mut partitions).await;
+
+        // The source does not know of this pause.
+        source.consumer.pause(&list(&partitions, Offset::Invalid)).unwrap();
+        produce().unwrap();
+        let start = Instant::now();
+        while source.starts.is_empty() {
+            source.update_end_offsets(&partitions);
+            assert!(start.elapsed() < TIMEOUT, "the partition did not stall");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            thread::sleep(Duration::from_millis(1));
+        }
+        source.pause(&partitions);
+        for _ in 0..1000 {
+            assert!(poll(&mut source, Some(ROOM)).is_empty());
+            thread::sleep(Duration::from_millis(1));
+        }
+        source.resume(&partitions);
+        read(&mut source, &mut partitions).await;
+        assert_eq!(partitions[0].offset_range.next(), Some(2));
     }
 }
