@@ -205,13 +205,16 @@ mod tests {
         client.set("auto.offset.reset", "latest").set("session.timeout.ms", SESSION_TIMEOUT_MS);
         let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
         let mut partitions = Vec::new();
+        let start = Instant::now();
         while source.consumer.context().assignment(TOPIC, 0).is_none() {
+            assert!(start.elapsed() < TIMEOUT, "the partition was not started");
             for event in poll(&mut source, Some(ROOM)) {
                 match event {
                     Event::Assigned(assigned) => partitions.extend(assigned),
                     _ => panic!("nothing is delivered"),
                 }
             }
+            tokio::time::advance(Duration::from_secs(1)).await;
             thread::sleep(Duration::from_millis(1));
         }
 
