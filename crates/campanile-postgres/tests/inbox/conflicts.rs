@@ -1,9 +1,11 @@
 //! Transaction conflicts: the handler runs again, and no attempt is counted for it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use campanile_core::{BoxError, Disposition, Outcome, Request, error};
+use campanile_core::error::{self, NotRun};
+use campanile_core::{BoxError, Disposition, Outcome, Request};
 use campanile_idempotency::{IdempotencyError, StoreError, StoreErrorKind};
 use campanile_postgres::{InboxError, Isolation, Transaction};
 use tokio::sync::Barrier;
@@ -62,12 +64,40 @@ async fn persistent_conflict_is_given_up_and_releases_attempt() {
     let found = error::find::<InboxError>(&*error).unwrap();
     assert!(matches!(found, InboxError::RolledBack { runs: 3, .. }), "{error:?}");
     assert_eq!(found.to_string(), "the transaction was rolled back in each of 3 runs");
+    assert!(error::find::<NotRun>(&*error).is_none(), "{error:?}");
     let Some(IdempotencyError::AttemptFailed(failed)) = IdempotencyError::find(&*error) else {
         panic!("{error:?}");
     };
     assert_eq!((failed.disposition, runs), (Disposition::Release, 3));
     assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("0|0", "R|0"));
     fixture.assert_no_open_transaction().await;
+}
+
+#[tokio::test]
+async fn connection_kept_by_an_earlier_run_is_no_reason_to_run_for_ever() {
+    // Long enough for the first run to open a connection, even on a busy machine.
+    let max_wait = Duration::from_secs(10);
+    let fixture = Fixture::with_config(|config| config.with_inbox_connections(1)).await;
+    let fixture = fixture.with(|inbox| inbox.with_max_wait(max_wait));
+    let kept = Arc::new(Mutex::new(None));
+    let keeping = kept.clone();
+    let handler = service_fn(move |request: Request<()>| {
+        let kept = keeping.clone();
+        async move {
+            let transaction = Transaction::from_request(&request)?;
+            *kept.lock().unwrap() = Some(transaction.connection()?);
+            let conflict = "DO $$BEGIN RAISE SQLSTATE '40001'; END$$";
+            transaction.batch_execute(conflict).await.map_err(BoxError::from)
+        }
+    });
+    let error = fixture.run(handler, "b-1").await.unwrap_err();
+    let found = error::find::<InboxError>(&*error).unwrap();
+    assert_eq!(found.to_string(), "no connection available in the last of 1 attempts");
+    let Some(IdempotencyError::AttemptFailed(failed)) = IdempotencyError::find(&*error) else {
+        panic!("{error:?}");
+    };
+    assert_eq!(failed.disposition, Disposition::Release);
+    drop(kept.lock().unwrap().take());
 }
 
 /// Runs two handlers concurrently. In their first runs, neither executes its second statement

@@ -8,9 +8,11 @@ use campanile_core::{BoxError, Disposition, LostCause, Outcome, Request, Without
 use campanile_idempotency::policy::{OnLocked, OnMissingKey};
 use campanile_idempotency::{IdempotencyError, IdempotencyLayer, MemoryStore, reply};
 use campanile_postgres::{Inbox, InboxError, PgStore, Transaction, TransactionError};
-use tokio::sync::Notify;
+use futures_util::FutureExt;
+use tokio::sync::{Notify, Semaphore};
 use tokio_postgres::error::SqlState;
-use tower::{Layer, ServiceExt, service_fn};
+use tower::limit::ConcurrencyLimit;
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::fixture::{Fixture, book, insert, request};
 use crate::support::{EVENT_TIMEOUT, long_timeouts};
@@ -364,8 +366,38 @@ async fn transaction_outliving_its_handler_is_unusable() {
     fixture.run(handler, "b-1").await.unwrap();
     let transaction = kept.recv().await.unwrap();
     let late = transaction.execute("INSERT INTO ledger VALUES ('late', 1)", &[]).await;
-    assert!(matches!(late, Err(TransactionError::Ended)), "{late:?}");
+    let late = late.unwrap_err();
+    assert!(matches!(late, TransactionError::Ended), "{late:?}");
+    assert!(late.to_string().contains("the handler has returned"), "{late}");
     assert_eq!(fixture.booked("late"), "0|0");
+}
+
+#[tokio::test]
+async fn http_handler_writes_in_its_transaction() {
+    let fixture = Fixture::new().await;
+    let by_path = |request: &http::Request<()>| Some(request.uri().path().as_bytes().to_vec());
+    let layer = IdempotencyLayer::new(fixture.inbox.keeper(), "ledger", by_path).unwrap();
+    let handler = service_fn(async |request: http::Request<()>| {
+        let booking = "INSERT INTO ledger VALUES ('b-1', 100)";
+        Transaction::from_request(&request)?.execute(booking, &[]).await?;
+        Ok::<_, BoxError>(())
+    });
+    let service = fixture.inbox.layer(layer).unwrap().layer(handler);
+    let request = http::Request::put("/bookings/b-1").body(()).unwrap();
+    assert_eq!(service.oneshot(request).await.unwrap(), Outcome::Processed(()));
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
+}
+
+#[tokio::test]
+async fn service_is_ready_once_the_handler_is() {
+    let fixture = Fixture::new().await;
+    let permits = Arc::new(Semaphore::new(0));
+    let handler = ConcurrencyLimit::with_semaphore(service_fn(book), permits.clone());
+    let mut service = fixture.layer().layer(handler);
+    assert!(service.ready().now_or_never().is_none());
+    permits.add_permits(1);
+    service.ready().await.unwrap().call(request("b-1")).await.unwrap();
+    assert_eq!(fixture.booked("b-1"), "1|100");
 }
 
 #[tokio::test]
