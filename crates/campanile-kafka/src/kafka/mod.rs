@@ -66,10 +66,15 @@ mod tests {
     use std::task;
 
     use campanile_test::MockKafka;
-    use rdkafka::config::RDKafkaLogLevel;
+    use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+    use rdkafka::consumer::BaseConsumer;
 
+    use super::context::Context;
+    use super::native::fetch_queues::FetchQueues;
     use super::*;
-    use crate::driver::{Amount, DriverControl, DriverStatus, Event, Source as _};
+    use crate::driver::{
+        Amount, Assignment, AssignmentId, DriverControl, DriverStatus, Event, Source as _,
+    };
 
     pub(super) fn settings(client: ClientSettings, topic: &str) -> Settings {
         Settings {
@@ -83,6 +88,18 @@ mod tests {
             control: DriverControl::new(DriverStatus::new(Duration::MAX)).shared().clone(),
             transactions: None,
         }
+    }
+
+    /// Creates a consumer that has not subscribed to any topic.
+    pub(super) fn consumer(client: &ClientConfig) -> Arc<BaseConsumer<Context>> {
+        let queues = Arc::new(FetchQueues::new(SourceWaker::default()));
+        let context = Context::new(queues, RetryTopicList::default(), Arc::default(), None);
+        Arc::new(client.create_with_context(context).unwrap())
+    }
+
+    pub(super) fn assignment(topic: &str, partition: i32) -> Arc<Assignment> {
+        let id = AssignmentId(partition as u64);
+        Arc::new(Assignment::new(id, topic.into(), partition, None, Arc::default()))
     }
 
     /// Polls the source, with room for this much. Returns its events.

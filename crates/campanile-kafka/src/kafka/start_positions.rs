@@ -122,7 +122,7 @@ impl Round<'_> {
         }
     }
 
-    /// Sends results at once, because later requests may wait for a broker that does not answer.
+    /// Sends results at once, because other requests may wait for a broker that does not answer.
     fn send(&self, results: impl IntoIterator<Item = Lookup>) {
         for result in results {
             // Fails only if the source is gone.
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::driver::{Amount, Event, Source as _};
     use crate::kafka::KafkaSource;
-    use crate::kafka::tests::{poll, settings};
+    use crate::kafka::tests::{assignment, consumer, poll, settings};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
     const TOPIC: &str = "payments";
@@ -237,38 +237,38 @@ mod tests {
     #[test]
     fn broker_that_does_not_answer_delays_only_its_partitions() {
         let kafka = MockKafka::start(2).unwrap();
-        kafka.create_topic(TOPIC, 3).unwrap();
+        let leaders = [2, 2, 1, 1];
+        kafka.create_topic(TOPIC, 4).unwrap();
         let group = MockCoordinator::Group("billing".to_owned());
         kafka.cluster().coordinator(group, 1).unwrap();
-        for (partition, leader) in [(0, 1), (1, 1), (2, 2)] {
+        for (partition, leader) in (0..).zip(leaders) {
             kafka.cluster().partition_leader(TOPIC, partition, Some(leader)).unwrap();
-            let message = |id| Message::to(TOPIC).partition(partition).payload(format!("{id}"));
-            kafka.producer().produce_all((0..3).map(message)).unwrap();
         }
         let mut client = kafka.consumer_config("billing");
         let mut committed = TopicPartitionList::new();
-        committed.add_partition_offset(TOPIC, 0, Offset::Offset(2)).unwrap();
+        committed.add_partition_offset(TOPIC, 3, Offset::Offset(2)).unwrap();
         let other: BaseConsumer = client.create().unwrap();
         other.commit(&committed, CommitMode::Sync).unwrap();
         drop(other);
-        // The consumer joins its group through the other broker.
+        // The consumer knows its coordinator through the other broker.
         kafka.cluster().broker_round_trip_time(2, Duration::from_secs(3600)).unwrap();
         let bootstrap = kafka.bootstrap();
         client.set("bootstrap.servers", bootstrap.split(',').next().unwrap());
-        client.set("session.timeout.ms", "60000");
-        let source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
-        let mut member = Member { source, assigned: 0, first: BTreeMap::new() };
-        let clock = Clock::boot();
-        let deadline = clock.now() + TIMEOUT;
-        let mut wait_for = |first: &[(i32, i64)]| {
-            while member.first.len() < first.len() {
-                assert!(clock.now() < deadline, "{:?}", member.first);
-                member.poll(Some(ROOM), Duration::ZERO);
-            }
-            assert_eq!(member.first, first.iter().copied().collect());
+        let consumer = consumer(&client);
+        let start_positions =
+            StartPositions::new(consumer.clone(), Offset::Beginning, SourceWaker::default());
+        let partitions = (0..4).map(|partition| assignment(TOPIC, partition));
+        start_positions.start(partitions.collect()).unwrap();
+        let wait_for_next = || match start_positions.lookups.recv_timeout(TIMEOUT).unwrap() {
+            Lookup::Found((assignment, offset)) => Some((assignment.partition, offset)),
+            Lookup::NoOffset(assignment) => panic!("{assignment}"),
+            Lookup::Failed(_) => None,
         };
-        wait_for(&[(0, 2)]);
-        wait_for(&[(0, 2), (1, 0)]);
+        assert_eq!(wait_for_next(), Some((3, 2)));
+        assert_eq!(wait_for_next(), Some((2, 0)));
+        assert_eq!([wait_for_next(), wait_for_next()], [None; 2]);
+        // Ends the lookup.
+        consumer.context().close();
     }
 
     /// On its own, librdkafka delivers the records that it has fetched without an assignment.
