@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -31,9 +31,8 @@ pub(super) struct StalledPartitions {
     consumer: Arc<BaseConsumer<Context>>,
     progress: HashMap<AssignmentId, Progress>,
     paused: HashSet<AssignmentId>,
-    is_asking: bool,
-    sender: Sender<Ends>,
-    responses: Receiver<Ends>,
+    /// The responses to the last question, while it is being asked.
+    responses: Option<Receiver<Ends>>,
 }
 
 /// The ends of partitions, without those that the brokers did not tell.
@@ -52,9 +51,8 @@ struct Progress {
 
 impl StalledPartitions {
     pub(super) fn new(consumer: Arc<BaseConsumer<Context>>) -> Self {
-        let (sender, responses) = channel();
-        let (progress, paused, is_asking) = Default::default();
-        Self { consumer, progress, paused, is_asking, sender, responses }
+        let (progress, paused, responses) = Default::default();
+        Self { consumer, progress, paused, responses }
     }
 
     /// Ignores these partitions, which are paused.
@@ -84,14 +82,11 @@ impl StalledPartitions {
         let ids: HashSet<_> = partitions.iter().map(|assignment| assignment.id).collect();
         self.progress.retain(|id, _| ids.contains(id));
         self.paused.retain(|id| ids.contains(id));
-        while let Ok(ends) = self.responses.try_recv() {
-            self.is_asking = false;
-            for (id, end) in ends {
-                if let Some(progress) = self.progress.get_mut(&id) {
-                    match progress.fetched_end.is_none_or(|fetched| fetched < end) {
-                        true => progress.behind = Some((end, now)),
-                        false => progress.since = now,
-                    }
+        for (id, end) in self.take_ends() {
+            if let Some(progress) = self.progress.get_mut(&id) {
+                match progress.fetched_end.is_none_or(|fetched| fetched < end) {
+                    true => progress.behind = Some((end, now)),
+                    false => progress.since = now,
                 }
             }
         }
@@ -122,35 +117,48 @@ impl StalledPartitions {
                 _ => {}
             }
         }
-        if !silent.is_empty() && !self.is_asking {
+        if !silent.is_empty() && self.responses.is_none() {
             self.ask(silent);
         }
         stalled
     }
 
+    /// Takes the ends that have arrived.
+    fn take_ends(&mut self) -> Ends {
+        let mut ends = Ends::new();
+        while let Some(responses) = &self.responses {
+            match responses.try_recv() {
+                Ok(response) => ends.extend(response),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => self.responses = None,
+            }
+        }
+        ends
+    }
+
     /// Asks the brokers for the ends of these partitions, on a thread of its own, because the request
-    /// waits for them.
+    /// waits for them. Each response is sent as it arrives; the sender is dropped after the last one.
     fn ask(&mut self, partitions: Vec<Arc<Assignment>>) {
-        let (consumer, sender) = (self.consumer.clone(), self.sender.clone());
+        let consumer = self.consumer.clone();
+        let (sender, responses) = channel();
         let request = move || {
-            let mut ends = Ends::new();
             list_offsets(&consumer, &partitions, Offset::End, |partitions, response| {
                 let Ok(response) = response else { return };
-                ends.extend(partitions.iter().filter_map(|assignment| {
+                let end = |assignment: &Arc<Assignment>| {
                     let element =
                         response.find_partition(&assignment.topic, assignment.partition)?;
                     match (element.error(), element.offset()) {
                         (Ok(()), Offset::Offset(end)) => Some((assignment.id, end)),
                         _ => None,
                     }
-                }));
+                };
+                // Fails only if the source is gone.
+                let _ = sender.send(partitions.iter().filter_map(end).collect());
             });
-            // Fails only if the source is gone.
-            let _ = sender.send(ends);
         };
         // The thread is never joined: brokers that do not respond must not delay the shutdown.
         match thread::Builder::new().name("campanile-ends".into()).spawn(request) {
-            Ok(_) => self.is_asking = true,
+            Ok(_) => self.responses = Some(responses),
             Err(error) => tracing::warn!(%error, "failed to spawn a thread"),
         }
     }
@@ -158,13 +166,16 @@ impl StalledPartitions {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::RecvTimeoutError;
+
     use campanile_test::{Message, MockKafka};
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
     use crate::driver::{Amount, Event, Source as _};
     use crate::kafka::KafkaSource;
     use crate::kafka::start_positions::list;
-    use crate::kafka::tests::{poll, settings};
+    use crate::kafka::tests::{assignment, consumer, poll, settings};
 
     const TOPIC: &str = "payments";
     const ROOM: Amount = Amount { records: 100, bytes: 1_000_000 };
@@ -283,5 +294,20 @@ mod tests {
         source.resume(&partitions);
         read(&mut source, &mut partitions).await;
         assert_eq!(partitions[0].offset_range.next(), Some(2));
+    }
+
+    #[test]
+    fn end_is_known_before_the_requests_for_other_partitions_have_ended() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 2).unwrap();
+        let mut stalled = StalledPartitions::new(consumer(&kafka.consumer_config("billing")));
+        // The request for both partitions fails, so each is then requested by itself.
+        let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        kafka.cluster().request_errors(RDKafkaApiKey::ListOffsets, &[refused]);
+        stalled.ask((0..2).map(|partition| assignment(TOPIC, partition)).collect());
+        let responses = stalled.responses.take().unwrap();
+        let next = || responses.recv_timeout(Duration::from_secs(60));
+        assert_eq!([next().unwrap().len(), next().unwrap().len()], [1, 1]);
+        assert_eq!(next(), Err(RecvTimeoutError::Disconnected));
     }
 }
