@@ -9,7 +9,7 @@ use campanile_core::{BoxableError, Classify, ConfigError, Coordinates, Record};
 use tower_service::Service;
 use tracing::Level;
 
-use crate::config::{CheckedConfig, ConsumerConfig, non_earliest_reset};
+use crate::config::{CheckedConfig, ConsumerConfig, non_earliest_reset, uses_newer_protocol};
 use crate::dead_letter::{DeadLetterTargets, DeadLetters};
 use crate::driver::{
     self, Amount, Control, DriverControl, DriverStatus, RecordSpans, Services, SpanKind, Usage,
@@ -431,7 +431,7 @@ impl Consumer {
             skip_at: self.skip_at,
             flood_limit,
             retry_publisher,
-            source_topics: SourceTopics::new(&topics),
+            source_topics: SourceTopics::new(&topics, uses_newer_protocol(&self.config.client)),
             classifiers: self.classifiers,
             dead_letter_targets,
         };

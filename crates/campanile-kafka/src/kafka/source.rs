@@ -20,7 +20,7 @@ use super::stalled::StalledPartitions;
 use super::start_positions::{Lookup, StartPositions, list};
 use super::{Reconnect, Settings, native, start};
 use crate::client::ClientSettings;
-use crate::config::{config_error, reset_offset};
+use crate::config::{config_error, reset_offset, uses_newer_protocol};
 use crate::driver::{Amount, Assignment, CommitResult, CommitStart, Event, Source, Usage};
 use crate::error::ConsumerError;
 use crate::seek::{SeekError, SeekTarget, SeekTo};
@@ -111,7 +111,7 @@ impl KafkaSource {
         // Open the queues last: they must be closed before the consumer is dropped, and an early return
         // would not close them.
         fetch_queues.open(&consumer);
-        let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
+        let newer_protocol = uses_newer_protocol(&settings.client);
         let reset = reset_offset(&settings.client);
         let start_positions = StartPositions::new(consumer.clone(), reset, waker.clone());
         let stalled = StalledPartitions::new(consumer.clone());

@@ -12,16 +12,22 @@ use crate::error::{ConsumerError, log_stop};
 pub(crate) struct SourceTopics {
     names: HashSet<String>,
     patterns: Vec<Regex>,
-    /// Whether there is a regular expression that only librdkafka can parse. Then any topic may
-    /// match.
+    /// Whether there is a regular expression that only librdkafka or the brokers can parse. Then any
+    /// topic may match.
     any: bool,
 }
 
 impl SourceTopics {
-    pub(crate) fn new(subscription: &[String]) -> Self {
+    /// In the classic protocol, a pattern matches any part of a name; in the newer one, it matches the
+    /// whole name.
+    pub(crate) fn new(subscription: &[String], newer_protocol: bool) -> Self {
         let (patterns, names): (Vec<_>, Vec<_>) =
             subscription.iter().cloned().partition(|topic| topic.starts_with('^'));
-        let parsed: Vec<_> = patterns.iter().flat_map(|pattern| Regex::new(pattern)).collect();
+        let parse = |pattern: &String| match newer_protocol {
+            true => Regex::new(&format!("^(?:{pattern})$")),
+            false => Regex::new(pattern),
+        };
+        let parsed: Vec<_> = patterns.iter().flat_map(parse).collect();
         let any = parsed.len() < patterns.len();
         Self { names: names.into_iter().collect(), patterns: parsed, any }
     }
@@ -58,9 +64,13 @@ impl SourceTopics {
 mod tests {
     use super::*;
 
-    fn contains(subscription: &[&str], topic: &str) -> bool {
+    fn contains_in(newer_protocol: bool, subscription: &[&str], topic: &str) -> bool {
         let subscription: Vec<_> = subscription.iter().map(|&topic| topic.to_owned()).collect();
-        SourceTopics::new(&subscription).contains(topic)
+        SourceTopics::new(&subscription, newer_protocol).contains(topic)
+    }
+
+    fn contains(subscription: &[&str], topic: &str) -> bool {
+        contains_in(false, subscription, topic)
     }
 
     #[test]
@@ -70,5 +80,14 @@ mod tests {
         assert!(contains(&["^order"], "orders2") && contains(&["^a$", "^[a-z]+\\.eu$"], "bank.eu"));
         assert!(!contains(&["^order"], "bank") && !contains(&["^order$"], "orders"));
         assert!(contains(&["^(a)\\1$"], "aa"), "only librdkafka can parse this pattern");
+    }
+
+    #[test]
+    fn pattern_matches_whole_names_in_the_newer_protocol() {
+        let contains = |pattern, topic| contains_in(true, &[pattern, "name"], topic);
+        assert!(!contains("^order", "orders") && contains("^order.*", "orders"));
+        assert!(contains("^order|bank", "bank") && !contains("^order|bank", "banks"));
+        assert!(contains("^order", "name") && !contains("^order", "name2"));
+        assert!(contains("^(a)\\1$", "aa"), "only the brokers can parse this pattern");
     }
 }

@@ -209,7 +209,7 @@ fn policies(by_partition: bool) -> Policies {
         retention_check: RetentionCheck::disabled(),
         dead_letter_targets: DeadLetterTargets::default(),
         retry_publisher: None,
-        source_topics: SourceTopics::new(&[]),
+        source_topics: SourceTopics::new(&[], false),
         classifiers: Classifiers(Vec::new()),
     }
 }
