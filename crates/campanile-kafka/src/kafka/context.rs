@@ -393,13 +393,15 @@ impl std::fmt::Display for PartitionNames<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use campanile_core::Clock;
     use campanile_test::MockKafka;
 
     use super::*;
     use crate::driver::{Event, Source as _};
-    use crate::kafka::KafkaSource;
     use crate::kafka::tests::{poll, settings};
+    use crate::kafka::{KafkaSource, native};
 
     const TOPIC: &str = "payments";
     const TIMEOUT: Duration = Duration::from_secs(60);
@@ -414,6 +416,23 @@ mod tests {
             }
             assert!(clock.now() < deadline);
         }
+    }
+
+    #[test]
+    fn pending_assignment_is_handled_before_the_consumer_is_closed() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        let client = kafka.consumer_config("billing");
+        let source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let consumer = source.consumer.clone();
+        let clock = Clock::boot();
+        let deadline = clock.now() + TIMEOUT;
+        while !native::is_member(&consumer) || !native::has_events(&consumer) {
+            assert!(clock.now() < deadline);
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(source);
+        assert!(!native::has_events(&consumer));
     }
 
     #[test]

@@ -395,6 +395,12 @@ impl Drop for KafkaSource {
     fn drop(&mut self) {
         self.consumer.context().close();
         self.fetch_queues.close();
+        // librdkafka (2.12) may not answer the callback of an assignment that is handled after the close
+        // has begun, and the callback would wait for ever. After this, there is none.
+        self.consumer.unsubscribe();
+        while native::has_events(&self.consumer) {
+            drop(self.consumer.poll(Duration::ZERO));
+        }
     }
 }
 

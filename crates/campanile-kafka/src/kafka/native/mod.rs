@@ -5,7 +5,8 @@
 //!   bytes as a name.
 //! * A partition's end offset, as librdkafka knows it from its fetches. rdkafka can only ask the
 //!   brokers.
-//! * Whether the consumer is a member of its group, and whether it has left the group.
+//! * Whether the consumer is a member of its group, whether it has left the group, and whether a poll
+//!   would handle an event.
 //! * The answer to an asynchronous commit. rdkafka starts such a commit without a reply queue, so
 //!   its failure would go unnoticed.
 //! * Setting the OAuth token of a client whose events are not polled, or not polled yet.
@@ -27,7 +28,7 @@ use rdkafka::bindings::{
     rd_kafka_consumer_group_metadata_t, rd_kafka_get_watermark_offsets, rd_kafka_header_get_all,
     rd_kafka_headers_t, rd_kafka_mem_free, rd_kafka_message_headers, rd_kafka_message_s,
     rd_kafka_oauthbearer_set_token, rd_kafka_queue_destroy, rd_kafka_queue_get_consumer,
-    rd_kafka_resp_err_t as Code,
+    rd_kafka_queue_length, rd_kafka_resp_err_t as Code,
 };
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -147,6 +148,22 @@ pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool 
     check_group_metadata(consumer, |metadata| unsafe {
         rd_kafka_consumer_group_metadata_generation_id(metadata) > 0
     })
+}
+
+/// Checks whether there are events that a poll of the consumer would handle.
+pub(super) fn has_events<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
+    // SAFETY: the consumer is borrowed, so its handle is alive. The result is a reference that is
+    // destroyed below; it is null for a consumer without a group.
+    let queue = unsafe { rd_kafka_queue_get_consumer(consumer.client().native_ptr()) };
+    if queue.is_null() {
+        return false;
+    }
+    // SAFETY: the reference is not used after it is destroyed.
+    unsafe {
+        let length = rd_kafka_queue_length(queue);
+        rd_kafka_queue_destroy(queue);
+        length > 0
+    }
 }
 
 /// Checks whether the consumer has a member id. In the classic protocol it has none before it joins
