@@ -396,8 +396,11 @@ impl Drop for KafkaSource {
         self.consumer.context().close();
         self.fetch_queues.close();
         // librdkafka (2.12) may not answer the callback of an assignment that is handled after the close
-        // has begun, and the callback would wait for ever. After this, there is none.
-        self.consumer.unsubscribe();
+        // has begun, and the callback would wait for ever. After an unsubscribe, there is none. Without it,
+        // which would end the membership of a static member, one may still arrive.
+        if self.unsubscribes {
+            self.consumer.unsubscribe();
+        }
         while native::has_events(&self.consumer) {
             drop(self.consumer.poll(Duration::ZERO));
         }
