@@ -396,8 +396,9 @@ impl Drop for KafkaSource {
         self.consumer.context().close();
         self.fetch_queues.close();
         // librdkafka (2.12) may not answer the callback of an assignment that is handled after the close
-        // has begun, and the callback would wait for ever. After an unsubscribe, there is none. Without it,
-        // which would end the membership of a static member, one may still arrive.
+        // has begun, and the callback would wait for ever:
+        // <https://github.com/confluentinc/librdkafka/issues/4884>. After an unsubscribe, there is none.
+        // A static member would leave its group by that, so that one may still arrive.
         if self.unsubscribes {
             self.consumer.unsubscribe();
         }

@@ -131,10 +131,8 @@ fn service_is_closed_once_the_runtime_of_its_first_call_has_ended() {
     let mut service = faulty_service();
     let mut ready = service.clone();
     assert!(ready.ready().now_or_never().unwrap().is_ok());
-    let unanswered = runtime.block_on(async {
-        assert_eq!(service.clone().oneshot(7).await.unwrap(), 7);
-        service.ready().await.unwrap().call(7)
-    });
+    assert_eq!(runtime.block_on(service.clone().oneshot(7)).unwrap(), 7);
+    let unanswered = runtime.block_on(service.ready()).unwrap().call(7);
     drop(runtime);
     let error = unanswered.now_or_never().unwrap().unwrap_err();
     assert!(matches!(batch_error(&error), BatchError::Interrupted), "{error:?}");
