@@ -37,7 +37,7 @@ cargo xtask <command> --help
               simulation  `cargo xtask simulate`                                 a minute half an hour
               everything  `cargo xtask everything`                               minutes  an hour
               fuzz        `cargo xtask fuzz`                                     minutes  half an hour
-              mutation    `cargo xtask mutation`                                 minutes  an hour
+              mutation    `cargo xtask mutation`                                 minutes  two hours and a half
   simulate [--size small|full]
             simulates the layer over memory, Redis and Postgres, and the consumer driver, each with 1000
             seeds (small, the default) or 100000 (full), and prints a table. The seeds begin at a random one.
