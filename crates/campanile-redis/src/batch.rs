@@ -1,6 +1,6 @@
 //! Runs one batch of commands.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use campanile_core::{Answer, Operation};
 use campanile_idempotency::StoreError;
@@ -17,12 +17,12 @@ use crate::wait::{Durability, Shortfall, WaitState};
 pub(crate) struct Batch<'a> {
     router: Router<'a>,
     answers: Vec<Option<Result<Answer, StoreError>>>,
-    /// For each command, how often its answer was lost.
-    losses: Vec<Losses>,
+    /// How often the answers of commands were lost, by index. A batch seldom has any.
+    losses: BTreeMap<usize, Losses>,
 }
 
 /// How often an answer was lost before it was confirmed, by cause.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Default)]
 struct Losses {
     broken_connections: u8,
     redirections: u8,
@@ -47,8 +47,7 @@ fn is_redirection(error: &RedisError) -> bool {
 
 impl<'a> Batch<'a> {
     pub(crate) fn new(router: Router<'a>) -> Self {
-        let count = router.commands.len();
-        Self { router, answers: vec![None; count], losses: vec![Losses::default(); count] }
+        Self { router, answers: vec![None; router.commands.len()], losses: BTreeMap::new() }
     }
 
     /// Runs all commands, and again those that could not be confirmed because of a broken connection
@@ -72,7 +71,7 @@ impl<'a> Batch<'a> {
     fn retry(&mut self, LostAnswers { indices, error }: LostAnswers) -> Vec<usize> {
         let is_redirection = is_redirection(&error);
         let (again, failed): (_, Vec<_>) = indices.into_iter().partition(|&index| {
-            let Losses { broken_connections, redirections } = &mut self.losses[index];
+            let Losses { broken_connections, redirections } = self.losses.entry(index).or_default();
             let (count, max) = match is_redirection {
                 true => (redirections, MAX_REDIRECTIONS),
                 false => (broken_connections, 1),
@@ -90,8 +89,8 @@ impl<'a> Batch<'a> {
         missing: impl Fn() -> StoreError,
     ) -> Vec<Result<Answer, StoreError>> {
         let answers = std::mem::take(&mut self.answers).into_iter();
-        let answers = answers.zip(&self.losses).map(|(answer, losses)| match answer {
-            Some(Err(error)) if *losses != Losses::default() => Err(error.possibly_sent()),
+        let answers = answers.enumerate().map(|(index, answer)| match answer {
+            Some(Err(error)) if self.losses.contains_key(&index) => Err(error.possibly_sent()),
             Some(answer) => answer,
             None => Err(missing()),
         });
