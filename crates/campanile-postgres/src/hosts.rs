@@ -293,6 +293,40 @@ fn copy_without_hosts(config: &Config) -> Config {
 mod tests {
     use super::*;
 
+    #[test]
+    fn hosts_are_split_with_their_addresses_and_ports() {
+        let split = |config: &str| per_host(&config.parse().unwrap());
+        let parse = |configs: &[&str]| -> Vec<Config> {
+            configs.iter().map(|config| config.parse().unwrap()).collect()
+        };
+        assert_eq!(split("host=a,b user=app"), parse(&["host=a user=app", "host=b user=app"]));
+        assert_eq!(split("host=a,b port=1"), parse(&["host=a port=1", "host=b port=1"]));
+        assert_eq!(split("host=a,b port=1,2"), parse(&["host=a port=1", "host=b port=2"]));
+        assert_eq!(
+            split("host=a,b hostaddr=10.0.0.1,10.0.0.2"),
+            parse(&["host=a hostaddr=10.0.0.1", "host=b hostaddr=10.0.0.2"])
+        );
+        assert_eq!(
+            split("hostaddr=10.0.0.1,10.0.0.2"),
+            parse(&["hostaddr=10.0.0.1", "hostaddr=10.0.0.2"])
+        );
+    }
+
+    #[test]
+    fn single_host_and_inconsistent_configuration_are_not_split() {
+        for config in [
+            "user=app",
+            "host=a",
+            "host=a,b hostaddr=10.0.0.1",
+            "host=a hostaddr=10.0.0.1,10.0.0.2",
+            "host=a,b port=1,2,3",
+            "host=a,b,c port=1,2",
+        ] {
+            let config: Config = config.parse().unwrap();
+            assert_eq!(per_host(&config), [config]);
+        }
+    }
+
     #[tokio::test]
     async fn host_name_is_split_per_address_and_keeps_its_name() {
         let config: Config = "postgres://app@localhost:5433/app".parse().unwrap();

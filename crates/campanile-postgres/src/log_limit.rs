@@ -18,3 +18,17 @@ impl LogLimit {
         is_allowed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_a_minute_is_allowed() {
+        let mut limit = LogLimit::default();
+        let start = Instant::now();
+        let allowed = [0, 1, 60, 61, 62, 121, 122]
+            .map(|seconds| limit.allow(start + Duration::from_secs(seconds)));
+        assert_eq!(allowed, [true, false, false, true, false, false, true]);
+    }
+}

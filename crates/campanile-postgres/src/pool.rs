@@ -217,3 +217,34 @@ impl std::error::Error for Unreachable {
         Some(&*self.source)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_send_keepalives_unless_the_url_says_otherwise() {
+        let set = |url: &str| {
+            let mut config: Config = url.parse().unwrap();
+            let statements = set_keepalives(&mut config);
+            let [idle, interval, user_timeout] = [
+                Some(config.get_keepalives_idle()),
+                config.get_keepalives_interval(),
+                config.get_tcp_user_timeout().copied(),
+            ]
+            .map(|duration| duration.unwrap().as_secs());
+            (
+                [idle, interval, config.get_keepalives_retries().unwrap().into(), user_timeout],
+                statements,
+            )
+        };
+        let statements = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
+                          SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
+        assert_eq!(set("host=db"), ([10, 5, 3, 25], statements.to_owned()));
+        let client = "host=db keepalives_idle=60 keepalives_interval=7 keepalives_retries=8 tcp_user_timeout=90";
+        assert_eq!(set(client), ([60, 7, 8, 90], statements.to_owned()));
+        let server = "host=db options='-c tcp_keepalives_idle=60 -c tcp_user_timeout=90000'";
+        let statements = "SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
+        assert_eq!(set(server), ([10, 5, 3, 25], statements.to_owned()));
+    }
+}

@@ -274,3 +274,6 @@ where
     poll_fn(|cx| publisher.poll_ready(cx)).await.map_err(Into::into)?;
     publisher.call(output).await.map(drop).map_err(Into::into)
 }
+
+#[cfg(test)]
+mod tests;

@@ -77,3 +77,22 @@ impl KeyQueue {
         self.0.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_grouped_by_key_up_to_a_maximum() {
+        let message = |id, key: Option<&'static str>| {
+            let output = Output::to("bills");
+            Message { id, output: key.into_iter().fold(output, Output::key) }
+        };
+        let mut messages: Vec<_> = (0..102).map(|id| message(id, Some("a"))).collect();
+        messages.extend([message(102, None), message(103, Some("b")), message(104, None)]);
+        messages.push(message(105, Some("b")));
+        let ids = |queue: &KeyQueue| queue.iter().map(|message| message.id).collect::<Vec<_>>();
+        let queues: Vec<_> = KeyQueue::group(messages).iter().map(ids).collect();
+        assert_eq!(queues, [(0..100).collect(), vec![102], vec![103, 105], vec![104]]);
+    }
+}

@@ -160,6 +160,20 @@ mod tests {
     }
 
     #[test]
+    fn failing_topic_is_retried_after_half_a_minute_at_most() {
+        let (mut topics, now, bills) = (Topics::new(backoff()), Instant::now(), "bills".into());
+        let mut longest = Duration::ZERO;
+        for _ in 0..1000 {
+            topics.refuse(&bills, now);
+            let retry_at = topics.next_retry(now).unwrap_or(now);
+            longest = longest.max(retry_at - now);
+            assert_eq!(topics.next_retry(retry_at), None);
+        }
+        let max = Duration::from_secs(30);
+        assert!(longest > max / 2 && longest <= max, "{longest:?}");
+    }
+
+    #[test]
     fn failing_topic_alternates_refused_and_other_messages() {
         let (mut topics, now, bills) = (Topics::new(backoff()), Instant::now(), "bills".into());
         let mut turns = Vec::new();

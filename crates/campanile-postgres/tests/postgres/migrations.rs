@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use campanile_postgres::{ConnectError, PgStore, migrate};
+use campanile_postgres::{ConnectError, PgStore, migrate, schema_version};
 use campanile_sql::{MIGRATIONS, VERSION};
 use tokio::time::Instant;
 
@@ -44,6 +44,16 @@ async fn sql_files_alone_create_the_same_schema() {
         database.psql(text);
     }
     database.store().await;
+}
+
+#[tokio::test]
+async fn schema_version_is_read_without_a_migration() {
+    let database = Database::empty();
+    let version = || schema_version(database.config());
+    assert_eq!(version().await.unwrap(), None);
+    assert_eq!(version().await.unwrap(), None, "the schema was installed");
+    migrate(database.config()).await.unwrap();
+    assert_eq!(version().await.unwrap(), Some(VERSION));
 }
 
 #[tokio::test]
