@@ -127,6 +127,14 @@ mod tests {
     use super::*;
     use crate::DynamoDbConfig;
 
+    #[test]
+    fn time_of_an_exchange_goes_on_from_its_start() {
+        let (sent, elapsed) = (SystemTime::UNIX_EPOCH, Duration::from_secs(10));
+        let exchange = Exchange { sent, sent_at: Clock::boot().now() - elapsed, date: None };
+        let now = exchange.now();
+        assert!(now >= sent + elapsed && now < sent + elapsed * 10, "{now:?}");
+    }
+
     fn checked(sent: u64, date: u64, received: u64) -> Option<String> {
         let time = |tenths| SystemTime::UNIX_EPOCH + Duration::from_millis(tenths * 100);
         let result = check(time(sent), time(date), time(received), Duration::from_secs(1));

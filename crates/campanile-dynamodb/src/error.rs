@@ -105,3 +105,54 @@ impl Error for WithAdvice {
         Some(&*self.error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_dynamodb::error::{ConnectorError, ErrorMetadata};
+    use campanile_idempotency::StoreErrorKind;
+
+    use super::*;
+
+    fn converted(error: SdkError<ErrorMetadata, ()>) -> (StoreErrorKind, String) {
+        let error = store_error(error, "entries");
+        let text = error.source().map(ToString::to_string).unwrap_or_default();
+        (error.kind(), text)
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        for (code, advice) in [
+            ("ResourceNotFoundException", "create it with `campanile_dynamodb::create_table`"),
+            ("AccessDeniedException", "allow `dynamodb:GetItem` and `dynamodb:PutItem` on it"),
+            ("ExpiredTokenException", "renew them"),
+            ("IncompleteSignatureException", "renew them"),
+            ("InvalidSignatureException", "renew them"),
+            ("MissingAuthenticationTokenException", "renew them"),
+            ("UnrecognizedClientException", "renew them"),
+            ("ProvisionedThroughputExceededException", "raise its capacity"),
+            ("RequestLimitExceeded", "raise its capacity"),
+            ("ThrottlingException", "raise its capacity"),
+            ("ValidationException", "check the table's name"),
+            ("InternalServerError", "DynamoDB refused a request for the table `entries`"),
+        ] {
+            let error = ErrorMetadata::builder().code(code).build();
+            let (kind, text) = converted(SdkError::service_error(error, ()));
+            assert_eq!(kind, StoreErrorKind::Unavailable);
+            assert!(text.contains("`entries`") && text.contains(advice), "{code}: {text}");
+        }
+    }
+
+    #[test]
+    fn timeouts_are_told_from_other_failures() {
+        let timeout = SdkError::timeout_error("the deadline has passed");
+        assert_eq!(converted(timeout).0, StoreErrorKind::Timeout);
+        let timeout = ConnectorError::timeout("no connection in time".into());
+        assert_eq!(converted(SdkError::dispatch_failure(timeout)).0, StoreErrorKind::Timeout);
+        let (kind, text) =
+            converted(SdkError::dispatch_failure(ConnectorError::io("connection reset".into())));
+        assert_eq!((kind, &*text), (StoreErrorKind::Unavailable, "DynamoDB cannot be reached"));
+        let (kind, text) = converted(SdkError::construction_failure("no region"));
+        assert_eq!(kind, StoreErrorKind::Unavailable);
+        assert!(text.contains("has a region and valid credentials"), "{text}");
+    }
+}

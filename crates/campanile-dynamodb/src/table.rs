@@ -160,3 +160,16 @@ fn expires_at(now: SystemTime, retention: Duration) -> u64 {
     let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_add(retention);
     at.as_secs().saturating_add(u64::from(at.subsec_nanos() > 0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expiry_is_rounded_up_to_seconds() {
+        let now = UNIX_EPOCH + Duration::from_millis(1_500);
+        let expires_at = |millis| expires_at(now, Duration::from_millis(millis));
+        assert_eq!([499, 500, 501, 1_500].map(expires_at), [2, 2, 3, 3]);
+        assert_eq!(super::expires_at(now, Duration::MAX), u64::MAX);
+    }
+}
