@@ -41,6 +41,14 @@ async fn table_is_created_once_with_expiry() {
 }
 
 #[tokio::test]
+async fn table_that_cannot_be_created_is_reported_with_advice() {
+    let table = Table { name: "with spaces".to_owned(), ..Table::absent() };
+    let error = create_table(table.config()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(chain(&error).contains("check the table's name"), "{}", chain(&error));
+}
+
+#[tokio::test]
 async fn table_with_another_key_is_refused() {
     let table = Table::absent();
     let key = KeySchemaElement::builder().attribute_name("pk").key_type(KeyType::Hash);
