@@ -128,7 +128,7 @@ mod tests {
     use crate::DynamoDbConfig;
 
     #[test]
-    fn time_of_an_exchange_goes_on_from_its_start() {
+    fn time_of_an_exchange_advances_from_when_it_was_sent() {
         let (sent, elapsed) = (SystemTime::UNIX_EPOCH, Duration::from_secs(10));
         let exchange = Exchange { sent, sent_at: Clock::boot().now() - elapsed, date: None };
         let now = exchange.now();

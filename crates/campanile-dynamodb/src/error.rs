@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_are_told_from_other_failures() {
+    fn timeouts_are_distinguished_from_other_failures() {
         let timeout = SdkError::timeout_error("the deadline has passed");
         assert_eq!(converted(timeout).0, StoreErrorKind::Timeout);
         let timeout = ConnectorError::timeout("no connection in time".into());

@@ -224,27 +224,23 @@ mod tests {
 
     #[test]
     fn both_sides_send_keepalives_unless_the_url_says_otherwise() {
+        let parse = |url: &str| -> Config { url.parse().unwrap() };
         let set = |url: &str| {
-            let mut config: Config = url.parse().unwrap();
+            let mut config = parse(url);
             let statements = set_keepalives(&mut config);
-            let [idle, interval, user_timeout] = [
-                Some(config.get_keepalives_idle()),
-                config.get_keepalives_interval(),
-                config.get_tcp_user_timeout().copied(),
-            ]
-            .map(|duration| duration.unwrap().as_secs());
-            (
-                [idle, interval, config.get_keepalives_retries().unwrap().into(), user_timeout],
-                statements,
-            )
+            (config, statements)
         };
+        const CLIENT: &str =
+            "keepalives_idle=10 keepalives_interval=5 keepalives_retries=3 tcp_user_timeout=25";
         let statements = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
                           SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
-        assert_eq!(set("host=db"), ([10, 5, 3, 25], statements.to_owned()));
+        let expected = parse(&format!("host=db {CLIENT}"));
+        assert_eq!(set("host=db"), (expected, statements.to_owned()));
         let client = "host=db keepalives_idle=60 keepalives_interval=7 keepalives_retries=8 tcp_user_timeout=90";
-        assert_eq!(set(client), ([60, 7, 8, 90], statements.to_owned()));
+        assert_eq!(set(client), (parse(client), statements.to_owned()));
         let server = "host=db options='-c tcp_keepalives_idle=60 -c tcp_user_timeout=90000'";
         let statements = "SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
-        assert_eq!(set(server), ([10, 5, 3, 25], statements.to_owned()));
+        let expected = parse(&format!("{server} {CLIENT}"));
+        assert_eq!(set(server), (expected, statements.to_owned()));
     }
 }

@@ -81,11 +81,8 @@ impl Refused {
 mod tests {
     use std::time::Duration;
 
-    use super::super::topics::backoff;
+    use super::super::topics::{LONGER_THAN_BACKOFF, backoff};
     use super::*;
-
-    /// Longer than any backoff.
-    const LONGER_THAN_BACKOFF: Duration = Duration::from_secs(60);
 
     #[test]
     fn repeated_refusals_wait_half_a_minute_at_most() {

@@ -117,12 +117,13 @@ pub(super) fn backoff() -> Backoff {
     Backoff::new(first, last).expect("100 ms < 30 s")
 }
 
+/// Longer than any backoff.
+#[cfg(test)]
+pub(super) const LONGER_THAN_BACKOFF: Duration = Duration::from_secs(60);
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Longer than any backoff.
-    const LONGER_THAN_BACKOFF: Duration = Duration::from_secs(60);
 
     #[test]
     fn failing_topic_gets_one_message_at_a_time_after_backoff() {

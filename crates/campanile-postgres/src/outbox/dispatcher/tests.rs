@@ -5,12 +5,10 @@ use std::future::pending;
 use futures_util::FutureExt;
 use tower::util::BoxCloneService;
 
+use super::super::topics::LONGER_THAN_BACKOFF;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// Longer than any backoff.
-const LONGER_THAN_BACKOFF: Duration = Duration::from_secs(60);
 
 type TestDispatcher = Dispatcher<BoxCloneService<Output, (), BoxError>>;
 
@@ -31,7 +29,7 @@ fn message(id: i64, topic: &str, key: &str) -> Message {
     Message { id, output: Output::to(topic).key(key.to_owned()) }
 }
 
-/// Creates messages with these ids, each of another key.
+/// Creates messages with these ids, each with its own key.
 fn messages(ids: impl IntoIterator<Item = i64>, topic: &str) -> Vec<Message> {
     ids.into_iter().map(|id| message(id, topic, &id.to_string())).collect()
 }
@@ -71,7 +69,7 @@ fn empty_table_is_read_at_once_and_then_each_second() {
     let request = exchange(&mut dispatcher, Vec::new(), now);
     assert_eq!((request.max_messages, request.max_bytes), (250, 2 << 20));
     assert_eq!(dispatcher.next_wakeup(now), None);
-    assert!(dispatcher.next_request(now + SECOND.mul_f64(0.999)).is_none());
+    assert!(dispatcher.next_request(now + Duration::from_millis(999)).is_none());
     assert!(is_read(&exchange(&mut dispatcher, Vec::new(), now + SECOND)));
 }
 
