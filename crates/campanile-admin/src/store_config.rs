@@ -1,5 +1,6 @@
 //! The settings of a store of any kind.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use campanile_core::{BoxError, ConfigError};
 use campanile_postgres::{PgConfig, PgStore};
 use campanile_redis::{RedisConfig, RedisStore, Safety};
 use futures_util::FutureExt;
+use percent_encoding::percent_decode_str;
 
 use crate::error::chain;
 use crate::{AdminError, AnyStore};
@@ -20,7 +22,8 @@ use crate::{AdminError, AnyStore};
 /// | `redis+cluster://[user][:password@]host[:port][,host…]` | a Redis Cluster |
 /// | `postgres://[user[:password]@]host[:port][,host…][/database]` | Postgres |
 ///
-/// With `rediss` in place of `redis`, the connections use TLS, which needs the feature `store-tls`.
+/// With `rediss` in place of `redis`, the connections use TLS, which needs the feature `store-tls`. The
+/// user and the password are percent-encoded.
 /// `Debug` shows no credentials.
 ///
 /// ```
@@ -219,9 +222,15 @@ fn sentinel(url: &str) -> Result<RedisConfig, ConfigError> {
         Some(credentials) => {
             let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
             let user = if user.is_empty() { "default" } else { user };
-            config.with_credentials(user, password)
+            config.with_credentials(decode(user)?, decode(password)?)
         }
         None => config,
+    })
+}
+
+fn decode(encoded: &str) -> Result<Cow<'_, str>, ConfigError> {
+    percent_decode_str(encoded).decode_utf8().map_err(|_| {
+        ConfigError::new("the user or the password in the URL of the store is not UTF-8")
     })
 }
 
@@ -246,6 +255,16 @@ mod tests {
             let shown = format!("{config:?}");
             assert!(shown.contains(address) && !shown.contains("s3cret"), "{shown}");
         }
+    }
+
+    #[test]
+    fn password_of_sentinels_url_is_percent_encoded() {
+        assert_eq!(decode("p%40s%2Fs").unwrap(), "p@s/s");
+        let error = "redis+sentinel://:s3cret%FF@s1/tower".parse::<StoreConfig>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the user or the password in the URL of the store is not UTF-8"
+        );
     }
 
     #[test]

@@ -327,6 +327,7 @@ impl RedisConfig {
     fn connection_info(&self, url: &str) -> Result<ConnectionInfo, ConnectError> {
         #[cfg(not(feature = "tls"))]
         crate::tls::no_tls(url)?;
+        check_credentials(url)?;
         let info = url.into_connection_info().map_err(ConnectError::url)?;
         #[cfg(feature = "tls")]
         let info = self.certificates.apply(info)?;
@@ -375,6 +376,19 @@ fn boxed_urls<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Box<[Box<st
     urls.into_iter().map(|url| url.into().into_boxed_str()).collect()
 }
 
+/// Refuses an `@` behind the host. What precedes it would be read as a host, and shown, although it is
+/// part of the password.
+fn check_credentials(url: &str) -> Result<(), ConnectError> {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if authority.is_empty() || !behind.contains('@') {
+        return Ok(());
+    }
+    let source = "the URL has an `@` behind the host: write %2F, %3F, %23 or %40 for a `/`, `?`, `#` \
+        or `@` in the user or the password";
+    Err(ConnectError::Url { source: source.into() })
+}
+
 fn non_zero(name: &str, timeout: Duration) -> Result<(), ConfigError> {
     match timeout.is_zero() {
         true => Err(ConfigError::new(format!("`{name}` must be greater than zero"))),
@@ -419,10 +433,24 @@ mod tests {
             "redis://alice:s3cret@127.0.0.1:notaport",
             "alice:s3cret@nowhere",
             "redis+unix:///tmp/socket?user=alice&pass=s3cret",
+            "redis://alice:p@s3cret?@127.0.0.1",
+            "redis://:p@s3cret/0@127.0.0.1",
+            "redis://:p@s3cret#@127.0.0.1",
         ] {
             let config = RedisConfig::from(url);
             let shown = format!("{config:?} {config:#?} {:?}", config.topology().err());
             assert!(!shown.contains("s3cret") && !shown.contains("alice"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn password_may_contain_an_at_sign() {
+        for url in [
+            "redis://:p@ss@127.0.0.1/2?protocol=resp3",
+            "redis://:p%40%2Fss@127.0.0.1",
+            "redis+unix:///tmp/socket?pass=p@ss",
+        ] {
+            assert!(RedisConfig::from(url).topology().is_ok(), "{url}");
         }
     }
 

@@ -115,7 +115,7 @@ pub(crate) const TARGETS: &[Target] = &[
         binary: "fuzz",
         test: "store_url",
         folder: "tests/fuzz",
-        checks: "the URL of a store: its password is never shown",
+        checks: "the URL of a store: what is shown does not depend on its password",
     },
     Target {
         package: "campanile-admin",
