@@ -93,6 +93,9 @@ impl RedisConfig {
     /// Configures the server at this URL: `redis://[user][:password@]host[:port][/database]`, or
     /// `redis+unix:///path/to/socket`. With the feature `redis-tls` of `campanile` (`tls` of this
     /// crate), also `rediss://` in the form of `redis://`.
+    ///
+    /// The user and the password are percent-encoded, as in any URL: a `/`, `?` or `#` in them is
+    /// refused.
     pub fn new(url: impl Into<String>) -> Self {
         Self::with_servers(Servers::Standalone(url.into().into()))
     }
