@@ -23,8 +23,7 @@ use crate::{AdminError, AnyStore};
 /// | `postgres://[user[:password]@]host[:port][,host…][/database]` | Postgres |
 ///
 /// With `rediss` in place of `redis`, the connections use TLS, which needs the feature `store-tls`. The
-/// user and the password are percent-encoded.
-/// `Debug` shows no credentials.
+/// user and the password are percent-encoded. `Debug` shows no credentials.
 ///
 /// ```
 /// use campanile_admin::StoreConfig;

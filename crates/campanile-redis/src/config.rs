@@ -379,15 +379,15 @@ fn boxed_urls<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Box<[Box<st
     urls.into_iter().map(|url| url.into().into_boxed_str()).collect()
 }
 
-/// Refuses an `@` behind the host. What precedes it would be read as a host, and shown, although it is
-/// part of the password.
+/// Rejects an `@` after the host: the text before it is part of the password, but would be parsed as a
+/// host and shown.
 fn check_credentials(url: &str) -> Result<(), ConnectError> {
     let (_, rest) = url.split_once("://").unwrap_or_default();
-    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    if authority.is_empty() || !behind.contains('@') {
+    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if authority.is_empty() || !tail.contains('@') {
         return Ok(());
     }
-    let source = "the URL has an `@` behind the host: write %2F, %3F, %23 or %40 for a `/`, `?`, `#` \
+    let source = "the URL has an `@` after the host: write %2F, %3F, %23 or %40 for a `/`, `?`, `#` \
         or `@` in the user or the password";
     Err(ConnectError::Url { source: source.into() })
 }

@@ -18,8 +18,8 @@ fn deployment() {
     });
 }
 
-/// The first byte selects the kind of store; the others are lines: what surrounds the password, and the
-/// hosts of the URL with what follows them. What is shown does not depend on the password.
+/// The first byte selects the kind of store. The last line has the hosts of the URL and what follows them;
+/// the lines above it surround the password. What is shown does not depend on the password.
 #[test]
 fn store_url() {
     const SCHEMES: &[&str] = &[
@@ -36,10 +36,10 @@ fn store_url() {
         let Ok([selector, rest @ ..]) = str::from_utf8(bytes).map(str::as_bytes) else { return };
         let scheme = SCHEMES[usize::from(*selector) % SCHEMES.len()];
         let Ok(rest) = str::from_utf8(rest) else { return };
-        let mut parts = rest.rsplitn(3, '\n');
-        let [hosts, before, behind] = [(); 3].map(|()| parts.next().unwrap_or_default());
+        let (surroundings, hosts) = rest.rsplit_once('\n').unwrap_or(("", rest));
+        let (before, after) = surroundings.split_once('\n').unwrap_or((surroundings, ""));
         let [shown, other] = ["s3cret", "pa55ed"].map(|password| {
-            let url = format!("{scheme}://app:{before}{password}{behind}@{hosts}");
+            let url = format!("{scheme}://app:{before}{password}{after}@{hosts}");
             match url.parse::<StoreConfig>() {
                 Ok(config) => format!("{config:?} {config:#?}"),
                 Err(error) => error.to_string(),
