@@ -91,15 +91,15 @@ where
     Key(key)
 }
 
-/// Uses the topic, partition and offset, as `topic/partition@offset`, of the record's
-/// [origin](Record::origin), so that a copy in a retry topic keeps its key.
+/// Uses the topic, partition and offset of the record's [origin](Record::origin), so that a copy in a retry
+/// topic keeps its key, and the [id of the topic](Record::topic_id): `topic/partition@offset#id`. Without an id
+/// the text ends at the offset.
 ///
 /// These keys distinguish *records*, not events: if a producer sends an event twice, the second
 /// record has another offset and is processed again.
 ///
-/// They do not distinguish a topic from a later topic with the same name. After a topic is deleted
-/// and recreated, its first records have the keys of the old ones until the retention of the old
-/// entries ends. Use another namespace in that case.
+/// Without an id, as in a consumer loop without the driver, they do not distinguish a topic from a later
+/// topic with the same name, or from one of another cluster.
 pub fn coordinates() -> Key<AtCoordinates> {
     Key(AtCoordinates)
 }
@@ -147,6 +147,9 @@ macro_rules! record_extractors {
 
 record_extractors! {
     Header: Header::find_key;
-    AtCoordinates: |_, record| IdempotencyKey::new(record.origin().to_string());
+    AtCoordinates: |_, record| IdempotencyKey::new(match record.topic_id() {
+        Some(id) => format!("{}#{id}", record.origin()),
+        None => record.origin().to_string(),
+    });
     RecordKey: |_, record| RecordKey::find_key(record);
 }

@@ -16,6 +16,7 @@ use super::{Coordinates, Headers, Inner, Record, Timestamp};
 pub struct RecordBuilder {
     coordinates: Coordinates,
     origin: Option<Coordinates>,
+    topic_id: Option<Arc<str>>,
     timestamp: Option<Timestamp>,
     key: Option<Bytes>,
     payload: Option<Bytes>,
@@ -27,6 +28,7 @@ impl RecordBuilder {
         Self {
             coordinates,
             origin: None,
+            topic_id: None,
             timestamp: None,
             key: None,
             payload: None,
@@ -37,6 +39,12 @@ impl RecordBuilder {
     /// Sets the coordinates of the original record, if this one is a copy; see [`Record::origin`].
     pub fn origin(mut self, origin: Coordinates) -> Self {
         self.origin = Some(origin);
+        self
+    }
+
+    /// Sets the id of the topic of the original record; see [`Record::topic_id`].
+    pub fn topic_id(mut self, id: impl Into<Arc<str>>) -> Self {
+        self.topic_id = Some(id.into());
         self
     }
 
@@ -72,10 +80,11 @@ impl RecordBuilder {
 
     /// Builds the record.
     pub fn build(self) -> Record {
-        let Self { coordinates, origin, timestamp, key, payload, headers } = self;
+        let Self { coordinates, origin, topic_id, timestamp, key, payload, headers } = self;
         Record(Arc::new(Inner {
             coordinates,
             origin,
+            topic_id,
             timestamp,
             key,
             payload,

@@ -47,6 +47,7 @@ struct Inner {
     coordinates: Coordinates,
     /// `None` unless this record is a copy.
     origin: Option<Coordinates>,
+    topic_id: Option<Arc<str>>,
     timestamp: Option<Timestamp>,
     key: Option<Bytes>,
     payload: Option<Bytes>,
@@ -80,6 +81,13 @@ impl Record {
     /// locate this copy.
     pub fn origin(&self) -> &Coordinates {
         self.0.origin.as_ref().unwrap_or(&self.0.coordinates)
+    }
+
+    /// Returns the id that the brokers gave to the topic of the [origin](Self::origin) when it was created, as
+    /// Kafka's tools print it. A topic that is deleted and recreated, and a topic of another cluster, has
+    /// another id. `None` for a record that is not from the driver, and with brokers before Kafka 2.8.
+    pub fn topic_id(&self) -> Option<&Arc<str>> {
+        self.0.topic_id.as_ref()
     }
 
     /// Returns the name of the topic.

@@ -278,6 +278,18 @@ attribute! {
 }
 
 attribute! {
+    /// What has happened to the log of a partition.
+    LogChangeKind("campanile.log_change.kind") {
+        /// The topic was deleted and recreated.
+        Recreated = "recreated",
+        /// Records were deleted before they were read.
+        Deleted = "deleted",
+        /// Records that were read are no longer in the log.
+        Truncated = "truncated",
+    }
+}
+
+attribute! {
     /// What a rebalance has done.
     RebalanceKind("campanile.rebalance.kind") {
         /// Partitions were assigned.

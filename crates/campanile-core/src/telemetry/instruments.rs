@@ -5,7 +5,7 @@
 //! of the conventions is adopted with a release that says so.
 
 use super::attributes::{
-    AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss,
+    AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss, LogChangeKind,
     ObservedOrigin, ObservedVerdict, PartitionState, PauseCause, RebalanceKind, RecordOutcome,
     RedisLoss, RequestOutcome, SettlementKind, StoreErrorType, StoreOperation, UnguardedCause,
 };
@@ -138,6 +138,9 @@ instruments! {
         "Records that were dead-lettered, by the error for which they were given up.";
     REBALANCES: Counter, "campanile.consumer.rebalances", "{rebalance}", [open(GROUP), RebalanceKind::ATTRIBUTE],
         "Changes of the assigned partitions.";
+    LOG_CHANGES: Counter, "campanile.consumer.log_changes", "{change}",
+        [open(TOPIC), open(GROUP), LogChangeKind::ATTRIBUTE],
+        "Changes of a partition's log that lose records or replace all of them.";
     LAG: Gauge, "campanile.consumer.lag", "{record}", [open(TOPIC), open(PARTITION), open(GROUP)],
         "The lag of the status; 0 once the partition is revoked.";
     OLDEST_AGE: Gauge, "campanile.consumer.oldest.age", "s", [open(TOPIC), open(PARTITION), open(GROUP)],

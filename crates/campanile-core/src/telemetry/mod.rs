@@ -18,7 +18,7 @@ mod recorded;
 
 #[doc(hidden)]
 pub use self::attributes::{
-    AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss,
+    AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss, LogChangeKind,
     ObservedOrigin, ObservedVerdict, PartitionState, PauseCause, RebalanceKind, RecordOutcome,
     RedisLoss, RequestOutcome, SettlementKind, StoreErrorType, StoreOperation, UnguardedCause,
 };
