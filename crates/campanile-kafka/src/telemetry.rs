@@ -9,8 +9,8 @@ use campanile_core::telemetry::instruments::{
     self, GROUP, KAFKA, OPERATION_NAME, OPERATION_TYPE, PARTITION, SYSTEM, TOPIC,
 };
 use campanile_core::telemetry::{
-    Counter, DeliveryError, ErrorType, Family, Gauge, PartitionState, PauseCause, RebalanceKind,
-    RecordOutcome, ResultHistogram,
+    Counter, DeliveryError, ErrorType, Family, Gauge, LogChangeKind, PartitionState, PauseCause,
+    RebalanceKind, RecordOutcome, ResultHistogram,
 };
 use campanile_core::{DecodeError, error};
 use campanile_idempotency::{IdempotencyError, StoreErrorKind};
@@ -43,6 +43,7 @@ pub(crate) struct TopicMetrics {
     records: Family<RecordOutcome, Counter>,
     pub(crate) retries: Family<ErrorType, Counter>,
     pub(crate) dead_letters: Family<ErrorType, Counter>,
+    log_changes: Family<LogChangeKind, Counter>,
 }
 
 struct PartitionMetrics {
@@ -89,6 +90,13 @@ impl ConsumerMetrics {
 
     pub(crate) fn count_rebalance(&self, kind: RebalanceKind) {
         self.rebalances.of(kind).increment(1);
+    }
+
+    /// Counts a change of the log of a partition, which was assigned before.
+    pub(crate) fn count_log_change(&self, partition: &Assignment, kind: LogChangeKind) {
+        if let Some(topic) = self.topics.get(&partition.topic) {
+            topic.log_changes.of(kind).increment(1);
+        }
     }
 
     /// Exports what has happened since the last call, and the current state.
@@ -146,6 +154,7 @@ impl TopicMetrics {
             records: Family::new(&instruments::RECORDS, labels),
             retries: Family::new(&instruments::RETRIES, labels),
             dead_letters: Family::new(&instruments::DEAD_LETTERS, labels),
+            log_changes: Family::new(&instruments::LOG_CHANGES, labels),
         }
     }
 

@@ -146,7 +146,7 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ("fault-shared-redis", "a namespace is mandatory"),
     ("fault-eviction", "the server is refused at the start"),
     ("fault-record-key", "equal keys are duplicates, whatever they mean"),
-    ("fault-recreated-topic", "equal keys are duplicates, whatever they mean"),
+    ("fault-recreated-topic", "the keys differ"),
 ];
 
 /// Returns the anchors in a part of docs/guarantees.md.

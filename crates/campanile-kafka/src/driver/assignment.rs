@@ -1,8 +1,8 @@
 //! One assignment of one partition: the state that source, scheduler and status share.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::time::Instant;
 
@@ -22,6 +22,7 @@ pub(crate) struct Assignment {
     pub(crate) id: AssignmentId,
     pub(crate) topic: Arc<str>,
     pub(crate) partition: i32,
+    pub(crate) assigned_at: Instant,
     /// The retry topic, if the partition belongs to one.
     pub(crate) retry_topic: Option<RetryTopic>,
     /// The memory that the partition's records and outputs take.
@@ -29,11 +30,21 @@ pub(crate) struct Assignment {
     /// The memory that those of all partitions take.
     pub(crate) total: Arc<Usage>,
     pub(crate) offset_range: OffsetRange,
+    /// The id of the log that the partition was started with: its offsets mean nothing in another log. The
+    /// id of the topic, which changes when the topic is recreated. Empty if the brokers have no ids.
+    pub(crate) log_id: OnceLock<Arc<str>>,
+    /// The id of the log that the group was reading before, if this one has replaced it. This one is then
+    /// read from its beginning.
+    pub(crate) replaced_log_id: OnceLock<Arc<str>>,
+    /// The leader epoch of the last record that was read, or of the committed offset before that. Negative
+    /// if it is not known.
+    leader_epoch: AtomicI32,
     /// Outputs that wait for a transaction.
     pub(crate) pending_outputs: PendingOutputs,
     watermark: AtomicOffset,
     committed: AtomicOffset,
     revoked: AtomicBool,
+    log_lost: AtomicBool,
     stopped: AtomicBool,
     /// The first record at which the partition was stopped, by offset, and when.
     stopped_at: Mutex<Option<(i64, Instant)>>,
@@ -52,14 +63,19 @@ impl Assignment {
             id,
             topic,
             partition,
+            assigned_at: Instant::now(),
             retry_topic,
             usage: Arc::default(),
             total,
             offset_range: OffsetRange::new(),
+            log_id: OnceLock::new(),
+            replaced_log_id: OnceLock::new(),
+            leader_epoch: AtomicI32::new(-1),
             pending_outputs: PendingOutputs::default(),
             watermark: AtomicOffset::none(),
             committed: AtomicOffset::none(),
             revoked: AtomicBool::new(false),
+            log_lost: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             stopped_at: Mutex::default(),
             paused: AtomicBool::new(false),
@@ -111,8 +127,34 @@ impl Assignment {
         self.pending_outputs.reset(offset);
     }
 
+    /// Reads the watermark if it is not committed yet and belongs to the partition's log.
     pub(crate) fn uncommitted(&self) -> Option<i64> {
-        self.watermark().filter(|watermark| Some(*watermark) != self.committed())
+        let watermark = self.watermark().filter(|_| !self.is_log_lost())?;
+        (Some(watermark) != self.committed()).then_some(watermark)
+    }
+
+    /// Checks whether the partition has another log by now.
+    pub(crate) fn is_log_lost(&self) -> bool {
+        self.log_lost.load(Ordering::Acquire)
+    }
+
+    /// Notes that the partition has another log by now, so that nothing more is committed.
+    pub(crate) fn lose_log(&self) {
+        self.log_lost.store(true, Ordering::Release);
+    }
+
+    /// Returns the id of the partition's log, if the brokers have ids.
+    pub(crate) fn log_id(&self) -> Option<&Arc<str>> {
+        self.log_id.get().filter(|id| !id.is_empty())
+    }
+
+    /// Returns the epoch of the leader that has appended the records up to the position, if it is known.
+    pub(crate) fn leader_epoch(&self) -> Option<i32> {
+        Some(self.leader_epoch.load(Ordering::Relaxed)).filter(|epoch| *epoch >= 0)
+    }
+
+    pub(crate) fn set_leader_epoch(&self, epoch: Option<i32>) {
+        self.leader_epoch.store(epoch.unwrap_or(-1), Ordering::Relaxed);
     }
 
     pub(crate) fn is_revoked(&self) -> bool {

@@ -194,6 +194,10 @@ impl<S: Source> Driver<S> {
                 drains.push(drain);
                 self.revoke = Some(Revocation { partitions, lost, drains, commit: None });
             }
+            Event::LogChanged(change) => {
+                change.log();
+                self.scheduler.metrics().count_log_change(&change.partition, change.kind());
+            }
             Event::Sought { old, new } => self.on_sought(&old, new),
             Event::Committed(result) => self.commits.on_result(result),
             Event::Failed(error) => self.stop(Some(error)),

@@ -30,16 +30,23 @@ impl OffsetRange {
         self.next().or_else(|| self.start.load())
     }
 
-    /// Takes in the offset of a record that was read. Returns whether the position was reset, which is
-    /// so if an offset is read again.
-    pub(crate) fn record_read(&self, offset: i64) -> bool {
-        let last = self.last.load();
-        let was_reset = last.is_some_and(|last| offset <= last);
-        if last.is_none() || was_reset {
+    /// Takes in the offset of a record that was read. Returns the position if the offset is another one:
+    /// a smaller offset means that the position was reset, and a larger one that offsets are missing.
+    pub(crate) fn record_read(&self, offset: i64) -> Option<i64> {
+        let position = self.position().filter(|position| *position != offset);
+        let was_reset = position.is_some_and(|position| offset < position);
+        if self.last.load().is_none() || was_reset {
             self.first.store(Some(offset));
         }
         self.last.store(Some(offset));
-        was_reset
+        position
+    }
+
+    /// Moves the position past records that no longer exist. Returns the position before, if this skips any.
+    pub(crate) fn skip_to(&self, offset: i64) -> Option<i64> {
+        let position = self.position().filter(|position| *position < offset)?;
+        self.last.store(Some(offset - 1));
+        Some(position)
     }
 
     /// Returns the offset after the last one that was read.

@@ -159,6 +159,8 @@ impl<S: Source> Driver<S> {
 fn prepare_commit(assignment: &Assignment, SeekTarget { offset, committed }: SeekTarget) {
     let (topic, partition) = (&*assignment.topic, assignment.partition);
     let from = assignment.watermark().unwrap_or(committed);
+    // The position may be one of another leader.
+    assignment.set_leader_epoch(None);
     if offset > from {
         assignment.advance(offset, iter::empty());
         tracing::warn!(

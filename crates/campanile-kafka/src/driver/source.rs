@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 
 use super::assignment::{Assignment, AssignmentId};
 use super::budget::Amount;
+use super::log_change::LogChange;
 use crate::error::ConsumerError;
 use crate::seek::{SeekError, SeekTarget, SeekTo};
 
@@ -40,14 +41,15 @@ pub(crate) trait Source {
     /// [`Event::Sought`], or with [`Event::Revoked`] if the partition is revoked before.
     fn seek(&mut self, partition: &Arc<Assignment>, offset: i64);
 
-    /// Starts to commit the watermarks of these partitions.
+    /// Starts to commit the watermarks of these partitions, unless their logs were replaced.
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart;
 
     /// Releases the partitions of the last [`Event::Revoked`], after they were drained and
     /// committed.
     fn release(&mut self);
 
-    /// Updates each partition's end offset, and restores a lost connection. Called once a second.
+    /// Updates each partition's end offset, restores a lost connection, and checks that the logs are the
+    /// same. Called once a second.
     fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]);
 
     /// Leaves the group. This ends with [`Event::Closed`].
@@ -63,6 +65,9 @@ pub(crate) enum Event {
     /// These partitions are revoked, or already lost. The source keeps them until
     /// [`Source::release`] is called.
     Revoked { partitions: Vec<Arc<Assignment>>, lost: bool },
+    /// The log of a partition has lost records, or is another log. If it is another one,
+    /// [`Event::Revoked`] and [`Event::Assigned`] follow.
+    LogChanged(LogChange),
     /// The position of a partition was moved. Its records now arrive in the new assignment.
     Sought { old: Arc<Assignment>, new: Arc<Assignment> },
     /// The commit in flight has ended.

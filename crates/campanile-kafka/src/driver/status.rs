@@ -102,6 +102,15 @@ impl DriverStatus {
         self.since(&self.ping_sent)
     }
 
+    /// Checks whether a partition was assigned at least this long ago and is not started yet.
+    pub(crate) fn is_start_overdue(&self, after: Duration) -> bool {
+        let is_overdue = |assignment: &Arc<Assignment>| {
+            let is_started = assignment.offset_range.position().is_some();
+            !is_started && !assignment.is_revoked() && assignment.assigned_at.elapsed() >= after
+        };
+        self.assignments().iter().any(is_overdue)
+    }
+
     pub(crate) fn is_assigned(&self) -> bool {
         self.assigned.load(Ordering::Relaxed)
     }

@@ -14,6 +14,9 @@ use crate::status::ConsumerStage;
 /// and less than anyone should wait for a restart.
 const RUNTIME_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long an assigned partition may take to start. An event is logged after half of that time.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The liveness and readiness of a consumer. Returned by [`Handle::health`](crate::Handle::health);
 /// [`HealthService`] serves it over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +31,8 @@ pub struct Health {
     /// ended.
     pub live: Result<(), Unhealthy>,
     /// Whether the consumer is live, its group has assigned partitions to it (possibly none, so a
-    /// spare member is ready), the store answers, and the consumer is not shutting down.
+    /// spare member is ready), each assigned partition was started within a minute, the store answers,
+    /// and the consumer is not shutting down.
     ///
     /// A paused consumer stays ready, so that a request to resume it still reaches it through a
     /// Kubernetes Service: see [`Handle::paused`](crate::Handle::paused). So does a consumer with
@@ -65,6 +69,8 @@ pub enum Unhealthy {
     /// Not ready: the group has not assigned anything yet, or the consumer was removed from its
     /// group.
     Unassigned,
+    /// Not ready: an assigned partition was not started within a minute.
+    NotStarted,
     /// Not ready: the store does not answer, so no records are dispatched.
     StoreUnavailable,
 }
@@ -83,6 +89,9 @@ impl fmt::Display for Unhealthy {
             Self::Starting => f.write_str("starting: brokers or topics have not been found yet"),
             Self::ShuttingDown => f.write_str("shutting down"),
             Self::Unassigned => f.write_str("the group has not assigned any partitions"),
+            Self::NotStarted => {
+                f.write_str("an assigned partition was not started within a minute")
+            }
             Self::StoreUnavailable => {
                 f.write_str("the store does not answer; no records are dispatched")
             }
@@ -121,6 +130,9 @@ fn ready(status: &DriverStatus) -> Result<(), Unhealthy> {
     match status.stage() {
         ConsumerStage::Starting => Err(Unhealthy::Starting),
         ConsumerStage::Serving if !status.is_assigned() => Err(Unhealthy::Unassigned),
+        ConsumerStage::Serving if status.is_start_overdue(START_TIMEOUT) => {
+            Err(Unhealthy::NotStarted)
+        }
         ConsumerStage::Serving if status.is_store_unavailable() => Err(Unhealthy::StoreUnavailable),
         ConsumerStage::Serving => Ok(()),
         ConsumerStage::Draining | ConsumerStage::Closing | ConsumerStage::Ended => {
@@ -132,8 +144,10 @@ fn ready(status: &DriverStatus) -> Result<(), Unhealthy> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::sync::Arc;
 
     use super::*;
+    use crate::driver::{Assignment, AssignmentId, Usage};
 
     const POLL: Duration = Duration::from_secs(300);
 
@@ -183,6 +197,21 @@ mod tests {
         assert_eq!(Health::of(&status), Health { live: dead.clone(), ready: dead });
         status.enter_stage(ConsumerStage::Closing);
         assert_eq!(Health::of(&status).live, Ok(()), "the consumer is being closed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn partition_without_start_is_not_ready_after_a_minute() {
+        let status = serving();
+        let total: Arc<Usage> = Arc::default();
+        let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
+        let assignment = Arc::new(assignment);
+        status.assign(std::slice::from_ref(&assignment));
+        advance(START_TIMEOUT - Duration::from_millis(1)).await;
+        assert_eq!(Health::of(&status).ready, Ok(()));
+        advance(Duration::from_millis(1)).await;
+        assert_eq!(Health::of(&status).ready, Err(Unhealthy::NotStarted));
+        assignment.offset_range.set_start(0);
+        assert_eq!(Health::of(&status).ready, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]

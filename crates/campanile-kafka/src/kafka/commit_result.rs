@@ -5,19 +5,38 @@ use std::sync::Arc;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::context::Position;
+use super::native;
 use crate::driver::{Assignment, CommitResult};
 
-/// Collects the watermarks that are not committed, if there are any.
-pub(super) fn uncommitted(partitions: &[Arc<Assignment>]) -> Option<TopicPartitionList> {
-    let mut list = TopicPartitionList::new();
-    for assignment in partitions {
-        if let Some(watermark) = assignment.uncommitted() {
-            let (topic, partition) = (&assignment.topic, assignment.partition);
-            list.add_partition_offset(topic, partition, Offset::Offset(watermark))
-                .expect("a watermark is a Kafka offset or one more, and never negative");
-        }
+/// The start of the metadata of the offsets that are committed. The id of the topic follows.
+const TOPIC_ID: &str = "topic-id=";
+
+/// Collects the watermarks that are not committed.
+pub(super) fn uncommitted(partitions: &[Arc<Assignment>]) -> Vec<Position> {
+    let position = |of: &Arc<Assignment>| Some((of.clone(), of.uncommitted()?));
+    partitions.iter().filter_map(position).collect()
+}
+
+/// Adds the offset of a partition to a list that is to be committed, with the identity of its log: the id
+/// of the topic as metadata, and the leader epoch.
+pub(crate) fn add_offset(list: &mut TopicPartitionList, assignment: &Assignment, offset: i64) {
+    let (topic, partition) = (&*assignment.topic, assignment.partition);
+    let mut element = list.add_partition(topic, partition);
+    let valid = element.set_offset(Offset::Offset(offset));
+    valid.expect("a watermark is a Kafka offset or one more, and never negative");
+    if let Some(id) = assignment.log_id() {
+        element.set_metadata(format!("{TOPIC_ID}{id}"));
     }
-    (list.count() > 0).then_some(list)
+    if let Some(epoch) = assignment.leader_epoch() {
+        native::set_leader_epoch(list, topic, partition, epoch);
+    }
+}
+
+/// Reads the id of the topic from the metadata of a committed offset, if a consumer of this library has
+/// committed it.
+pub(super) fn topic_id(metadata: &[u8]) -> Option<&str> {
+    std::str::from_utf8(metadata).ok()?.strip_prefix(TOPIC_ID)
 }
 
 /// The state of offset commits, of which at most one is in flight at a time.
@@ -30,8 +49,8 @@ pub(super) struct OffsetCommits {
 }
 
 impl OffsetCommits {
-    pub(super) fn start(&mut self, partitions: &[Arc<Assignment>]) {
-        self.in_flight = partitions.to_vec();
+    pub(super) fn start(&mut self, offsets: &[Position]) {
+        self.in_flight = offsets.iter().map(|(assignment, _)| assignment.clone()).collect();
     }
 
     /// Handles the answer to the commit in flight.
@@ -128,6 +147,8 @@ impl CommitFailure {
                 | Code::NotCoordinator
                 | Code::UnstableOffsetCommit
                 | Code::UnknownTopicOrPartition
+                | Code::UnknownTopic
+                | Code::LeaderNotAvailable
                 | Code::ThrottlingQuotaExceeded,
             ) => Self::Transient,
             _ => Self::Refused,

@@ -15,8 +15,10 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::commit_result::add_offset;
 use super::native::fetch_queues::FetchQueues;
 use super::queues::PartitionQueues;
+use super::start_positions::list;
 use crate::driver::{Assignment, AssignmentId, Usage};
 use crate::log::LogLimit;
 use crate::oauth::{self, OauthTokens};
@@ -50,6 +52,8 @@ pub(super) struct State {
     /// The queues of all assigned partitions, including those that wait for their start.
     pub(super) queues: PartitionQueues,
     next: u64,
+    /// The id of the log from which each partition was read last.
+    log_ids: HashMap<(Arc<str>, i32), Arc<str>>,
     /// Whether partitions were ever assigned.
     pub(super) started: bool,
     pub(super) rebalances: Vec<Rebalance>,
@@ -62,10 +66,11 @@ pub(super) struct State {
 
 pub(super) enum Rebalance {
     Assigned(Vec<Arc<Assignment>>),
-    /// The source releases these partitions with [`Context::release`].
+    /// The source releases these partitions with [`Context::release`]. There is no list if the group has
+    /// not revoked them.
     Revoked {
         partitions: Vec<Arc<Assignment>>,
-        list: TopicPartitionList,
+        list: Option<TopicPartitionList>,
         lost: bool,
     },
 }
@@ -146,6 +151,9 @@ impl Context {
         let replace = |(old, offset): Position| {
             let new = self.new_assignment(&mut state, old.topic.clone(), old.partition);
             new.offset_range.set_start(offset);
+            if let Some(id) = old.log_id.get() {
+                new.log_id.get_or_init(|| id.clone());
+            }
             old.revoke();
             // Otherwise a revoke would find the old assignment, and the new one would never end.
             state.awaiting_start.retain(|other| other.id != old.id);
@@ -166,6 +174,12 @@ impl Context {
         let id = AssignmentId(state.next);
         state.next += 1;
         Arc::new(Assignment::new(id, topic, partition, retry_topic, self.total.clone()))
+    }
+
+    /// Returns the id of the log from which this partition was read last.
+    pub(super) fn last_log_id(&self, assignment: &Assignment) -> Option<Arc<str>> {
+        let key = (assignment.topic.clone(), assignment.partition);
+        self.state().log_ids.get(&key).cloned()
     }
 
     pub(super) fn assignment(&self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {
@@ -253,14 +267,51 @@ impl Context {
             drop(state);
             return self.release(consumer, list);
         }
-        state.rebalances.push(Rebalance::Revoked { partitions, list: list.clone(), lost });
+        state.rebalances.push(Rebalance::Revoked { partitions, list: Some(list.clone()), lost });
+    }
+
+    /// Replaces the assignments of partitions that have another log: the old ones are lost, and the
+    /// partitions are started as if they had just been assigned.
+    pub(super) fn replace(&self, consumer: &BaseConsumer<Self>, lost: Vec<Arc<Assignment>>) {
+        let mut state = self.state();
+        let mut replace = |old: &Arc<Assignment>| {
+            // A partition that was revoked in the meantime belongs to another consumer.
+            state.remove_assignment(old)?;
+            old.revoke();
+            let new = self.new_assignment(&mut state, old.topic.clone(), old.partition);
+            state.queues.replace(old.id, &new);
+            state.awaiting_start.push(new.clone());
+            Some((old.clone(), new))
+        };
+        let (partitions, new): (Vec<_>, Vec<_>) = lost.iter().filter_map(&mut replace).unzip();
+        if partitions.is_empty() {
+            return;
+        }
+        let list = list(&new, Offset::Invalid);
+        state.rebalances.push(Rebalance::Revoked { partitions, list: None, lost: true });
+        state.rebalances.push(Rebalance::Assigned(new));
+        drop(state);
+        if let Err(error) = consumer.pause(&list) {
+            tracing::warn!(%error, "failed to pause partitions until their offset is known");
+        }
     }
 }
 
 impl State {
     fn add_assignment(&mut self, assignment: Arc<Assignment>) {
+        if let Some(id) = assignment.log_id() {
+            self.log_ids.insert((assignment.topic.clone(), assignment.partition), id.clone());
+        }
         let topic = self.topics.entry(assignment.topic.clone()).or_default();
         topic.insert(assignment.partition, assignment);
+    }
+
+    /// Removes this assignment, unless the partition has another one or none.
+    fn remove_assignment(&mut self, assignment: &Assignment) -> Option<Arc<Assignment>> {
+        let (topic, partition) = (&*assignment.topic, assignment.partition);
+        let started = self.topics.get(topic).and_then(|topic| topic.get(&partition));
+        let mut assigned = self.awaiting_start.iter().chain(started);
+        assigned.any(|of| of.id == assignment.id).then(|| self.remove(topic, partition))?
     }
 
     fn remove(&mut self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {
@@ -272,12 +323,11 @@ impl State {
     }
 }
 
+/// Lists positions with their leader epochs, by which librdkafka finds out whether the log was truncated.
 fn position_list(positions: &[Position]) -> TopicPartitionList {
     let mut list = TopicPartitionList::new();
     for (assignment, offset) in positions {
-        let offset = Offset::Offset(*offset);
-        list.add_partition_offset(&assignment.topic, assignment.partition, offset)
-            .expect("an offset of a partition is a valid position");
+        add_offset(&mut list, assignment, *offset);
     }
     list
 }
@@ -379,7 +429,7 @@ fn topic_partitions(partitions: &TopicPartitionList) -> impl Iterator<Item = (St
     elements.into_iter().map(|element| (element.topic().to_owned(), element.partition()))
 }
 
-struct PartitionNames<'a>(&'a [Arc<Assignment>]);
+pub(super) struct PartitionNames<'a>(pub(super) &'a [Arc<Assignment>]);
 
 impl std::fmt::Display for PartitionNames<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
 use super::context::Context;
-use super::message;
 use super::native::fetch_queues::{Message, TopicHandle};
-use crate::driver::{Amount, Assignment, Received};
+use super::{message, native};
+use crate::driver::{Amount, Assignment, LogChange, LogChanged, Received};
 
 /// The records taken in one round.
 #[derive(Default)]
@@ -15,20 +17,29 @@ pub(super) struct FetchBatch {
     pub(super) largest: u64,
     /// The partitions with a position that was reset to an earlier offset.
     pub(super) resets: Vec<Arc<Assignment>>,
+    /// The records that are missing, or that were read before a reset.
+    pub(super) changes: Vec<LogChange>,
 }
 
 impl FetchBatch {
     pub(super) fn push(
         &mut self,
         last: &mut Option<LastPartition>,
-        context: &Context,
+        consumer: &BaseConsumer<Context>,
         message: &Message<'_>,
     ) {
-        let Some(assignment) = assignment_of(last, context, message) else {
+        let Some(assignment) = assignment_of(last, consumer.context(), message) else {
             return;
         };
-        if assignment.offset_range.record_read(message.offset()) {
-            self.resets.push(assignment.clone());
+        assignment.set_leader_epoch(message.leader_epoch());
+        let offset = message.offset();
+        if let Some(position) = assignment.offset_range.record_read(offset) {
+            if offset < position {
+                self.resets.push(assignment.clone());
+            }
+            let what = change(consumer, assignment, position, offset);
+            let changed = |what| LogChange { partition: assignment.clone(), what };
+            self.changes.extend(what.map(changed));
         }
         let received = message::to_received(assignment, message);
         let one = Amount::of(&received.record);
@@ -37,6 +48,21 @@ impl FetchBatch {
         self.largest = self.largest.max(one.bytes);
         self.records.push(received);
     }
+}
+
+/// Finds out why a record is not the one at the position. Compaction and transactions leave gaps as well.
+fn change(
+    consumer: &BaseConsumer<Context>,
+    assignment: &Assignment,
+    position: i64,
+    offset: i64,
+) -> Option<LogChanged> {
+    if offset < position {
+        return Some(LogChanged::Truncated { position, offset });
+    }
+    let (start, _) = native::log_range(consumer, &assignment.topic, assignment.partition)?;
+    // A record before the start was fetched before the log was cut: its gap is an older one.
+    (position < start && start <= offset).then_some(LogChanged::Deleted { position, start })
 }
 
 /// Finds the assignment of a message, unless its partition is no longer assigned.

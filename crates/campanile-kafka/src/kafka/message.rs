@@ -34,7 +34,15 @@ pub(super) fn to_received(assignment: &Assignment, message: &Message<'_>) -> Rec
             None => record.null_header(name),
         };
     }
+    let origin_id = origin.as_mut().and_then(|origin| origin.topic_id.take());
     let parsed = origin.and_then(OriginHeaders::into_origin);
+    let topic_id = match &parsed {
+        Some(_) => origin_id,
+        None => assignment.log_id().cloned(),
+    };
+    if let Some(id) = topic_id {
+        record = record.topic_id(id);
+    }
     let time = match &parsed {
         Some((_, time)) => *time,
         None => timestamp(message.timestamp()),

@@ -10,6 +10,7 @@
 //! * `reconnect` works around a bug of librdkafka, by which a client forgets all brokers.
 //! * `start_positions` finds the offsets at which assigned partitions are started; `look_up` finds the
 //!   offset that a seek goes to; `list_offsets` requests first and last offsets.
+//! * `topic_check` finds out whether a topic was deleted and recreated.
 //! * `stalled` finds partitions from which librdkafka has stopped fetching.
 //! * `commit_result` interprets the failures of commits.
 //! * `native` has functions that rdkafka's safe interface lacks.
@@ -30,15 +31,18 @@ mod stalled;
 mod start;
 mod start_positions;
 mod to_record;
+mod topic_check;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::commit_result::add_offset;
 pub(crate) use self::context::SourceWaker;
 pub(crate) use self::native::set_oauth_token;
 pub(crate) use self::reconnect::Reconnect;
 pub(crate) use self::source::KafkaSource;
 pub use self::to_record::ToRecord;
+pub(crate) use self::topic_check::check_topics;
 use crate::client::ClientSettings;
 use crate::driver::{Control, Usage};
 use crate::retry_topics::RetryTopicList;

@@ -32,7 +32,7 @@ impl Reconnect {
     /// An ordinary outage is left to librdkafka, which still knows the brokers and connects to them.
     pub(crate) fn check<C: ClientContext>(&self, client: &Client<C>, bootstrap: Option<&str>) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        if native::knows_brokers(client) {
+        if !native::broker_ids(client).is_empty() {
             *next = None;
             return;
         }
@@ -114,7 +114,7 @@ mod tests {
             self.state.is_fenced.store(true, Ordering::SeqCst);
             let is_lost = || {
                 let connections = self.state.connections.load(Ordering::SeqCst);
-                (!native::knows_brokers(client) && connections == 0).then_some(())
+                (native::broker_ids(client).is_empty() && connections == 0).then_some(())
             };
             eventually(TIMEOUT, is_lost).unwrap();
             self.state.is_fenced.store(false, Ordering::SeqCst);
@@ -177,10 +177,10 @@ mod tests {
     fn added_brokers_connect_a_client_that_has_none() {
         let kafka = MockKafka::start(2).unwrap();
         let consumer: BaseConsumer = ClientConfig::new().create().unwrap();
-        assert!(!native::knows_brokers(consumer.client()));
+        assert!(native::broker_ids(consumer.client()).is_empty());
         native::add_brokers(consumer.client(), &kafka.bootstrap());
         assert_eq!(fetch_metadata(&consumer).brokers().len(), 2);
-        assert!(native::knows_brokers(consumer.client()));
+        assert!(!native::broker_ids(consumer.client()).is_empty());
     }
 
     #[tokio::test(start_paused = true)]

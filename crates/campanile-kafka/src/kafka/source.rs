@@ -1,27 +1,32 @@
 //! The driver's source: librdkafka's consumer.
 
+use std::iter;
 use std::sync::Arc;
 use std::task;
 use std::time::Duration;
 
+use campanile_core::Clock;
 use futures_util::future::BoxFuture;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::commit_result::{self, OffsetCommits};
-use super::context::{Context, Position, Rebalance, SourceWaker};
+use super::context::{Context, PartitionNames, Position, Rebalance, SourceWaker};
 use super::errors::handle_error;
 use super::fetch_batch::{FetchBatch, LastPartition};
 use super::leave::Leave;
 use super::look_up::look_up;
 use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
-use super::stalled::StalledPartitions;
+use super::stalled::{StalledPartitions, Unfetched};
 use super::start_positions::{Lookup, StartPositions, list};
+use super::topic_check::TopicCheck;
 use super::{Reconnect, Settings, native, start};
 use crate::client::ClientSettings;
 use crate::config::{config_error, reset_offset, uses_newer_protocol};
-use crate::driver::{Amount, Assignment, CommitResult, CommitStart, Event, Source, Usage};
+use crate::driver::{
+    Amount, Assignment, CommitResult, CommitStart, Event, LogChange, LogChanged, Source, Usage,
+};
 use crate::error::ConsumerError;
 use crate::seek::{SeekError, SeekTarget, SeekTo};
 use crate::transaction::{Committer, TransactionResult};
@@ -31,6 +36,10 @@ const MAX_BATCH: usize = 512;
 
 /// The minimum share of a batch that each queue gets. With few queues, the shares are larger.
 const MIN_QUEUE_SHARE: usize = 32;
+
+/// The delay before a failed seek to a start position is repeated. Each attempt resumes and pauses the partition,
+/// which would keep librdkafka from starting it if the attempts followed each other at once.
+const SEEK_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// The assumed size of a record, in bytes, until one has been received.
 const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
@@ -53,13 +62,21 @@ pub(crate) struct KafkaSource {
     start_positions: StartPositions,
     /// The start positions that are known, and that librdkafka has not sought to yet.
     pub(super) starts: Vec<Position>,
+    /// When those that are left were sought last, without success.
+    sought_at: Option<Duration>,
+    clock: Clock,
     pub(super) stalled: StalledPartitions,
     /// Partitions with a position that was reset, which librdkafka has to seek.
     resets: Vec<Arc<Assignment>>,
     /// The positions that drained partitions are moved to.
     seeks: Vec<Position>,
-    /// The revoked partitions that are not released yet.
-    revoked: Option<TopicPartitionList>,
+    topic_check: TopicCheck,
+    /// Changes of logs without a record that shows them.
+    changes: Vec<LogChange>,
+    /// The offsets that are committed once their topics are checked.
+    unchecked: Vec<Position>,
+    /// The revoked partitions that are not released yet: those of the group, or none of the group.
+    revoked: Option<Option<TopicPartitionList>>,
     newer_protocol: bool,
     /// Whether the consumer is known to have joined its group.
     joined: bool,
@@ -90,8 +107,12 @@ impl KafkaSource {
             total.clone(),
             settings.client.tokens.clone(),
         );
+        let mut client = settings.client.clone();
+        // For a position that is not in the log. Those of partitions without a committed offset are looked
+        // up by this crate. With `latest`, librdkafka would skip the records that the log still has.
+        client.set("auto.offset.reset", "earliest");
         let mut consumer: BaseConsumer<Context> =
-            settings.client.create_with_context(context).map_err(|error| {
+            client.create_with_context(context).map_err(|error| {
                 let what = format!("librdkafka rejects the settings: {}", config_error(error));
                 ConsumerError::kafka(what, None)
             })?;
@@ -115,6 +136,7 @@ impl KafkaSource {
         let reset = reset_offset(&settings.client);
         let start_positions = StartPositions::new(consumer.clone(), reset, waker.clone());
         let stalled = StalledPartitions::new(consumer.clone());
+        let topic_check = TopicCheck::new(consumer.clone(), waker.clone());
         Ok(Self {
             client: settings.client.clone(),
             consumer,
@@ -129,9 +151,14 @@ impl KafkaSource {
             reconnect: Reconnect::default(),
             start_positions,
             starts: Vec::new(),
+            sought_at: None,
+            clock: Clock::boot(),
             stalled,
             resets: Vec::new(),
             seeks: Vec::new(),
+            topic_check,
+            changes: Vec::new(),
+            unchecked: Vec::new(),
             revoked: None,
             newer_protocol,
             joined: false,
@@ -155,7 +182,7 @@ impl KafkaSource {
             any = true;
             match event {
                 Ok(message) => {
-                    batch.push(last, consumer.context(), &Message::borrowed(&message));
+                    batch.push(last, consumer, &Message::borrowed(&message));
                 }
                 Err(error) => {
                     let reason = consumer.context().take_reason();
@@ -171,10 +198,13 @@ impl KafkaSource {
     fn take_callbacks(&mut self, events: &mut Vec<Event>) {
         let (rebalances, commits) = {
             let mut state = self.consumer.context().state();
-            if state.rebalances.is_empty() && state.commits.is_empty() {
-                return;
-            }
-            (std::mem::take(&mut state.rebalances), std::mem::take(&mut state.commits))
+            // A partition that is revoked while others are not released yet waits for that.
+            let is_revoke = |event: &Rebalance| matches!(event, Rebalance::Revoked { .. });
+            let revokes = usize::from(self.revoked.is_some());
+            let mut waiting = state.rebalances.iter().enumerate().filter(|(_, it)| is_revoke(it));
+            let count = waiting.nth(1 - revokes).map_or(state.rebalances.len(), |(index, _)| index);
+            let rebalances: Vec<_> = state.rebalances.drain(..count).collect();
+            (rebalances, std::mem::take(&mut state.commits))
         };
         for (result, offsets) in commits {
             if let CommitStrategy::Offsets(commits) = &mut self.commits {
@@ -221,7 +251,7 @@ impl KafkaSource {
             batch.records.reserve(messages.len());
             while let Some(message) = messages.next() {
                 match message {
-                    Ok(message) => batch.push(last, consumer.context(), &message),
+                    Ok(message) => batch.push(last, consumer, &message),
                     Err(FetchError { error, reason }) => {
                         handle_error(consumer.context(), error, reason, events);
                     }
@@ -229,6 +259,95 @@ impl KafkaSource {
             }
         }
         remaining < limit
+    }
+
+    /// Handles changes of logs that records have shown. With an `auto.offset.reset` of `error` they end
+    /// serving, and no further record is delivered.
+    fn handle_changes(&mut self, batch: &mut FetchBatch, events: &mut Vec<Event>) {
+        self.changes.append(&mut batch.changes);
+        for change in std::mem::take(&mut self.changes) {
+            match change.what {
+                // A topic that was recreated has no offset in common with the old one.
+                LogChanged::Truncated { .. } if change.partition.log_id().is_some() => {
+                    self.topic_check.suspected.push(change);
+                }
+                _ => events.extend(self.change_events(change)),
+            }
+        }
+        if events.iter().any(|event| matches!(event, Event::Failed(_))) {
+            batch.records.clear();
+        }
+    }
+
+    fn change_events(&self, change: LogChange) -> impl Iterator<Item = Event> + use<> {
+        let failed = (reset_offset(&self.client) == Offset::Invalid).then(|| {
+            let what = format!(
+                "the log of {} has lost records, and `auto.offset.reset` is `error`: set the group's offset",
+                change.partition
+            );
+            Event::Failed(ConsumerError::kafka(what, None))
+        });
+        iter::once(Event::LogChanged(change)).chain(failed)
+    }
+
+    /// Commits offsets whose topics are checked by now, and replaces the partitions of topics that were
+    /// recreated.
+    fn poll_topic_check(&mut self, events: &mut Vec<Event>) {
+        let Some(checked) = self.topic_check.poll() else {
+            return;
+        };
+        let recreated = checked.recreated();
+        recreated.iter().for_each(|assignment| assignment.lose_log());
+        self.consumer.context().replace(&self.consumer, recreated);
+        if checked.ids.is_ok() {
+            let mut suspected = std::mem::take(&mut self.topic_check.suspected);
+            suspected.retain(|change| !change.partition.is_log_lost());
+            events.extend(suspected.into_iter().flat_map(|change| self.change_events(change)));
+        }
+        let (mut offsets, mut error) = (std::mem::take(&mut self.unchecked), None);
+        if offsets.is_empty() {
+            return;
+        }
+        offsets.retain(|(assignment, _)| match checked.check(assignment) {
+            Ok(is_same) => is_same,
+            Err(failed) => {
+                error.get_or_insert(failed);
+                false
+            }
+        });
+        let CommitStrategy::Offsets(commits) = &mut self.commits else {
+            return;
+        };
+        let result = match (offsets.is_empty(), error) {
+            (false, _) => match self.commit_offsets(&offsets) {
+                CommitStart::Started => return,
+                _ => CommitResult::Failed,
+            },
+            (true, Some(error)) => commits.finish(Err(error)),
+            (true, None) => CommitResult::Refused,
+        };
+        events.push(Event::Committed(result));
+    }
+
+    fn commit_offsets(&mut self, offsets: &[Position]) -> CommitStart {
+        let CommitStrategy::Offsets(commits) = &mut self.commits else {
+            return CommitStart::NotNow;
+        };
+        let span = tracing::debug_span!("commit", partitions = offsets.len());
+        let mut list = TopicPartitionList::new();
+        for (assignment, offset) in offsets {
+            commit_result::add_offset(&mut list, assignment, *offset);
+        }
+        match span.in_scope(|| native::commit(&self.consumer, &list)) {
+            Ok(()) => {
+                commits.start(offsets);
+                CommitStart::Started
+            }
+            Err(error) => {
+                commits.finish(Err(error));
+                CommitStart::NotNow
+            }
+        }
     }
 
     fn poll_transactions(&mut self, events: &mut Vec<Event>) {
@@ -252,6 +371,7 @@ impl KafkaSource {
         while let Some(lookup) = self.start_positions.poll() {
             match lookup {
                 Lookup::Found(position) => self.starts.push(position),
+                Lookup::Recreated(change) => events.push(Event::LogChanged(change)),
                 Lookup::NoOffset(assignment) => {
                     let what = format!(
                         "the group has no committed offset of {assignment}, and `auto.offset.reset` is \
@@ -265,7 +385,12 @@ impl KafkaSource {
                 }
             }
         }
+        let now = self.clock.now();
+        if self.sought_at.is_some_and(|last| now < last + SEEK_RETRY_DELAY) {
+            return;
+        }
         self.consumer.context().seek_to_start(&self.consumer, &mut self.starts);
+        self.sought_at = (!self.starts.is_empty()).then_some(now);
     }
 }
 
@@ -284,6 +409,7 @@ impl Source for KafkaSource {
         // Take callbacks before records, so that a partition's assignment is reported before its first
         // record.
         self.take_callbacks(events);
+        self.poll_topic_check(events);
         self.seek_to_start(events);
         let sought = self.consumer.context().seek_and_reassign(&self.consumer, &mut self.seeks);
         events.extend(sought.into_iter().map(|(old, new)| Event::Sought { old, new }));
@@ -291,6 +417,7 @@ impl Source for KafkaSource {
             Some(room) => any |= self.take_records(room, &mut batch, events),
             None => self.stalled.reset(),
         }
+        self.handle_changes(&mut batch, events);
         self.resets.append(&mut batch.resets);
         self.consumer.context().seek_after_reset(&self.consumer, &mut self.resets);
         if !batch.records.is_empty() {
@@ -334,38 +461,43 @@ impl Source for KafkaSource {
     }
 
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart {
-        let Self { consumer, commits, .. } = self;
-        match commits {
-            CommitStrategy::Offsets(commits) => {
-                let Some(offsets) = commit_result::uncommitted(partitions) else {
-                    return CommitStart::NotNow;
-                };
-                let span = tracing::debug_span!("commit", partitions = offsets.count());
-                match span.in_scope(|| native::commit(consumer, &offsets)) {
-                    Ok(()) => {
-                        commits.start(partitions);
-                        CommitStart::Started
-                    }
-                    Err(error) => {
-                        commits.finish(Err(error));
-                        CommitStart::NotNow
-                    }
-                }
-            }
-            CommitStrategy::Transactions(committer) => {
-                committer.commit(partitions, || group(consumer))
-            }
+        if let CommitStrategy::Transactions(committer) = &mut self.commits {
+            let consumer = &self.consumer;
+            return committer.commit(partitions, || group(consumer));
         }
+        let offsets = commit_result::uncommitted(partitions);
+        if offsets.is_empty() {
+            return CommitStart::NotNow;
+        }
+        let checked = offsets.iter().map(|(assignment, _)| assignment.clone()).collect();
+        if !self.topic_check.start(checked) {
+            return self.commit_offsets(&offsets);
+        }
+        self.unchecked = offsets;
+        CommitStart::Started
     }
 
     fn release(&mut self) {
-        if let Some(list) = self.revoked.take() {
+        if let Some(list) = self.revoked.take().flatten() {
             self.consumer.context().release(&self.consumer, &list);
         }
     }
 
     fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]) {
-        for assignment in self.stalled.check(partitions) {
+        let Unfetched { stalled, unstarted, emptied } = self.stalled.check(partitions);
+        for (partition, start) in emptied {
+            let position = partition.offset_range.skip_to(start);
+            let what = position.map(|position| LogChanged::Deleted { position, start });
+            self.changes.extend(what.map(|what| LogChange { partition, what }));
+        }
+        if !unstarted.is_empty() {
+            tracing::warn!(
+                partitions = %PartitionNames(&unstarted),
+                "these assigned partitions were not started within 30 s: restart the process, unless another \
+                 event says why their offsets are not known"
+            );
+        }
+        for assignment in stalled {
             tracing::warn!(
                 partition = %assignment,
                 "librdkafka fetches no record of the partition although there are some; seeking to its \
@@ -376,6 +508,7 @@ impl Source for KafkaSource {
             self.starts.push((assignment, position));
             self.waker.wake();
         }
+        self.topic_check.check_regularly(partitions);
         self.reconnect.check(self.consumer.client(), self.client.brokers());
         // In the newer protocol, librdkafka runs no callback for a member that gets no partitions.
         if self.newer_protocol && !self.joined && native::is_member(&self.consumer) {

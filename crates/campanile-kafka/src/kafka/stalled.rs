@@ -1,4 +1,7 @@
-//! Finds partitions from which librdkafka has stopped fetching.
+//! Finds partitions from which librdkafka does not fetch.
+//!
+//! librdkafka (2.12) may drop the start of an assigned partition if partitions are paused and resumed at the
+//! same time. It then answers each seek of it with an error.
 //!
 //! librdkafka (2.12) may fetch nothing more from a partition after its broker was restarted, without an
 //! error: <https://github.com/confluentinc/librdkafka/issues/4492>. The end of the partition is known
@@ -23,6 +26,9 @@ use crate::driver::{Assignment, AssignmentId};
 /// How long a partition delivers no record until the brokers are asked for its end.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// How long a partition may be assigned without being started.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// How long librdkafka may take to fetch a record that the brokers have.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -37,6 +43,16 @@ pub(super) struct StalledPartitions {
 
 /// The ends of partitions, without those that the brokers did not tell.
 type Ends = Vec<(AssignmentId, i64)>;
+
+/// The partitions that librdkafka does not fetch from.
+#[derive(Default)]
+pub(super) struct Unfetched {
+    /// Those that it has started.
+    pub(super) stalled: Vec<Arc<Assignment>>,
+    pub(super) unstarted: Vec<Arc<Assignment>>,
+    /// Those of which all records were deleted, with the start of their log.
+    pub(super) emptied: Vec<(Arc<Assignment>, i64)>,
+}
 
 /// The progress of a partition since it was seen last.
 struct Progress {
@@ -75,9 +91,9 @@ impl StalledPartitions {
         self.progress.clear();
     }
 
-    /// Updates the ends of these partitions, and returns those that are stalled. Must be called about
+    /// Updates the ends of these partitions, and returns those that are not fetched. Must be called about
     /// once a second, with all partitions.
-    pub(super) fn check(&mut self, partitions: &[Arc<Assignment>]) -> Vec<Arc<Assignment>> {
+    pub(super) fn check(&mut self, partitions: &[Arc<Assignment>]) -> Unfetched {
         let now = Instant::now();
         let ids: HashSet<_> = partitions.iter().map(|assignment| assignment.id).collect();
         self.progress.retain(|id, _| ids.contains(id));
@@ -91,17 +107,23 @@ impl StalledPartitions {
             }
         }
         let context = self.consumer.context();
-        let (mut silent, mut stalled) = (Vec::new(), Vec::new());
+        let (mut silent, mut unfetched) = (Vec::new(), Unfetched::default());
         for assignment in partitions {
-            let fetched_end =
-                native::end_offset(&self.consumer, &assignment.topic, assignment.partition);
+            let range = native::log_range(&self.consumer, &assignment.topic, assignment.partition);
+            let fetched_end = range.map(|(_, end)| end);
             let next = assignment.offset_range.next();
             let new = || Progress { next, fetched_end, since: now, behind: None };
             let progress = self.progress.entry(assignment.id).or_insert_with(new);
             let is_same = (progress.next, progress.fetched_end) == (next, fetched_end);
             // Before it is started, a partition is paused too.
-            let is_started = context.assignment(&assignment.topic, assignment.partition).is_some();
-            if !is_same || !is_started || self.paused.contains(&assignment.id) {
+            if context.assignment(&assignment.topic, assignment.partition).is_none() {
+                if now - progress.since >= START_TIMEOUT && !assignment.is_revoked() {
+                    *progress = new();
+                    unfetched.unstarted.push(assignment.clone());
+                }
+                continue;
+            }
+            if !is_same || self.paused.contains(&assignment.id) {
                 *progress = new();
             }
             let end = progress.behind.map(|(end, _)| end).max(fetched_end);
@@ -111,16 +133,22 @@ impl StalledPartitions {
             match progress.behind {
                 Some((_, since)) if now - since >= FETCH_TIMEOUT => {
                     *progress = Progress { since: now, behind: None, ..*progress };
-                    stalled.push(assignment.clone());
+                    unfetched.stalled.push(assignment.clone());
                 }
-                None if now - progress.since >= SILENCE => silent.push(assignment.clone()),
+                None if now - progress.since >= SILENCE => {
+                    silent.push(assignment.clone());
+                    let start = range.map(|(start, _)| start);
+                    if let Some(start) = start.filter(|_| start == fetched_end) {
+                        unfetched.emptied.push((assignment.clone(), start));
+                    }
+                }
                 _ => {}
             }
         }
         if !silent.is_empty() && self.responses.is_none() {
             self.ask(silent);
         }
-        stalled
+        unfetched
     }
 
     /// Takes the ends that have arrived.
@@ -168,11 +196,14 @@ impl StalledPartitions {
 mod tests {
     use std::sync::mpsc::RecvTimeoutError;
 
-    use campanile_test::{Message, MockKafka};
+    use campanile_test::{KafkaServer, Message, MockKafka};
+    use rdkafka::TopicPartitionList;
+    use rdkafka::admin::{AdminClient, AdminOptions};
+    use rdkafka::consumer::CommitMode;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
-    use crate::driver::{Amount, Event, Source as _};
+    use crate::driver::{Amount, Event, LogChanged, Source as _};
     use crate::kafka::KafkaSource;
     use crate::kafka::start_positions::list;
     use crate::kafka::tests::{assignment, consumer, poll, settings};
@@ -259,7 +290,7 @@ mod tests {
         kafka.producer().produce_all([message()]).unwrap();
         let start = Instant::now();
         while start.elapsed() < 10 * SILENCE {
-            assert!(source.stalled.check(&partitions).is_empty());
+            assert!(source.stalled.check(&partitions).stalled.is_empty());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
     }
@@ -294,6 +325,63 @@ mod tests {
         source.resume(&partitions);
         read(&mut source, &mut partitions).await;
         assert_eq!(partitions[0].offset_range.next(), Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn partition_that_is_not_started_is_reported_every_half_minute() {
+        let kafka = MockKafka::start(1).unwrap();
+        let mut stalled = StalledPartitions::new(consumer(&kafka.consumer_config("billing")));
+        let assigned = [assignment("payments", 0)];
+        let mut reports = Vec::new();
+        for second in 0..100 {
+            let unstarted = stalled.check(&assigned).unstarted;
+            reports.extend(unstarted.iter().map(|_| second));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(reports, [30, 60, 90]);
+    }
+
+    /// All records were deleted, so that none shows it.
+    #[tokio::test(start_paused = true)]
+    async fn emptied_log_is_reported_once_and_its_next_record_is_no_gap() {
+        let kafka = KafkaServer::start().unwrap();
+        kafka.create_topic(TOPIC, 1, &[]).unwrap();
+        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
+        for _ in 0..10 {
+            produce().unwrap();
+        }
+        let mut client = kafka.consumer_config("billing");
+        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
+        let other: BaseConsumer = client.create().unwrap();
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(TOPIC, 0, Offset::Offset(4)).unwrap();
+        other.commit(&offsets, CommitMode::Sync).unwrap();
+        let admin: AdminClient<_> = client.create().unwrap();
+        offsets.set_all_offsets(Offset::Offset(10)).unwrap();
+        let options = AdminOptions::new();
+        admin.delete_records(&offsets, &options).await.unwrap();
+        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let (mut partitions, mut changes, mut records) = (Vec::new(), Vec::new(), Vec::new());
+        let start = Instant::now();
+        while records.is_empty() {
+            for event in poll(&mut source, Some(ROOM)) {
+                match event {
+                    Event::Assigned(assigned) => partitions.extend(assigned),
+                    Event::LogChanged(change) => {
+                        changes.push(change.what);
+                        produce().unwrap();
+                    }
+                    Event::Records(received) => records.extend(received),
+                    Event::Failed(error) => panic!("{error}"),
+                    _ => {}
+                }
+            }
+            source.update_end_offsets(&partitions);
+            assert!(start.elapsed() < TIMEOUT, "no record was delivered");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(changes, [LogChanged::Deleted { position: 4, start: 10 }]);
     }
 
     #[test]

@@ -12,6 +12,9 @@
 //! In both cases a partition is read from where `auto.offset.reset` says: with `earliest`, records are
 //! repeated, and with `latest`, records are lost. This module therefore determines the offsets, and the
 //! source seeks to them.
+//!
+//! A committed offset is only valid in the topic that it was committed for. If the topic was recreated since,
+//! the new one is read from its beginning: the group has read none of it.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,18 +22,25 @@ use std::time::Duration;
 use std::{io, thread};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::commit_result::topic_id;
 use super::context::{Context, Position, SourceWaker};
 use super::list_offsets::list_offsets;
-use crate::driver::Assignment;
+use super::native;
+use super::native::topic_ids::TopicIds;
+use super::topic_check::request_ids;
+use crate::driver::{Assignment, LogChange, LogChanged};
 
 /// The timeout of the request for committed offsets. A request that times out is repeated.
 ///
 /// While a transaction with committed offsets is open, librdkafka repeats the request within a call,
 /// and goes on with it after the timeout. So a short timeout would add up to many requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The timeout of a request for the ids of topics. It is short, because another broker is asked next.
+const ID_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The delay before offsets that could not be looked up are requested again.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -48,6 +58,8 @@ pub(super) struct StartPositions {
 /// The result of a lookup.
 pub(super) enum Lookup {
     Found(Position),
+    /// The committed offset is one of an earlier topic. The lookup continues.
+    Recreated(LogChange),
     /// No offset is committed, and `auto.offset.reset` is `error`.
     NoOffset(Arc<Assignment>),
     /// The lookup is repeated.
@@ -71,13 +83,13 @@ impl StartPositions {
         let (consumer, reset) = (self.consumer.clone(), self.reset);
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let look_up = move || {
-            loop {
+            for attempt in 0.. {
                 partitions.retain(|assignment| !assignment.is_revoked());
                 if partitions.is_empty() || consumer.context().is_closing() {
                     return;
                 }
                 let mut round = Round { sender: &sender, waker: &waker, again: Vec::new() };
-                round.run(&consumer, reset, &partitions);
+                round.run(&consumer, reset, &partitions, attempt);
                 partitions = round.again;
                 if !partitions.is_empty() {
                     thread::sleep(RETRY_DELAY);
@@ -108,18 +120,61 @@ impl Round<'_> {
         consumer: &BaseConsumer<Context>,
         reset: Offset,
         partitions: &[Arc<Assignment>],
+        attempt: usize,
     ) {
-        let request = list(partitions, Offset::Invalid);
-        let committed = consumer.committed_offsets(request, REQUEST_TIMEOUT);
-        let uncommitted = self.handle_response(partitions, committed);
-        if reset == Offset::Invalid {
-            self.send(uncommitted.into_iter().map(Lookup::NoOffset));
-        } else if !uncommitted.is_empty() {
-            list_offsets(consumer, &uncommitted, reset, |partitions, offsets| {
-                let unknown = self.handle_response(partitions, offsets);
-                self.again.extend(unknown);
-            });
+        let ids = request_ids(consumer.client(), partitions, attempt, ID_TIMEOUT);
+        let partitions = self.identify(partitions, ids);
+        if partitions.is_empty() {
+            return;
         }
+        let request = list(&partitions, Offset::Invalid);
+        let committed = consumer.committed_offsets(request, REQUEST_TIMEOUT);
+        let is_valid = |committed: &TopicPartitionList, assignment: &Arc<Assignment>| {
+            let last_id = consumer.context().last_log_id(assignment);
+            is_of_log(committed, assignment, last_id)
+        };
+        let uncommitted = self.handle_response(&partitions, committed, is_valid);
+        self.send(uncommitted.iter().filter_map(recreation).map(Lookup::Recreated));
+        if reset == Offset::Invalid {
+            return self.send(uncommitted.into_iter().map(Lookup::NoOffset));
+        }
+        let (recreated, new): (Vec<_>, Vec<_>) = uncommitted
+            .into_iter()
+            .partition(|assignment| assignment.replaced_log_id.get().is_some());
+        for (partitions, offset) in [(new, reset), (recreated, Offset::Beginning)] {
+            if !partitions.is_empty() {
+                list_offsets(consumer, &partitions, offset, |partitions, offsets| {
+                    let unknown = self.handle_response(partitions, offsets, |_, _| true);
+                    self.again.extend(unknown);
+                });
+            }
+        }
+    }
+
+    /// Sets the id of each partition's log. Returns the partitions with a known id.
+    fn identify(
+        &mut self,
+        partitions: &[Arc<Assignment>],
+        ids: KafkaResult<TopicIds>,
+    ) -> Vec<Arc<Assignment>> {
+        let mut identified = Vec::new();
+        let ids = ids.unwrap_or_else(|error| {
+            self.send([Lookup::Failed(error)]);
+            TopicIds::new()
+        });
+        for assignment in partitions {
+            match ids.get(&*assignment.topic) {
+                Some(Ok(id)) => {
+                    assignment.log_id.get_or_init(|| id.clone().unwrap_or_default());
+                    identified.push(assignment.clone());
+                    continue;
+                }
+                Some(Err(error)) => self.send([Lookup::Failed(error.clone())]),
+                None => {}
+            }
+            self.again.push(assignment.clone());
+        }
+        identified
     }
 
     /// Sends results at once, because other requests may wait for a broker that does not answer.
@@ -131,11 +186,12 @@ impl Round<'_> {
         self.waker.wake();
     }
 
-    /// Handles the response for these partitions. Returns the partitions without an offset.
+    /// Handles the response for these partitions. Returns the partitions without a valid offset.
     fn handle_response(
         &mut self,
         partitions: &[Arc<Assignment>],
         response: Result<TopicPartitionList, KafkaError>,
+        is_valid: impl Fn(&TopicPartitionList, &Arc<Assignment>) -> bool,
     ) -> Vec<Arc<Assignment>> {
         let response = match response {
             Ok(response) => response,
@@ -150,10 +206,13 @@ impl Round<'_> {
             let element = response.find_partition(&assignment.topic, assignment.partition);
             let element = element.expect("the response has the partitions of the request");
             match element.error().map(|()| element.offset()) {
-                Ok(Offset::Offset(offset)) => {
-                    results.push(Lookup::Found((assignment.clone(), offset)));
-                }
-                Ok(_) => without.push(assignment.clone()),
+                Ok(offset) => match offset {
+                    _ if !is_valid(&response, assignment) => without.push(assignment.clone()),
+                    Offset::Offset(offset) => {
+                        results.push(Lookup::Found((assignment.clone(), offset)));
+                    }
+                    _ => without.push(assignment.clone()),
+                },
                 Err(error) => {
                     results.push(Lookup::Failed(error));
                     self.again.push(assignment.clone());
@@ -163,6 +222,33 @@ impl Round<'_> {
         self.send(results);
         without
     }
+}
+
+/// Checks whether a committed offset belongs to the partition's log, and takes over its leader epoch. An
+/// offset of unknown origin belongs to the log from which this consumer has read the partition last.
+fn is_of_log(
+    committed: &TopicPartitionList,
+    assignment: &Assignment,
+    last_id: Option<Arc<str>>,
+) -> bool {
+    let (topic, partition) = (&*assignment.topic, assignment.partition);
+    let (epoch, metadata) = native::offset_details(committed, topic, partition);
+    let previous = topic_id(metadata).map(Arc::from).or(last_id);
+    if let (Some(id), Some(previous)) = (assignment.log_id(), previous)
+        && *id != previous
+    {
+        assignment.replaced_log_id.get_or_init(|| previous);
+        return false;
+    }
+    assignment.set_leader_epoch(epoch);
+    true
+}
+
+fn recreation(assignment: &Arc<Assignment>) -> Option<LogChange> {
+    let (old_id, new_id) =
+        (assignment.replaced_log_id.get()?.clone(), assignment.log_id()?.clone());
+    let what = LogChanged::Recreated { old_id, new_id };
+    Some(LogChange { partition: assignment.clone(), what })
 }
 
 pub(super) fn list(partitions: &[Arc<Assignment>], offset: Offset) -> TopicPartitionList {
@@ -259,14 +345,16 @@ mod tests {
             StartPositions::new(consumer.clone(), Offset::Beginning, SourceWaker::default());
         let partitions = (0..4).map(|partition| assignment(TOPIC, partition));
         start_positions.start(partitions.collect()).unwrap();
-        let wait_for_next = || match start_positions.lookups.recv_timeout(TIMEOUT).unwrap() {
+        let next = || match start_positions.lookups.recv_timeout(TIMEOUT).unwrap() {
             Lookup::Found((assignment, offset)) => Some((assignment.partition, offset)),
+            Lookup::Recreated(change) => panic!("{}", change.partition),
             Lookup::NoOffset(assignment) => panic!("{assignment}"),
             Lookup::Failed(_) => None,
         };
-        assert_eq!(wait_for_next(), Some((3, 2)));
-        assert_eq!(wait_for_next(), Some((2, 0)));
-        assert_eq!([wait_for_next(), wait_for_next()], [None; 2]);
+        // The broker may be asked for the topic's id, before the other one.
+        let first = std::iter::repeat_with(next).find_map(|found| found);
+        assert_eq!((first, next()), (Some((3, 2)), Some((2, 0))));
+        assert_eq!([next(), next()], [None; 2]);
         // Ends the lookup.
         consumer.context().close();
     }

@@ -1,7 +1,7 @@
 //! A record's copy in a retry topic, and the headers that refer to the original record.
 //!
-//! These headers contain, all as text, the original position and timestamp of the record. The
-//! copy's own timestamp is the time of its publication, because its delay and the topic's retention
+//! These headers contain, all as text, the original position and timestamp of the record, and the id of
+//! its topic. The copy's own timestamp is the time of its publication, because its delay and the topic's retention
 //! are measured from that.
 
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tracing::field::{DisplayValue, display};
 /// does not inherit them.
 const PREFIX: &str = "campanile-origin-";
 const TOPIC: &str = "campanile-origin-topic";
+const TOPIC_ID: &str = "campanile-origin-topic-id";
 const PARTITION: &str = "campanile-origin-partition";
 const OFFSET: &str = "campanile-origin-offset";
 /// In milliseconds, if the timestamp was set by the record's producer.
@@ -30,6 +31,9 @@ pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
         |name: &str, value: String| headers.push((name.to_owned(), Some(value.into())));
     let origin = record.origin();
     add_header(TOPIC, origin.topic.to_string());
+    if let Some(id) = record.topic_id() {
+        add_header(TOPIC_ID, id.to_string());
+    }
     add_header(PARTITION, origin.partition.to_string());
     add_header(OFFSET, origin.offset.to_string());
     match record.timestamp() {
@@ -56,6 +60,7 @@ pub(crate) fn origin(record: &Record) -> Option<DisplayValue<&Coordinates>> {
 #[derive(Debug, Default)]
 pub(crate) struct OriginHeaders {
     topic: Option<Arc<str>>,
+    pub(crate) topic_id: Option<Arc<str>>,
     partition: Option<i32>,
     offset: Option<i64>,
     timestamp: Option<Timestamp>,
@@ -72,6 +77,7 @@ impl OriginHeaders {
         let time = || text?.parse().ok().and_then(millis::time);
         match name {
             name if name == TOPIC.as_bytes() => self.topic = text.map(Arc::from),
+            name if name == TOPIC_ID.as_bytes() => self.topic_id = text.map(Arc::from),
             name if name == PARTITION.as_bytes() => {
                 self.partition = text.and_then(|t| t.parse().ok())
             }
@@ -90,7 +96,7 @@ impl OriginHeaders {
     /// Takes the record's original position and timestamp. `None` if the headers do not contain the
     /// whole position: then the record is not one of our copies.
     pub(crate) fn into_origin(self) -> Option<(Coordinates, Option<Timestamp>)> {
-        let Self { topic, partition, offset, timestamp } = self;
+        let Self { topic, partition, offset, timestamp, .. } = self;
         let coordinates = Coordinates { topic: topic?, partition: partition?, offset: offset? };
         Some((coordinates, timestamp))
     }

@@ -7,6 +7,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::RecordOutputs;
 use crate::driver::Assignment;
+use crate::kafka::add_offset;
 
 /// The outputs and offsets of one transaction.
 pub(super) struct Batch {
@@ -60,17 +61,21 @@ impl Batch {
         self
     }
 
+    /// Lists the offsets of the partitions that still have the log that they belong to.
     pub(super) fn offsets(&self) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
-        for PartitionBatch { assignment, watermark, .. } in &self.parts {
-            list.add_partition_offset(
-                &assignment.topic,
-                assignment.partition,
-                Offset::Offset(*watermark),
-            )
-            .expect("a watermark is a record's offset or one above it, and never negative");
+        for PartitionBatch { assignment, watermark, .. } in self.current_parts() {
+            add_offset(&mut list, assignment, *watermark);
         }
         list
+    }
+
+    pub(super) fn partitions(&self) -> Vec<Arc<Assignment>> {
+        self.parts.iter().map(|part| part.assignment.clone()).collect()
+    }
+
+    fn current_parts(&self) -> impl Iterator<Item = &PartitionBatch> {
+        self.parts.iter().filter(|part| !part.assignment.is_log_lost())
     }
 
     /// Checks whether the batch was committed, given the group's committed offset of each of its
@@ -79,7 +84,7 @@ impl Batch {
     /// An offset above the batch's is that of the partition's next owner. If the partition still
     /// belongs to this consumer, the offset is older than the batch: the position was reset since.
     pub(super) fn is_committed(&self, committed: &TopicPartitionList) -> bool {
-        self.parts.iter().all(|part| {
+        self.current_parts().all(|part| {
             let PartitionBatch { assignment, watermark, .. } = part;
             let committed = committed.find_partition(&assignment.topic, assignment.partition);
             match committed.map(|element| element.offset()) {

@@ -41,7 +41,7 @@ mod sealed {
 impl Outputs {
     /// Checks that these outputs belong to `record`.
     pub(super) fn check(&self, record: &Record) -> Result<(), BoxError> {
-        if self.at != *record.coordinates() {
+        if !self.is_of(record) {
             return Err(InvalidOutputs::Foreign(self.at.clone()).into());
         }
         Ok(())
@@ -68,7 +68,7 @@ impl sealed::Sealed for Outcome<Outputs> {
             // The first run processed this same record. Its offset is not committed, so the outputs
             // are not committed either.
             Self::Duplicate(duplicate) => match duplicate.reply {
-                Some(outputs) if outputs.at == *record.coordinates() => Ok(outputs),
+                Some(outputs) if outputs.is_of(record) => Ok(outputs),
                 // Another record's outputs are committed with that record's offset.
                 Some(_) => Ok(Outputs::of(record)),
                 None => Err(InvalidOutputs::Unknown.into()),

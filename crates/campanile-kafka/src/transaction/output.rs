@@ -1,6 +1,7 @@
 //! The messages that processing a record produces.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use campanile_core::{Coordinates, Output, Record};
@@ -8,7 +9,7 @@ use campanile_core::{Coordinates, Output, Record};
 /// The messages that processing one record produces, possibly none: the response of a service that is
 /// [served in transactions](crate::Consumer::serve_transactional).
 ///
-/// Outputs belong to one record and contain its coordinates. If that record is delivered again after it
+/// Outputs belong to one record and contain its coordinates and the id of its topic. If that record is delivered again after it
 /// was processed, its outputs are sent; for a duplicate at other coordinates, nothing is sent.
 ///
 /// ```
@@ -23,6 +24,7 @@ use campanile_core::{Coordinates, Output, Record};
 #[must_use]
 pub struct Outputs {
     pub(super) at: Coordinates,
+    pub(super) topic_id: Option<Arc<str>>,
     pub(super) messages: Vec<Output>,
     /// Whether a codec has encoded the outputs for the key's entry.
     pub(super) kept: AtomicBool,
@@ -31,11 +33,16 @@ pub struct Outputs {
 impl Outputs {
     /// Creates the outputs of this record, without any message yet.
     pub fn of(record: &Record) -> Self {
-        Self::at(record.coordinates().clone(), Vec::new())
+        Self::at(record.coordinates().clone(), record.topic_id().cloned(), Vec::new())
     }
 
-    pub(super) fn at(at: Coordinates, messages: Vec<Output>) -> Self {
-        Self { at, messages, kept: AtomicBool::new(false) }
+    pub(super) fn at(at: Coordinates, topic_id: Option<Arc<str>>, messages: Vec<Output>) -> Self {
+        Self { at, topic_id, messages, kept: AtomicBool::new(false) }
+    }
+
+    /// Checks whether these are the outputs of this record.
+    pub(super) fn is_of(&self, record: &Record) -> bool {
+        self.at == *record.coordinates() && self.topic_id.as_ref() == record.topic_id()
     }
 
     /// Appends a message, with the [headers of the current trace](Output::with_current_trace).
@@ -56,6 +63,7 @@ impl Clone for Outputs {
     fn clone(&self) -> Self {
         Self {
             at: self.at.clone(),
+            topic_id: self.topic_id.clone(),
             messages: self.messages.clone(),
             kept: AtomicBool::new(self.kept.load(Ordering::Relaxed)),
         }

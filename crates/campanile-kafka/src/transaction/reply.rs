@@ -1,5 +1,6 @@
 //! The encoding of outputs as the reply in a key's entry.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -10,7 +11,7 @@ use campanile_idempotency::{IdempotencyLayer, ReplyCodec};
 use super::Outputs;
 
 /// The first byte. Any change of the format that follows needs a new version.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Stores [`Outputs`] in the entry of their key, in a compact binary format with a version. Set by
 /// [`Outputs::stored_by`].
@@ -47,6 +48,7 @@ impl ReplyCodec<Outputs> for OutputsCodec {
         put(&mut to, outputs.at.topic.as_bytes());
         to.put_i32(outputs.at.partition);
         to.put_i64(outputs.at.offset);
+        put_option(&mut to, outputs.topic_id.as_ref().map(|id| id.as_bytes()));
         put_length(&mut to, outputs.messages.len());
         for message in &outputs.messages {
             put(&mut to, message.topic.as_bytes());
@@ -70,6 +72,8 @@ impl ReplyCodec<Outputs> for OutputsCodec {
         }
         let topic = text(&mut from)?.into();
         let at = Coordinates { topic, partition: from.try_get_i32()?, offset: from.try_get_i64()? };
+        let topic_id = option(&mut from)?;
+        let topic_id = topic_id.map(|id| std::str::from_utf8(&id).map(Arc::from)).transpose()?;
         let mut messages = Vec::new();
         for _ in 0..length(&mut from)? {
             messages.push(message(&mut from)?);
@@ -77,7 +81,7 @@ impl ReplyCodec<Outputs> for OutputsCodec {
         if from.has_remaining() {
             return Err("trailing bytes after the outputs".into());
         }
-        Ok(Some(Outputs::at(at, messages)))
+        Ok(Some(Outputs::at(at, topic_id, messages)))
     }
 }
 
@@ -175,7 +179,7 @@ mod tests {
     use super::*;
 
     fn outputs() -> Outputs {
-        let at = Record::builder("payments", 3, 42).build();
+        let at = Record::builder("payments", 3, 42).topic_id("GvCdyAISRD6whW7Qxz7sbA").build();
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
         let full = Output::to("invoices")
             .key("k")
@@ -194,7 +198,7 @@ mod tests {
     fn encoded_outputs_decode_unchanged() {
         let outputs = outputs();
         let back = decoded(OutputsCodec.encode(&outputs).unwrap().unwrap()).unwrap();
-        assert_eq!(back.at, outputs.at);
+        assert_eq!((&back.at, &back.topic_id), (&outputs.at, &outputs.topic_id));
         assert!(back.messages == outputs.messages);
         assert!(outputs.kept.load(Ordering::Relaxed) && !back.kept.load(Ordering::Relaxed));
     }
@@ -208,12 +212,12 @@ mod tests {
         decoded([&whole[..], b"x"].concat().into()).expect_err("too long");
         let other = [&[VERSION + 1], &whole[1..]].concat();
         let error = decoded(other.into()).unwrap_err();
-        assert!(error.to_string().contains("version 2"), "{error}");
+        assert!(error.to_string().contains("version 3"), "{error}");
     }
 
     #[test]
     fn bytes_that_are_never_written_are_a_decode_error() {
-        let empty = b"\x01\x01p\0\0\0\x01\0\0\0\0\0\0\0\x02";
+        let empty = b"\x02\x01p\0\0\0\x01\0\0\0\0\0\0\0\x02\0";
         let decode = |rest: &[u8]| decoded([&empty[..], rest].concat().into());
         assert!(decode(b"\0").is_ok(), "no messages");
         for (rest, expected) in [
@@ -228,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn version_1_encoding_is_stable() {
-        let at = Record::builder("p", 1, 2).build();
+    fn version_2_encoding_is_stable() {
+        let at = Record::builder("p", 1, 2).topic_id("i").build();
         let outputs = Outputs::of(&at).with(Output::to("t").key("k").null_header("h"));
         let no_time = i64::MIN.to_be_bytes();
         let expected = [
-            &b"\x01\x01p\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x02\x01"[..],
+            &b"\x02\x01p\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x02\x01\x01i\x01"[..],
             b"\x01t\x01\x01k\x00",
             &no_time,
             b"\x01\x01h\x00",

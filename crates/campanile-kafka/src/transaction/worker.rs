@@ -15,8 +15,9 @@ use super::context::{Deliveries, RefusedOutput};
 use super::error::{self, Recovery};
 use super::group::GroupOffsets;
 use super::settings::TransactionSettings;
+use crate::driver::Assignment;
 use crate::error::{ConsumerError, chain, log_stop};
-use crate::kafka::{Reconnect, SourceWaker};
+use crate::kafka::{Reconnect, SourceWaker, check_topics};
 use crate::log::LogLimit;
 use crate::publish;
 use crate::telemetry::ProducerMetrics;
@@ -25,7 +26,7 @@ use crate::telemetry::ProducerMetrics;
 /// for its result any more.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The delay before a failed request for committed offsets is repeated.
+/// The delay before a failed request for committed offsets, or for the ids of topics, is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The worker's answer.
@@ -108,16 +109,21 @@ impl Worker {
 
     /// Commits a batch. Returns `None` if no caller waits for the answer any more.
     fn commit(&mut self, CommitRequest { batch, group }: CommitRequest) -> Option<WorkerResponse> {
-        let offsets = batch.offsets();
-        let span = tracing::debug_span!("transaction", partitions = offsets.count());
+        let partitions = batch.partitions();
+        let span = tracing::debug_span!("transaction", partitions = partitions.len());
         let _entered = span.enter();
         let start = self.clock.now();
         let committed = self
             .call("begin_transaction", || self.producer.begin_transaction())
             .and_then(|()| self.send(&batch))
+            .and_then(|()| self.check_topics(&partitions))
             .and_then(|()| {
-                self.call("send_offsets_to_transaction", || {
-                    self.producer.send_offsets_to_transaction(&offsets, &group, CALL_TIMEOUT)
+                // The records of a topic that was recreated are not delivered again, so their outputs are
+                // committed without an offset.
+                let offsets = batch.offsets();
+                self.call("send_offsets_to_transaction", || match offsets.count() {
+                    0 => Ok(()),
+                    _ => self.producer.send_offsets_to_transaction(&offsets, &group, CALL_TIMEOUT),
                 })
             })
             .and_then(|()| {
@@ -221,6 +227,21 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Marks the partitions whose topics were recreated.
+    fn check_topics(&self, partitions: &[Arc<Assignment>]) -> Result<(), Failure> {
+        for attempt in 0.. {
+            match check_topics(self.producer.client(), partitions, attempt) {
+                Ok(()) => break,
+                Err(_) if self.abandoned.load(Ordering::Acquire) => return Err(Failure::Abandoned),
+                Err(error) => {
+                    tracing::debug!(%error, "failed to request the ids of topics; retrying");
+                    thread::sleep(RETRY_DELAY);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Hands all outputs to the producer.

@@ -16,6 +16,7 @@ mod give_up;
 mod handle;
 mod health;
 mod joining;
+mod log_changes;
 mod members;
 mod oauth;
 mod offsets;

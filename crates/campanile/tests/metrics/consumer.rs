@@ -15,6 +15,8 @@ use campanile::{
 };
 use campanile_test::faults::{Fault, FaultyStore};
 use campanile_test::{Message, MockKafka};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -165,6 +167,23 @@ async fn finished_records_are_counted() {
     let assigned = [group, ("campanile_rebalance_kind", "assigned")];
     scrape.assert("campanile_consumer_rebalances_total", &assigned, 1.0);
     assert_defined(&scrape);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_logs_are_counted() {
+    let kafka = cluster(&["orders"]);
+    produce(&kafka, "orders", r#"{"id":"a","does":"succeed"}"#);
+    let mut offsets = TopicPartitionList::new();
+    let mut element = offsets.add_partition("orders", 0);
+    element.set_offset(Offset::Offset(1)).unwrap();
+    element.set_metadata("topic-id=AAAAAAAAAAAAAAAAAAAAAQ");
+    let other: BaseConsumer = kafka.consumer_config("recreated").create().unwrap();
+    other.commit(&offsets, CommitMode::Sync).unwrap();
+    let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
+    let consumer = consumer(&kafka, "recreated", "orders");
+    stop_after(1, start(consumer.serve(service(&keeper)))).await;
+    let recreated = [(GROUP, "recreated"), ("campanile_log_change_kind", "recreated")];
+    scrape().assert("campanile_consumer_log_changes_total", &recreated, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

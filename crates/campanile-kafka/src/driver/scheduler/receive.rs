@@ -38,8 +38,14 @@ impl Scheduler {
             }
             partition.counters.received.add(1);
             if self.policies.skip_at.contains(record.coordinates()) {
-                self.skip_unprocessed(assignment, record, due);
-                continue;
+                if partition.assignment.replaced_log_id.get().is_none() {
+                    self.skip_unprocessed(assignment, record, due);
+                    continue;
+                }
+                tracing::warn!(
+                    record = %record.coordinates(),
+                    "record not skipped, although `Consumer::skip_at` requests it: its topic was recreated"
+                );
             }
             let key_source = match partition.retry_topic() {
                 Some(_) => {

@@ -16,10 +16,11 @@ use futures_util::task::AtomicWaker;
 use rdkafka::Timestamp;
 use rdkafka::bindings::{
     rd_kafka_consume_batch_queue, rd_kafka_message_destroy, rd_kafka_message_errstr,
-    rd_kafka_message_s, rd_kafka_message_timestamp, rd_kafka_queue_cb_event_enable,
-    rd_kafka_queue_destroy, rd_kafka_queue_forward, rd_kafka_queue_get_partition,
-    rd_kafka_queue_new, rd_kafka_queue_t, rd_kafka_resp_err_t as Code, rd_kafka_t,
-    rd_kafka_timestamp_type_t as Kind, rd_kafka_topic_name, rd_kafka_topic_s,
+    rd_kafka_message_leader_epoch, rd_kafka_message_s, rd_kafka_message_timestamp,
+    rd_kafka_queue_cb_event_enable, rd_kafka_queue_destroy, rd_kafka_queue_forward,
+    rd_kafka_queue_get_partition, rd_kafka_queue_new, rd_kafka_queue_t,
+    rd_kafka_resp_err_t as Code, rd_kafka_t, rd_kafka_timestamp_type_t as Kind,
+    rd_kafka_topic_name, rd_kafka_topic_s,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
@@ -128,8 +129,11 @@ impl FetchQueues {
     }
 }
 
-/// Called by librdkafka when the first message arrives in an empty queue.
-unsafe extern "C" fn wake(_: *mut rd_kafka_t, waker: *mut c_void) {
+/// Called by librdkafka when the first message or event arrives in an empty queue.
+///
+/// # Safety
+/// The second argument must be a pointer to a live [`AtomicWaker`].
+pub(super) unsafe extern "C" fn wake(_: *mut rd_kafka_t, waker: *mut c_void) {
     // SAFETY: this is the waker that was registered with the callback, and it lives as long as the
     // callback.
     let waker = unsafe { &*waker.cast::<AtomicWaker>() };
@@ -240,6 +244,13 @@ impl<'a> Message<'a> {
 
     pub(in crate::kafka) fn offset(&self) -> i64 {
         self.get().offset
+    }
+
+    /// Reads the epoch of the leader that has appended the message, if the broker tells it.
+    pub(in crate::kafka) fn leader_epoch(&self) -> Option<i32> {
+        // SAFETY: the message is alive.
+        let epoch = unsafe { rd_kafka_message_leader_epoch(self.0.as_ptr()) };
+        (epoch >= 0).then_some(epoch)
     }
 
     pub(in crate::kafka) fn key(&self) -> Option<&'a [u8]> {

@@ -3,8 +3,10 @@
 //!
 //! * Header names as bytes. rdkafka panics on a name that is not UTF-8, and a producer can send any
 //!   bytes as a name.
-//! * A partition's end offset, as librdkafka knows it from its fetches. rdkafka can only ask the
-//!   brokers.
+//! * A partition's first and end offset, as librdkafka knows them from its fetches. rdkafka can only ask
+//!   the brokers.
+//! * The ids of topics: [`topic_ids`].
+//! * Leader epochs, and the metadata of committed offsets. rdkafka panics on metadata that is not UTF-8.
 //! * Whether the consumer is a member of its group, whether it has left the group, and whether a poll
 //!   would handle an event.
 //! * The answer to an asynchronous commit. rdkafka starts such a commit without a reply queue, so
@@ -16,9 +18,11 @@
 #![allow(unsafe_code)]
 
 pub(super) mod fetch_queues;
+pub(super) mod topic_ids;
 
 use std::ffi::{CStr, CString};
-use std::{ptr, slice};
+use std::ptr::{self, NonNull};
+use std::slice;
 
 use rdkafka::TopicPartitionList;
 use rdkafka::bindings::{
@@ -28,7 +32,9 @@ use rdkafka::bindings::{
     rd_kafka_consumer_group_metadata_t, rd_kafka_get_watermark_offsets, rd_kafka_header_get_all,
     rd_kafka_headers_t, rd_kafka_mem_free, rd_kafka_message_headers, rd_kafka_message_s,
     rd_kafka_oauthbearer_set_token, rd_kafka_queue_destroy, rd_kafka_queue_get_consumer,
-    rd_kafka_queue_length, rd_kafka_resp_err_t as Code,
+    rd_kafka_queue_length, rd_kafka_resp_err_t as Code, rd_kafka_topic_partition_get_leader_epoch,
+    rd_kafka_topic_partition_list_find, rd_kafka_topic_partition_set_leader_epoch,
+    rd_kafka_topic_partition_t,
 };
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -101,16 +107,22 @@ fn try_set_oauth_token<C: ClientContext>(
     Err(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
 }
 
-/// Checks whether the client knows a broker of its cluster, connected or not. The bootstrap servers do
-/// not count: they are only addresses.
-pub(super) fn knows_brokers<C: ClientContext>(client: &Client<C>) -> bool {
+/// Returns the ids of the brokers of the cluster that the client knows, connected or not. The bootstrap
+/// servers do not count: they are only addresses.
+pub(super) fn broker_ids<C: ClientContext>(client: &Client<C>) -> Vec<i32> {
     let client = client.native_ptr();
     let mut count = 0;
-    // SAFETY: the client is borrowed, so its handle is alive. The count lives during the call.
-    let ids = unsafe { rd_kafka_brokers_learned_ids(client, &mut count) };
-    // SAFETY: the list of ids belongs to this function, which does not read it. It may be null.
-    unsafe { rd_kafka_mem_free(client, ids.cast()) };
-    count > 0
+    // SAFETY: the client is borrowed, so its handle is alive. The count lives during the call. A non-null
+    // list of ids has as many as the count says, and belongs to this function, which frees it.
+    unsafe {
+        let ids = rd_kafka_brokers_learned_ids(client, &mut count);
+        let known = match ids.is_null() {
+            true => Vec::new(),
+            false => slice::from_raw_parts(ids, count).to_vec(),
+        };
+        rd_kafka_mem_free(client, ids.cast());
+        known
+    }
 }
 
 /// Adds the addresses of brokers, separated by commas, to those that the client connects to. An address
@@ -122,12 +134,13 @@ pub(super) fn add_brokers<C: ClientContext>(client: &Client<C>, brokers: &str) {
     unsafe { rd_kafka_brokers_add(client.native_ptr(), brokers.as_ptr()) };
 }
 
-/// Reads the offset after a partition's last record, as of the last fetch. Sends no request.
-pub(super) fn end_offset<C: ConsumerContext>(
+/// Reads the first offset of a partition's log, and the offset after its last record, as of the last fetch.
+/// Sends no request.
+pub(super) fn log_range<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partition: i32,
-) -> Option<i64> {
+) -> Option<(i64, i64)> {
     // A topic name contains no NUL byte.
     let topic = CString::new(topic).ok()?;
     let client = consumer.client().native_ptr();
@@ -137,8 +150,55 @@ pub(super) fn end_offset<C: ConsumerContext>(
     let code = unsafe {
         rd_kafka_get_watermark_offsets(client, topic.as_ptr(), partition, &mut low, &mut high)
     };
-    // The offset is negative if it is unknown.
-    (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
+    // An offset is negative if it is unknown.
+    (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some((low, high))
+}
+
+/// Sets the leader epoch that belongs to the offset of this partition, which is in the list.
+pub(crate) fn set_leader_epoch(
+    list: &mut TopicPartitionList,
+    topic: &str,
+    partition: i32,
+    epoch: i32,
+) {
+    if let Some(element) = find(list, topic, partition) {
+        // SAFETY: the element belongs to the list, which is borrowed.
+        unsafe { rd_kafka_topic_partition_set_leader_epoch(element.as_ptr(), epoch) };
+    }
+}
+
+/// Reads the leader epoch and the metadata that belong to the offset of this partition.
+pub(super) fn offset_details<'a>(
+    list: &'a TopicPartitionList,
+    topic: &str,
+    partition: i32,
+) -> (Option<i32>, &'a [u8]) {
+    let Some(element) = find(list, topic, partition) else {
+        return (None, &[]);
+    };
+    // SAFETY: the element belongs to the list, which is borrowed for `'a`. Non-null metadata has as many
+    // bytes as the element says, which live as long.
+    unsafe {
+        let epoch = rd_kafka_topic_partition_get_leader_epoch(element.as_ptr());
+        let element = element.as_ref();
+        let metadata = match element.metadata.is_null() {
+            true => &[],
+            false => slice::from_raw_parts(element.metadata.cast(), element.metadata_size),
+        };
+        ((epoch >= 0).then_some(epoch), metadata)
+    }
+}
+
+fn find(
+    list: &TopicPartitionList,
+    topic: &str,
+    partition: i32,
+) -> Option<NonNull<rd_kafka_topic_partition_t>> {
+    let topic = CString::new(topic).ok()?;
+    // SAFETY: the list is borrowed, and the name lives during the call.
+    let element =
+        unsafe { rd_kafka_topic_partition_list_find(list.ptr(), topic.as_ptr(), partition) };
+    NonNull::new(element)
 }
 
 /// Checks whether the consumer is a member of its group, that is, of one of the group's

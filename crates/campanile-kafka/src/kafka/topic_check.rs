@@ -1,0 +1,142 @@
+//! Checks that the topics of assigned partitions are still those that the partitions were started with.
+//!
+//! librdkafka (2.12) continues at its position when a topic is deleted and recreated, and commits have only
+//! the name of a topic. So the ids of the topics are requested before each commit, after the position was
+//! reset, and at an interval. All records that were read before the request are from the topics whose ids
+//! are unchanged in its response.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaResult;
+use tokio::time::Instant;
+
+use super::context::{Context, SourceWaker};
+use super::native::topic_ids::{TopicIdRequest, TopicIds};
+use crate::driver::{Assignment, LogChange};
+
+/// How often topics are checked that nothing is committed for.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The timeout of the request. It is shorter than the time that the last commit has.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Checks topics.
+pub(super) struct TopicCheck {
+    consumer: Arc<BaseConsumer<Context>>,
+    waker: SourceWaker,
+    /// The request in flight, and the partitions of its topics.
+    request: Option<(TopicIdRequest, Vec<Arc<Assignment>>)>,
+    next_check: Instant,
+    /// The number of requests that have failed.
+    failures: usize,
+    /// Changes of logs that are none if their topic was recreated.
+    pub(super) suspected: Vec<LogChange>,
+}
+
+/// The end of a check.
+pub(super) struct Checked {
+    pub(super) partitions: Vec<Arc<Assignment>>,
+    pub(super) ids: KafkaResult<TopicIds>,
+}
+
+impl TopicCheck {
+    /// Wakes `waker` when a check ends.
+    pub(super) fn new(consumer: Arc<BaseConsumer<Context>>, waker: SourceWaker) -> Self {
+        let (request, suspected) = (None, Vec::new());
+        let next_check = Instant::now() + CHECK_INTERVAL;
+        Self { consumer, waker, request, next_check, failures: 0, suspected }
+    }
+
+    /// Starts a check of these partitions, in place of one in flight. Returns whether there is anything to
+    /// check: brokers before Kafka 2.8 have no ids of topics.
+    pub(super) fn start(&mut self, partitions: Vec<Arc<Assignment>>) -> bool {
+        let with_id = partitions.iter().filter(|assignment| assignment.log_id().is_some());
+        let topics: BTreeSet<&str> = with_id.map(|assignment| &*assignment.topic).collect();
+        if topics.is_empty() {
+            return false;
+        }
+        self.next_check = Instant::now() + CHECK_INTERVAL;
+        let (client, waker) = (self.consumer.client(), Some(self.waker.clone()));
+        let request = TopicIdRequest::start(client, topics, REQUEST_TIMEOUT, self.failures, waker);
+        self.request = Some((request, partitions));
+        true
+    }
+
+    /// Starts a check of these partitions if one is due. Called once a second.
+    pub(super) fn check_regularly(&mut self, partitions: &[Arc<Assignment>]) {
+        let is_due = Instant::now() >= self.next_check || !self.suspected.is_empty();
+        if is_due && self.request.is_none() {
+            self.start(partitions.to_vec());
+        }
+    }
+
+    /// Takes the end of the check, if it has ended.
+    pub(super) fn poll(&mut self) -> Option<Checked> {
+        let (request, _) = self.request.as_ref()?;
+        let ids = request.poll(Duration::ZERO)?;
+        self.failures += usize::from(ids.is_err());
+        let (_, partitions) = self.request.take()?;
+        Some(Checked { partitions, ids })
+    }
+}
+
+impl Checked {
+    /// Returns the partitions that have another log by now.
+    pub(super) fn recreated(&self) -> Vec<Arc<Assignment>> {
+        let Ok(ids) = &self.ids else {
+            return Vec::new();
+        };
+        let has_other_log = |assignment: &&Arc<Assignment>| {
+            let (old, new) = (assignment.log_id(), ids.get(&*assignment.topic));
+            matches!((old, new), (Some(old), Some(Ok(Some(new)))) if old != new)
+        };
+        self.partitions.iter().filter(has_other_log).cloned().collect()
+    }
+
+    /// Checks whether the partition has the log that it was started with, as far as the response says.
+    pub(super) fn check(&self, partition: &Assignment) -> KafkaResult<bool> {
+        let ids = self.ids.as_ref().map_err(Clone::clone)?;
+        match ids.get(&*partition.topic) {
+            Some(Err(error)) => Err(error.clone()),
+            _ => Ok(!partition.is_log_lost()),
+        }
+    }
+}
+
+/// Requests the ids of the topics of these partitions, and waits for them. Consecutive attempts ask different
+/// brokers.
+pub(super) fn request_ids<C: ClientContext>(
+    client: &Client<C>,
+    partitions: &[Arc<Assignment>],
+    attempt: usize,
+    timeout: Duration,
+) -> KafkaResult<TopicIds> {
+    let topics: BTreeSet<&str> = partitions.iter().map(|assignment| &*assignment.topic).collect();
+    let request = TopicIdRequest::start(client, topics, timeout, attempt, None);
+    loop {
+        // librdkafka responds at the latest when the request has timed out.
+        if let Some(ids) = request.poll(timeout) {
+            return ids;
+        }
+    }
+}
+
+/// Checks the topics of these partitions, and marks the partitions that have another log by now. Waits for
+/// the response. A topic that does not exist is not a topic that was recreated.
+pub(crate) fn check_topics<C: ClientContext>(
+    client: &Client<C>,
+    partitions: &[Arc<Assignment>],
+    attempt: usize,
+) -> KafkaResult<()> {
+    if partitions.iter().all(|assignment| assignment.log_id().is_none()) {
+        return Ok(());
+    }
+    let ids = request_ids(client, partitions, attempt, REQUEST_TIMEOUT)?;
+    let checked = Checked { partitions: partitions.to_vec(), ids: Ok(ids) };
+    checked.recreated().iter().for_each(|assignment| assignment.lose_log());
+    Ok(())
+}
