@@ -12,7 +12,7 @@ Exit codes:
   0    done
   1    done, and something needs attention: it is printed
   2    wrong arguments or settings; nothing was changed
-  3    a server could not be reached or refused a request; run the command again
+  3    a server could not be reached or refused a request (run the command again), or a record cannot be read
   130  stopped by Ctrl-C or SIGTERM; run the command again to continue";
 
 /// The result of a verb.

@@ -15,7 +15,8 @@ use tokio::runtime::Handle;
 use super::{Cause, GroupReport};
 use crate::AdminError;
 use crate::kafka::{
-    ATTEMPT_TIMEOUT, Context, Members, check_partition, committed_offsets, observer, partitions,
+    ATTEMPT_TIMEOUT, Context, Members, check_partition, committed_offsets, is_unreadable, observer,
+    partitions,
 };
 
 const SETTINGS: &[(&str, &str)] = &[
@@ -168,13 +169,12 @@ impl<'a> Reader<'a> {
                     Some(Code::AutoOffsetReset | Code::OffsetOutOfRange) => return Ok(None),
                     // Reading needs no coordinator.
                     Some(Code::GroupAuthorizationFailed) => {}
-                    Some(
-                        Code::TopicAuthorizationFailed
-                        | Code::UnknownTopicOrPartition
-                        | Code::BadMessage
-                        | Code::NotImplemented,
-                    ) => return Err(self.error(action, error)),
-                    _ if self.is_hopeless() => return Err(self.error(action, error)),
+                    Some(Code::TopicAuthorizationFailed | Code::UnknownTopicOrPartition) => {
+                        return Err(self.error(action, error));
+                    }
+                    _ if is_unreadable(&error) || self.is_hopeless() => {
+                        return Err(self.error(action, error));
+                    }
                     _ => {}
                 },
             }

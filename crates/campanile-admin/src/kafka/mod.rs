@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Clock, ConfigError};
+use campanile_kafka::ConsumerConfig;
 use rdkafka::TopicPartitionList;
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
@@ -21,10 +22,18 @@ pub(crate) use self::members::{Members, Partition};
 pub(crate) use self::topic::{check_partition, partitions};
 use crate::AdminError;
 
-const OBSERVER_SETTINGS: &[(&str, &str)] = &[
+const SETTINGS: &[(&str, &str)] = &[
     ("enable.auto.commit", "false"),
     ("enable.auto.offset.store", "false"),
     ("allow.auto.create.topics", "false"),
+];
+
+/// Defaults for reading many records of a few partitions. Those of a consumer are small, because its
+/// driver has a budget.
+const QUEUES: &[(&str, &str)] = &[
+    ("queued.min.messages", "100000"),
+    ("queued.max.messages.kbytes", "8192"),
+    ("max.partition.fetch.bytes", "1048576"),
 ];
 
 /// The time limit of each attempt to reach a broker.
@@ -32,6 +41,23 @@ pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The longest time limit of an attempt to read offsets.
 const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Returns the settings of a client that reads topics: the given ones, those of the user, and where
+/// neither sets one, the defaults of a consumer. Without its `check.crcs`, for example, a damaged record
+/// would be taken for a sound one.
+pub(crate) fn client_config(
+    kafka: &ClientConfig,
+    group: &str,
+    settings: &[(&str, &str)],
+) -> Result<ClientConfig, ConfigError> {
+    let mut kafka = kafka.clone();
+    kafka.remove("group.instance.id");
+    let queues = QUEUES.iter().filter(|(name, _)| kafka.get(name).is_none());
+    let settings: Vec<_> = queues.chain(SETTINGS).chain(settings).copied().collect();
+    let config = ConsumerConfig::from(kafka).set("group.id", group);
+    let set = |config: ConsumerConfig, (name, value)| config.set(name, value);
+    settings.into_iter().fold(config, set).client_config()
+}
 
 /// Creates a consumer that reads the offsets of this group. It has these settings in addition, and
 /// must not subscribe, so that it never joins the group. `right` is the operation on topics that the
@@ -42,11 +68,7 @@ pub(crate) fn observer(
     right: &'static str,
     settings: &[(&str, &str)],
 ) -> Result<BaseConsumer<Context>, ConfigError> {
-    let mut config = kafka.clone();
-    config.remove("group.instance.id").set("group.id", group);
-    for (name, value) in OBSERVER_SETTINGS.iter().chain(settings) {
-        config.set(*name, *value);
-    }
+    let config = client_config(kafka, group, settings)?;
     BaseConsumer::from_config_and_context(&config, Context::new(right))
         .map_err(|error| config_error(&error))
 }
@@ -124,14 +146,33 @@ pub(crate) fn config_error(error: &KafkaError) -> ConfigError {
     })
 }
 
-/// Says what to allow, if the user lacks a right. `topic` and `group` are the operations that the caller
-/// needs.
-pub(crate) fn missing_right(code: Option<Code>, topic: &str, group: &str) -> Option<String> {
-    match code? {
-        Code::TopicAuthorizationFailed => Some(format!("allow the user `{topic}` on the topic")),
-        Code::GroupAuthorizationFailed => Some(format!("allow the user `{group}` on the group")),
-        _ => None,
-    }
+/// Says what to do about an error that no retry fixes. `topic` and `group` are the operations that the
+/// user needs.
+pub(crate) fn advice(code: Option<Code>, topic: &str, group: &str) -> Option<String> {
+    Some(match code? {
+        Code::TopicAuthorizationFailed => format!("allow the user `{topic}` on the topic"),
+        Code::GroupAuthorizationFailed => format!("allow the user `{group}` on the group"),
+        Code::BadMessage | Code::BadCompression => {
+            "the record is damaged, on the way from the brokers or on their disks: run again to find out"
+                .to_owned()
+        }
+        Code::NotImplemented if cfg!(feature = "zstd") => {
+            "the record has a format that this version does not know".to_owned()
+        }
+        Code::NotImplemented => {
+            "the record has a format that this program was built without, such as zstd: build it with \
+             the feature `zstd` of `campanile-cli` or `campanile-admin`"
+                .to_owned()
+        }
+        _ => return None,
+    })
+}
+
+/// Whether a record is damaged, or in a format that librdkafka does not know. librdkafka would continue
+/// behind it.
+pub(crate) fn is_unreadable(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(code, Some(Code::BadMessage | Code::BadCompression | Code::NotImplemented))
 }
 
 /// The code of librdkafka's error, if it is one.
@@ -180,11 +221,14 @@ impl Context {
     pub(crate) fn error(&self, action: &str, error: impl Into<BoxError>) -> AdminError {
         let error = error.into();
         let code = code(&error);
-        let advice = |code| missing_right(code, self.right, "Describe");
-        if let Some(advice) = advice(code) {
-            return AdminError::unavailable(action, format!("{error}; {advice}"));
-        }
+        let advice = |code| advice(code, self.right, "Describe");
         let errors = self.errors();
+        if let Some(advice) = advice(code) {
+            // The reason of the same error names the offset.
+            let own = errors.iter().rfind(|(other, _)| Some(*other) == code);
+            let text = own.map_or_else(|| error.to_string(), |(_, reason)| reason.clone());
+            return AdminError::unavailable(action, format!("{text}; {advice}"));
+        }
         // That all brokers are down follows the reason.
         let reason = errors.iter().rfind(|(code, _)| *code != Code::AllBrokersDown);
         let source = reason.map_or(error, |(code, reason)| match advice(Some(*code)) {

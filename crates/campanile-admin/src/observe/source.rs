@@ -14,16 +14,15 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::{Observe, ObservedPartition, Position};
 use crate::AdminError;
 use crate::kafka::{
-    ATTEMPT_TIMEOUT, Context, check_partition, committed_offsets, observer, partitions,
+    ATTEMPT_TIMEOUT, Context, check_partition, committed_offsets, is_unreadable, observer,
+    partitions,
 };
 
 const SETTINGS: &[(&str, &str)] = &[
     ("enable.partition.eof", "true"),
     // The first records may be deleted meanwhile.
     ("auto.offset.reset", "earliest"),
-    // The records that wait while the store is asked.
-    ("queued.max.messages.kbytes", "8192"),
-    // By default, the fetch waits for a second once that is reached.
+    // By default, the fetch waits for a second once the queue is full.
     ("fetch.queue.backoff.ms", "10"),
     // Shows the progress behind records that are not delivered.
     ("statistics.interval.ms", "250"),
@@ -200,10 +199,6 @@ impl Source {
                     fetched = self.consumer.context().fetched();
                     received_at = self.clock.now();
                 }
-                None if self.clock.now() - received_at >= self.timeout => {
-                    let waited = format!("nothing received for {:?}", self.timeout);
-                    return Err(self.error(READ, waited));
-                }
                 None => {}
                 Some(Ok(message)) if message.partition() != partition => {}
                 Some(Ok(message)) if message.offset() >= to => return Ok((records, true)),
@@ -221,6 +216,11 @@ impl Source {
                 }
                 Some(Err(error)) => self.check(error)?,
             }
+            // Only progress counts: librdkafka may report errors again and again.
+            if records.is_empty() && self.clock.now() - received_at >= self.timeout {
+                let waited = format!("nothing received for {:?}", self.timeout);
+                return Err(self.error(READ, waited));
+            }
         }
         Ok((records, false))
     }
@@ -229,14 +229,9 @@ impl Source {
     fn check(&self, error: KafkaError) -> Result<(), AdminError> {
         let is_permanent = matches!(
             error.rdkafka_error_code(),
-            Some(
-                Code::TopicAuthorizationFailed
-                    | Code::UnknownTopicOrPartition
-                    | Code::BadMessage
-                    | Code::NotImplemented
-            )
+            Some(Code::TopicAuthorizationFailed | Code::UnknownTopicOrPartition)
         );
-        if is_permanent || self.consumer.context().is_hopeless() {
+        if is_permanent || is_unreadable(&error) || self.consumer.context().is_hopeless() {
             return Err(self.error(READ, error));
         }
         Ok(())

@@ -62,6 +62,8 @@ pub(super) struct Run<'a, S, O> {
     patience: Duration,
     /// How many letters may still be handled.
     left: u64,
+    /// Why the letters behind those of this round cannot be read.
+    failure: Option<AdminError>,
     summary: RedriveSummary,
 }
 
@@ -90,6 +92,7 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
             pending: Vec::new(),
             patience: settings.patience,
             left: settings.max.unwrap_or(u64::MAX),
+            failure: None,
             summary: RedriveSummary::default(),
         }
     }
@@ -132,7 +135,7 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
                     // Another process that has deferred a letter is never done. If this one has, too,
                     // each would wait for the other.
                     let is_done = self.left == 0 || self.summary.deferred > 0;
-                    if is_done || self.source.others_are_done().await? {
+                    if is_done || self.source.others_are_done(self.settings.patience).await? {
                         break;
                     }
                     let wait = pin!(self.source.wait(OTHERS_INTERVAL));
@@ -154,15 +157,23 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
 
     /// Gathers the letters of one round.
     async fn gather(&mut self) -> Result<Round, AdminError> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
         let limit = self.round_limit();
         let (mut letters, mut selected, mut bytes) = (Vec::new(), 0, 0);
         while selected < limit && letters.len() < MAX_FILTERED && bytes < MAX_ROUND_BYTES {
             let wait = if letters.is_empty() { FIRST_LETTER_WAIT } else { NEXT_LETTER_WAIT };
-            let letter = match self.source.next(wait).await? {
-                Next::Letter(record) => Letter::new(record),
-                Next::Reassigned => return Ok(Round::Reassigned),
-                Next::Idle if letters.is_empty() => continue,
-                Next::Idle | Next::End => break,
+            let letter = match self.source.next(wait).await {
+                Ok(Next::Letter(record)) => Letter::new(record),
+                Ok(Next::Reassigned) => return Ok(Round::Reassigned),
+                Ok(Next::Idle) if letters.is_empty() => continue,
+                Ok(Next::Idle | Next::End) => break,
+                Err(error) if letters.is_empty() => return Err(error),
+                Err(error) => {
+                    self.failure = Some(error);
+                    break;
+                }
             };
             let plan = letter.plan(self.settings);
             bytes += letter.record.size();

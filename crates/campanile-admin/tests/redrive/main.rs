@@ -7,6 +7,7 @@ mod outcomes;
 mod servers;
 mod sharing;
 mod support;
+mod unreadable;
 
 use std::future::pending;
 

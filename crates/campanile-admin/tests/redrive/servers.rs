@@ -18,7 +18,7 @@ use crate::support::{KAFKA, Scene};
 
 const SHORT: Duration = Duration::from_secs(2);
 
-fn text(failed: &AdminError) -> String {
+pub(crate) fn text(failed: &AdminError) -> String {
     error::sources(failed).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 

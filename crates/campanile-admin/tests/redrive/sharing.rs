@@ -14,6 +14,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::task::spawn_blocking;
 
+use crate::servers::text;
 use crate::support::{KAFKA, Scene};
 use crate::{Audit, run};
 
@@ -131,6 +132,31 @@ async fn run_with_a_deferred_letter_does_not_wait_for_others() {
     poll.await.unwrap();
     let (summary, _) = run.expect("the run ends").unwrap();
     assert_eq!(summary.deferred, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn run_ends_if_another_member_of_its_group_makes_no_progress() {
+    let scene = Scene::new("held", 2).await;
+    let letters = scene.failed_letters(4).await.into_iter().zip([0, 1].into_iter().cycle());
+    let letters = letters.map(|(letter, partition)| letter.partition(partition));
+    KAFKA.producer().produce_all(letters).unwrap();
+    let redrive = Redrive::new(scene.dead.as_str()).with_patience(Duration::ZERO);
+    // Enough for brokers on a slow machine.
+    let redrive = redrive.with_timeout(Duration::from_secs(10));
+
+    let (member, is_done) = (join_idle(&scene, &redrive).await, Arc::new(AtomicBool::new(false)));
+    let until = is_done.clone();
+    let poll = spawn_blocking(move || {
+        while !until.load(Ordering::Relaxed) {
+            poll(&member);
+        }
+    });
+    let run = tokio::time::timeout(TIMEOUT, run(&scene, &redrive)).await;
+    is_done.store(true, Ordering::Relaxed);
+    poll.await.unwrap();
+    let error = text(&run.expect("the run ends").err().unwrap());
+    assert!(error.contains("2 letters are left to the other runs"), "{error}");
+    assert_eq!(scene.produced().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,6 +14,8 @@ use rdkafka::metadata::Metadata;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 
+use crate::kafka::is_unreadable;
+
 /// The time limit of a request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -131,7 +133,9 @@ impl<'a> Client<'a> {
                 Some(Ok(_)) => return Ok(true),
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(false),
                 Some(Err(error)) => {
-                    if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
+                    let is_denied =
+                        error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed);
+                    if is_denied || is_unreadable(&error) {
                         return Err(error);
                     }
                     last = error;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Source;
 use super::context::Context;
 use crate::AdminError;
-use crate::kafka::{code, missing_right};
+use crate::kafka::{advice, code};
 
 /// The operation on the dead-letter topic and on the group that the user needs.
 pub(super) const READ: &str = "Read";
@@ -80,6 +80,22 @@ impl Source {
         }
     }
 
+    /// Creates the error for a letter that cannot be read.
+    pub(super) fn unreadable(&self, error: KafkaError) -> AdminError {
+        let unread = self.partitions.iter().filter(|(_, state)| !state.is_read);
+        let next = unread.map(|(partition, it)| format!("{}/{partition}@{}", self.topic, it.read));
+        let next: Vec<_> = next.collect();
+        let action = format!("cannot read the letter at {}", next.join(" or "));
+        // The context got the reason of this error, with the offset.
+        let reason = self.context().last_error().unwrap_or(error.to_string());
+        let advice = advice(error.rdkafka_error_code(), READ, READ).unwrap_or_default();
+        let source = format!(
+            "{reason}; {advice}; neither this letter nor those behind it were handled: to leave it out, \
+             set the offset of the run's group behind it"
+        );
+        AdminError::unavailable(action, source)
+    }
+
     pub(super) fn context(&self) -> &Context {
         self.consumer.client().context()
     }
@@ -88,9 +104,9 @@ impl Source {
         self.refused(action, error.into(), READ)
     }
 
-    /// Creates an error that also says what to allow, or what happened last to the connections.
+    /// Creates an error that also says what to do, or what happened last to the connections.
     fn refused(&self, action: &str, error: BoxError, right: &str) -> AdminError {
-        let source = match (missing_right(code(&error), right, READ), self.context().last_error()) {
+        let source = match (advice(code(&error), right, READ), self.context().last_error()) {
             (Some(advice), _) => format!("{error}; {advice}").into(),
             (None, Some(last)) if !error.to_string().contains(&last) => {
                 format!("{error}: {last}").into()

@@ -24,16 +24,15 @@ use tokio::time::{Instant, timeout};
 use self::calls::{READ, RETRY_DELAY, is_permanent};
 use self::context::{Assignment, Context};
 use crate::AdminError;
-use crate::kafka::{config_error, observer};
+use crate::kafka::{client_config, config_error, is_unreadable, observer};
 
 /// Settings of the consumer. An eager assignment starts each partition at its committed offset
 /// again, so that nothing that was read before a rebalance has to be kept.
 const SETTINGS: &[(&str, &str)] = &[
-    ("enable.auto.commit", "false"),
-    ("enable.auto.offset.store", "false"),
+    // The record of a damaged letter would be produced with a valid checksum.
+    ("check.crcs", "true"),
     ("auto.offset.reset", "earliest"),
     ("enable.partition.eof", "true"),
-    ("allow.auto.create.topics", "false"),
     ("group.protocol", "classic"),
     ("partition.assignment.strategy", "range"),
     // A follower may end before the leader, and the end of a partition is committed.
@@ -61,6 +60,8 @@ pub(super) struct Source {
     pending: Option<Event>,
     /// The time without any event.
     idle: Duration,
+    /// How many letters are left to the group, and since when.
+    progress: Option<(i64, Instant)>,
     timeout: Duration,
 }
 
@@ -93,6 +94,8 @@ pub(super) enum Next {
 
 enum Event {
     Letter(Record),
+    /// The next letter of a partition cannot be read.
+    Unreadable(KafkaError),
     /// The end of the partition, or a letter that is newer than the run.
     End(i32),
 }
@@ -119,12 +122,8 @@ impl Source {
         timeout: Duration,
     ) -> Result<Self, AdminError> {
         let mut source = Self::new(kafka, topic, group, timeout).await?;
-        let mut list = TopicPartitionList::new();
-        for &partition in source.bounds.keys() {
-            list.add_partition(topic, partition);
-        }
         let observer = observer(kafka, group, READ, &[])?;
-        source.start_partitions(source.observed(observer, list).await?);
+        source.start_partitions(source.observed(observer, source.all_partitions()).await?);
         let mut list = TopicPartitionList::new();
         for (&partition, state) in &source.partitions {
             let added = list.add_partition_offset(topic, partition, Offset::Offset(state.read));
@@ -142,11 +141,7 @@ impl Source {
         group: &str,
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let mut config = kafka.clone();
-        config.set("group.id", group);
-        for &(name, value) in SETTINGS {
-            config.set(name, value);
-        }
+        let mut config = client_config(kafka, group, SETTINGS)?;
         if config.get(SESSION_TIMEOUT.0).is_none() {
             config.set(SESSION_TIMEOUT.0, SESSION_TIMEOUT.1);
         }
@@ -161,6 +156,7 @@ impl Source {
             assignment: Assignment::default(),
             pending: None,
             idle: Duration::ZERO,
+            progress: None,
             timeout,
         };
         source.bounds = source.fetch_bounds().await?;
@@ -188,6 +184,7 @@ impl Source {
             }
             match event {
                 None => return Ok(Next::Idle),
+                Some(Event::Unreadable(error)) => return Err(self.unreadable(error)),
                 Some(Event::End(partition)) => self.end(partition),
                 Some(Event::Letter(record)) => {
                     let state = self.partitions.get_mut(&record.partition());
@@ -218,6 +215,7 @@ impl Source {
                 })
             }
             Ok(Err(KafkaError::PartitionEOF(partition))) => Some(Event::End(partition)),
+            Ok(Err(error)) if is_unreadable(&error) => Some(Event::Unreadable(error)),
             Ok(Err(error)) if is_permanent(&error) => {
                 return Err(self.error("cannot read the dead letters", error));
             }

@@ -1,11 +1,13 @@
 //! The offsets of the group: where to continue, and what is handled.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use campanile_core::Record;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, StreamConsumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
+use tokio::time::Instant;
 
 use super::Source;
 use super::calls::READ;
@@ -56,16 +58,46 @@ impl Source {
     /// Checks whether the group has handled all letters of the partitions that are not assigned to this
     /// process. If not, another process is handling them, or it was killed, and the partitions are
     /// assigned to this one once the group has removed it.
-    pub(in crate::redrive) async fn others_are_done(&self) -> Result<bool, AdminError> {
-        let mut list = TopicPartitionList::new();
-        for partition in self.bounds.keys().filter(|it| !self.partitions.contains_key(it)) {
-            list.add_partition(&self.topic, *partition);
-        }
-        if list.count() == 0 {
+    ///
+    /// # Errors
+    /// Fails if the group has made no progress for longer than `patience` and the timeout.
+    pub(in crate::redrive) async fn others_are_done(
+        &mut self,
+        patience: Duration,
+    ) -> Result<bool, AdminError> {
+        if self.bounds.keys().all(|partition| self.partitions.contains_key(partition)) {
             return Ok(true);
         }
-        let is_done = |&(partition, next): &(i32, i64)| next >= self.bounds[&partition].1;
-        Ok(self.committed(list).await?.iter().all(is_done))
+        let committed = self.committed(self.all_partitions()).await?;
+        let left = |&(partition, next): &(i32, i64)| self.bounds[&partition].1 - next;
+        let others = committed.iter().filter(|(it, _)| !self.partitions.contains_key(it));
+        if others.map(left).all(|left| left <= 0) {
+            return Ok(true);
+        }
+        let left: i64 = committed.iter().map(left).sum();
+        let limit = self.timeout.saturating_add(patience);
+        match self.progress {
+            Some((before, since)) if before == left => {
+                if since.elapsed() >= limit {
+                    let waited = format!(
+                        "no progress for {limit:?}: run again once no other member of its group is \
+                         waiting, or with another group"
+                    );
+                    let action = format!("{left} letters are left to the other runs of the group");
+                    return Err(self.error(&action, waited));
+                }
+            }
+            _ => self.progress = Some((left, Instant::now())),
+        }
+        Ok(false)
+    }
+
+    pub(super) fn all_partitions(&self) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        for &partition in self.bounds.keys() {
+            list.add_partition(&self.topic, partition);
+        }
+        list
     }
 
     /// Notes that this letter, and all before it in its partition, need not be read again, except
