@@ -44,6 +44,29 @@ pub enum StoreConfig {
 }
 
 impl StoreConfig {
+    /// Names the store of a URL, without credentials and settings: two URLs with the same name are those
+    /// of one store. The order of hosts does not matter.
+    ///
+    /// ```
+    /// use campanile_admin::StoreConfig;
+    ///
+    /// let name = StoreConfig::name_of("rediss+cluster://app:s3cret@n2:6379,n1:6379");
+    /// assert_eq!(name, "redis://n1:6379,n2:6379/");
+    /// ```
+    pub fn name_of(url: &str) -> String {
+        let (url, query) = url.split_once('?').unwrap_or((url, ""));
+        let Hosts { scheme, hosts, path, .. } = Hosts::parse(url);
+        let mut hosts: Vec<&str> = hosts.split(',').collect();
+        hosts.sort_unstable();
+        let scheme = if scheme.starts_with("postgres") { "postgres" } else { "redis" };
+        let mut name = format!("{scheme}://{}/{path}", hosts.join(","));
+        // Postgres accepts these there.
+        let is_address =
+            |pair: &&str| ["host", "port", "dbname"].iter().any(|it| pair.starts_with(it));
+        query.split('&').filter(is_address).for_each(|pair| name.push_str(&format!("?{pair}")));
+        name
+    }
+
     /// Sets how long [`connect`](Self::connect) waits for a server that is not up. Default: 10 s.
     #[must_use]
     pub fn with_connect_timeout(self, timeout: Duration) -> Self {
@@ -254,6 +277,20 @@ mod tests {
             let shown = format!("{config:?}");
             assert!(shown.contains(address) && !shown.contains("s3cret"), "{shown}");
         }
+    }
+
+    #[test]
+    fn name_differs_by_what_is_another_store() {
+        let name = StoreConfig::name_of;
+        assert_eq!(name("redis://h:1"), name("rediss://:s3cret@h:1/"));
+        assert_eq!(name("postgres://a:b@h,i/app"), name("postgresql://i,h/app?sslmode=require"));
+        let names =
+            ["redis://h:1", "redis://h:2", "redis://h:1/2", "redis+unix:///h:1", "postgres://h:1"];
+        let names = names.iter().chain(&["postgres:///app?host=/a", "postgres:///app?host=/b"]);
+        let mut names: Vec<_> = names.map(|url| name(url)).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 7);
     }
 
     #[test]

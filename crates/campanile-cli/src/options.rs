@@ -153,15 +153,15 @@ impl StoreOptions {
         self.config()?.with_command_timeout(COMMAND_TIMEOUT).connect_to_inspect().await
     }
 
-    pub(crate) fn config(&self) -> Result<StoreConfig, AdminError> {
+    /// Returns the URL of the store, which may contain a password.
+    pub(crate) fn url(&self) -> Result<String, ConfigError> {
         const VARIABLE: &str = "CAMPANILE_STORE";
         let url = match (&self.store, &self.store_file) {
             (Some(url), _) if has_password(url) => {
                 return Err(ConfigError::new(format!(
                     "the URL of --store has a password, and other users can read the arguments of a \
                      process: set {VARIABLE}, or use --store-file"
-                ))
-                .into());
+                )));
             }
             (Some(url), _) => url.clone(),
             (None, Some(path)) => read(path)?,
@@ -171,7 +171,11 @@ impl StoreOptions {
                 ))
             })?,
         };
-        let config: StoreConfig = url.trim().parse()?;
+        Ok(url.trim().to_owned())
+    }
+
+    pub(crate) fn config(&self) -> Result<StoreConfig, AdminError> {
+        let config: StoreConfig = self.url()?.parse()?;
         #[cfg(feature = "store-tls")]
         let config = self.tls.apply(config)?;
         Ok(match (config, self.buckets) {

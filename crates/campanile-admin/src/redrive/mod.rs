@@ -93,6 +93,7 @@ use crate::AdminError;
 #[must_use]
 pub struct Redrive {
     topic: Arc<str>,
+    store_name: Option<String>,
     group: Option<String>,
     filter: LetterFilter,
     rate: Option<NonZeroU32>,
@@ -110,6 +111,7 @@ impl Redrive {
     pub fn new(topic: impl Into<Arc<str>>) -> Self {
         Self {
             topic: topic.into(),
+            store_name: None,
             group: None,
             filter: LetterFilter::default(),
             rate: None,
@@ -123,9 +125,18 @@ impl Redrive {
         }
     }
 
+    /// Names the store. Consumers with different stores may share a dead-letter topic, and a run parks the
+    /// letters whose keys have no entry in its store. So the default of the [group](Self::with_group)
+    /// contains the name, and the runs with another store handle them. Without credentials, see
+    /// [`StoreConfig::name_of`](crate::StoreConfig::name_of). Default: none.
+    pub fn with_store_name(mut self, name: impl Into<String>) -> Self {
+        self.store_name = Some(name.into());
+        self
+    }
+
     /// Sets the consumer group whose offsets say where to resume. Default: a name that begins with
-    /// `campanile-redrive.` and the topic. It differs by the filter and by the settings that decide
-    /// which letters are parked, and where, so that letters that one run passed over are seen by
+    /// `campanile-redrive.` and the topic. It differs by the store, the filter and the settings that
+    /// decide which letters are parked, and where, so that letters that one run passed over are seen by
     /// another. A parked letter counts as handled: once its cause is fixed, a group with another name
     /// handles all letters again, and skips those whose keys were locked since they were brought back.
     pub fn with_group(mut self, group: impl Into<String>) -> Self {
@@ -205,7 +216,8 @@ impl Redrive {
             return group.clone();
         }
         let default = Self::new(self.topic.clone());
-        let is_default = self.filter == default.filter
+        let is_default = self.store_name.is_none()
+            && self.filter == default.filter
             && self.max_redrives == default.max_redrives
             && self.parking_topic == default.parking_topic
             && !self.without_key
@@ -217,9 +229,8 @@ impl Redrive {
         self.filter.hash(&mut hasher);
         hasher.update(self.max_redrives.to_be_bytes());
         hasher.update([u8::from(self.without_key), u8::from(self.without_entry)]);
-        if let Some(topic) = &self.parking_topic {
-            hasher.update(&**topic);
-        }
+        hasher.update(self.parking_topic.as_deref().unwrap_or_default());
+        hasher.update(self.store_name.as_deref().unwrap_or_default());
         format!("campanile-redrive.{}.{:016x}", self.topic, hasher.finish().to_bits())
     }
 
@@ -301,6 +312,8 @@ mod tests {
             redrive().with_letters_without_entry().group(),
             redrive().with_parking_topic("lot").group(),
             redrive().with_parking_topic("garage").group(),
+            redrive().with_store_name("garage").group(),
+            redrive().with_store_name("redis://other").group(),
         ];
         let distinct: std::collections::HashSet<_> = groups.iter().collect();
         assert_eq!(distinct.len(), groups.len(), "{groups:?}");

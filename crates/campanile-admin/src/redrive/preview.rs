@@ -35,6 +35,8 @@ pub struct RedrivePreview {
     pub parked: Vec<ReasonCount>,
     /// Letters that the filter does not select.
     pub filtered: u64,
+    /// As of [`RedriveSummary`](super::RedriveSummary::handled_before).
+    pub handled_before: u64,
     /// Why the selected letters were given up, most frequent first.
     pub reasons: Vec<ReasonCount>,
 }
@@ -89,7 +91,7 @@ impl RedrivePreview {
                 bytes = 0;
             }
         }
-        Ok(counts.finish())
+        Ok(Self { handled_before: source.handled_before(), ..counts.finish() })
     }
 }
 
@@ -126,6 +128,7 @@ impl Counts {
             deferred: self.deferred.sorted(),
             parked: self.parked.sorted(),
             filtered: self.filtered,
+            handled_before: 0,
             reasons: self.reasons.sorted(),
         }
     }

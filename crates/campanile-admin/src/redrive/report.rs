@@ -145,6 +145,9 @@ pub struct RedriveSummary {
     pub parked: u64,
     /// Letters with [`LetterOutcome::Filtered`].
     pub filtered: u64,
+    /// Letters that earlier runs of the group had handled, at most: the offsets before the first letter
+    /// that this run, or another one at the same time, could handle. Another group handles them again.
+    pub handled_before: u64,
     /// Whether the caller stopped the run before it had handled all letters.
     pub interrupted: bool,
 }

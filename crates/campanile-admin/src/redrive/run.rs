@@ -82,6 +82,7 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
         sink: Sink,
         observer: &'a mut O,
     ) -> Self {
+        let handled_before = source.handled_before();
         Self {
             settings,
             source,
@@ -93,7 +94,7 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
             patience: settings.patience,
             left: settings.max.unwrap_or(u64::MAX),
             failure: None,
-            summary: RedriveSummary::default(),
+            summary: RedriveSummary { handled_before, ..RedriveSummary::default() },
         }
     }
 

@@ -4,6 +4,7 @@
 mod consumer;
 mod filters;
 mod outcomes;
+mod progress;
 mod servers;
 mod sharing;
 mod support;

@@ -9,7 +9,7 @@ use campanile_core::{
 use campanile_idempotency::Store;
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{KafkaServer, Message, RedisServer, eventually};
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{Headers, OwnedMessage};
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 
@@ -181,6 +181,14 @@ impl Scene {
         let record =
             |_| consumer.poll(TIMEOUT).expect("a record within the time limit").unwrap().detach();
         (0..count).map(record).collect()
+    }
+
+    /// Commits an offset of a group in the first partition of the dead-letter topic.
+    pub(crate) fn commit(&self, group: &str, offset: i64) {
+        let consumer: BaseConsumer = self.kafka().set("group.id", group).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&self.dead, 0, Offset::Offset(offset)).unwrap();
+        consumer.commit(&list, CommitMode::Sync).unwrap();
     }
 
     /// The payloads of all records of the original topic, sorted.

@@ -8,8 +8,7 @@ use campanile_admin::AdminError;
 use campanile_admin::explain::{Explain, KeySource};
 use campanile_admin::observe::Observe;
 use campanile_admin::redrive::Redrive;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::ClientConfig;
 
 use crate::run;
 use crate::servers::text;
@@ -31,13 +30,6 @@ async fn damaged(topic: &str) -> Scene {
     let file = fs::OpenOptions::new().write(true).open(segment).unwrap();
     file.write_all_at(b"A", at as u64).unwrap();
     scene
-}
-
-fn commit(scene: &Scene, group: &str, offset: i64) {
-    let consumer: BaseConsumer = scene.kafka().set("group.id", group).create().unwrap();
-    let mut list = TopicPartitionList::new();
-    list.add_partition_offset(&scene.dead, 0, Offset::Offset(offset)).unwrap();
-    consumer.commit(&list, CommitMode::Sync).unwrap();
 }
 
 fn assert_damage(error: &AdminError) {
@@ -64,7 +56,7 @@ async fn damaged_letter_ends_the_run_and_is_not_produced() {
     assert_damage(&again.unwrap_err());
     assert_eq!(scene.produced(), ["p-0"]);
 
-    commit(&scene, &redrive.group(), 2);
+    scene.commit(&redrive.group(), 2);
     let (summary, _) = run(&scene, &redrive).await.unwrap();
     assert_eq!((summary.reopened, scene.produced()), (1, vec!["p-0".into(), "p-2".into()]));
 }
@@ -81,7 +73,7 @@ async fn damaged_record_is_neither_explained_nor_observed() {
     let error = explain(1).run(&scene.kafka(), &scene.store, &key).await.unwrap_err();
     assert_damage(&error);
 
-    commit(&scene, "observed", 3);
+    scene.commit("observed", 3);
     let observe = Observe::new("damaged-read.dead", "observed", NAMESPACE.try_into().unwrap());
     let observe = observe.with_timeout(TIMEOUT);
     let mut kafka = scene.kafka();

@@ -8,8 +8,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use campanile_admin::AdminError;
 use campanile_admin::redrive::{LetterFilter, Redrive, RedriveSummary};
+use campanile_admin::{AdminError, StoreConfig};
 use clap::Args;
 
 use self::audit::Audit;
@@ -29,8 +29,8 @@ use crate::signals::stop_requested;
 /// Once the cause is fixed, --group with a new name handles them again, with all others that the
 /// filters select.
 ///
-/// The command can be stopped or killed at any time. The next run with the same topic, filters and
-/// choices resumes; progress is kept as the offsets of a consumer group. Letters stay in their topic.
+/// The command can be stopped or killed at any time. The next run with the same topic, store,
+/// filters and choices resumes; progress is kept as the offsets of a consumer group. Letters stay in their topic.
 /// Several runs at a time share the topic's partitions. The name of the group is printed to standard
 /// error, and so is the progress: as a bar on a terminal, and otherwise as a line every 10 seconds.
 ///
@@ -102,7 +102,8 @@ pub(crate) struct Arguments {
     /// The consumer group that keeps the progress. A new group handles all letters again, and skips those
     /// whose keys were locked since they were brought back. Letters without a lock or an entry, and those
     /// whose keys are coordinates, are produced again: select letters by the filters. By default, its name
-    /// is made of the topic and of what decides which letters are brought back, and where others are parked
+    /// is made of the topic, the URL of the store without credentials, and of what decides which letters are
+    /// brought back, and where others are parked
     #[arg(long, value_name = "GROUP", help_heading = "Choices")]
     group: Option<String>,
 
@@ -151,7 +152,8 @@ impl Arguments {
 
 pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     let kafka = arguments.kafka.config()?;
-    let redrive = arguments.redrive();
+    let store_name = StoreConfig::name_of(&arguments.store.url()?);
+    let redrive = arguments.redrive().with_store_name(store_name);
     let store = arguments.store.config()?;
     let store = store.with_connect_timeout(arguments.timeout).with_command_timeout(COMMAND_TIMEOUT);
     if arguments.dry_run {

@@ -25,6 +25,9 @@ pub(super) fn print_preview(preview: &RedrivePreview, json: bool) -> Result<(), 
     ] {
         print(&format!("{letters:>9}  {what}"))?;
     }
+    if let Some(text) = handled_before(preview.handled_before) {
+        print(&text)?;
+    }
     print_reasons("Why letters were given up:", &preview.reasons)?;
     print_reasons("Why letters would only be produced back:", &preview.produced)?;
     print_reasons("Why letters would be skipped:", &preview.skipped)?;
@@ -76,5 +79,13 @@ pub(super) fn print_summary(
             text.push_str("; --parking-topic copies them to a topic of their own");
         }
     }
+    if let Some(before) = handled_before(summary.handled_before) {
+        text.push_str(&format!("\n{before}"));
+    }
     print(&text)
+}
+
+fn handled_before(letters: u64) -> Option<String> {
+    let text = "--group NEW-NAME handles them again";
+    (letters > 0).then(|| format!("handled by earlier runs: {letters} letters at most; {text}"))
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxError, ConfigError};
+use campanile_core::BoxError;
 use rdkafka::consumer::{Consumer, StreamConsumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use tokio::time::Instant;
@@ -21,16 +21,15 @@ pub(super) const READ: &str = "Read";
 pub(super) const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 impl Source {
-    pub(super) async fn fetch_bounds(&self) -> Result<HashMap<i32, (i64, i64)>, AdminError> {
-        let Some(partitions) = self.partitions_of(&self.topic).await? else {
-            let topic = &self.topic;
-            return Err(ConfigError::new(format!("there is no topic `{topic}`")).into());
-        };
+    pub(super) async fn fetch_bounds(
+        &self,
+        partitions: usize,
+    ) -> Result<HashMap<i32, (i64, i64)>, AdminError> {
         let (topic, timeout) = (self.topic.clone(), self.timeout);
         self.call("cannot read the ends of the topic", READ, move |consumer| {
             let bounds =
                 |partition| Ok((partition, consumer.fetch_watermarks(&topic, partition, timeout)?));
-            (0..partitions).map(bounds).collect()
+            (0..).take(partitions).map(bounds).collect()
         })
         .await
     }
@@ -39,7 +38,7 @@ impl Source {
     pub(in crate::redrive) async fn partitions_of(
         &self,
         topic: &str,
-    ) -> Result<Option<i32>, AdminError> {
+    ) -> Result<Option<usize>, AdminError> {
         let (name, timeout) = (topic.to_owned(), self.timeout);
         let right = if *topic == *self.topic { READ } else { "Write" };
         self.call(&format!("cannot look up `{topic}`"), right, move |consumer| {
@@ -51,7 +50,7 @@ impl Source {
                     Ok(None)
                 }
                 (Some(error), _) => Err(KafkaError::MetadataFetch(error)),
-                (None, partitions) => Ok(Some(i32::try_from(partitions).unwrap_or(i32::MAX))),
+                (None, partitions) => Ok(Some(partitions)),
             }
         })
         .await

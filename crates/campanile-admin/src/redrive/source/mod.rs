@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use campanile_core::Record;
+use campanile_core::{ConfigError, Record};
 use campanile_kafka::ToRecord;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 use rdkafka::consumer::{Consumer, StreamConsumer};
@@ -62,6 +62,8 @@ pub(super) struct Source {
     idle: Duration,
     /// How many letters are left to the group, and since when.
     progress: Option<(i64, Instant)>,
+    /// How many letters earlier runs of the group had handled at the start, at most.
+    handled_before: u64,
     timeout: Duration,
 }
 
@@ -108,7 +110,10 @@ impl Source {
         group: &str,
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let source = Self::new(kafka, topic, group, timeout).await?;
+        let (source, outdated) = Self::new(kafka, topic, group, timeout).await?;
+        if outdated.count() > 0 {
+            source.commit_offsets(outdated).await?;
+        }
         let subscribed = source.consumer.subscribe(&[topic]);
         subscribed.map_err(|error| source.error("cannot join the group", error))?;
         Ok(source)
@@ -121,9 +126,7 @@ impl Source {
         group: &str,
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let mut source = Self::new(kafka, topic, group, timeout).await?;
-        let observer = observer(kafka, group, READ, &[])?;
-        source.start_partitions(source.observed(observer, source.all_partitions()).await?);
+        let (mut source, _) = Self::new(kafka, topic, group, timeout).await?;
         let mut list = TopicPartitionList::new();
         for (&partition, state) in &source.partitions {
             let added = list.add_partition_offset(topic, partition, Offset::Offset(state.read));
@@ -135,12 +138,14 @@ impl Source {
         Ok(source)
     }
 
+    /// Connects, and finds out where the group continues. Also returns the new offsets of partitions
+    /// whose committed ones do not belong to the topic's letters.
     async fn new(
         kafka: &ClientConfig,
         topic: &Arc<str>,
         group: &str,
         timeout: Duration,
-    ) -> Result<Self, AdminError> {
+    ) -> Result<(Self, TopicPartitionList), AdminError> {
         let mut config = client_config(kafka, group, SETTINGS)?;
         if config.get(SESSION_TIMEOUT.0).is_none() {
             config.set(SESSION_TIMEOUT.0, SESSION_TIMEOUT.1);
@@ -157,10 +162,17 @@ impl Source {
             pending: None,
             idle: Duration::ZERO,
             progress: None,
+            handled_before: 0,
             timeout,
         };
-        source.bounds = source.fetch_bounds().await?;
-        Ok(source)
+        let Some(partitions) = source.partitions_of(topic).await? else {
+            return Err(ConfigError::new(format!("there is no topic `{topic}`")).into());
+        };
+        // Before the ends, so that no offset beyond them was committed meanwhile.
+        let committed = source.observed(observer(kafka, group, READ, &[])?, partitions).await?;
+        source.bounds = source.fetch_bounds(partitions).await?;
+        let outdated = source.resume(&committed)?;
+        Ok((source, outdated))
     }
 
     /// Reads the next letter. Waits for at most this time.
@@ -247,7 +259,8 @@ impl Source {
             // A partition may have been paused at its end, and has to be read again from the group's
             // offset.
             let _ = self.consumer.resume(&list);
-            self.start_partitions(self.committed(list).await?);
+            let committed = self.committed(list).await?;
+            self.start_partitions(self.positions(&committed));
         }
         Ok(())
     }
@@ -291,6 +304,10 @@ impl Source {
             // Newer letters are ignored in any case.
             let _ = self.consumer.pause(&list);
         }
+    }
+
+    pub(super) fn handled_before(&self) -> u64 {
+        self.handled_before
     }
 
     /// The number of letters that were not read yet, at most.

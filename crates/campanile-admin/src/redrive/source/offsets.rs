@@ -20,9 +20,9 @@ impl Source {
     pub(super) async fn committed(
         &self,
         list: TopicPartitionList,
-    ) -> Result<Vec<(i32, i64)>, AdminError> {
+    ) -> Result<TopicPartitionList, AdminError> {
         let timeout = self.timeout;
-        self.positions(move |consumer| consumer.committed_offsets(list.clone(), timeout)).await
+        self.fetch(move |consumer| consumer.committed_offsets(list.clone(), timeout)).await
     }
 
     /// As [`committed`](Self::committed), without the consumer of the letters: only an event says that the
@@ -30,20 +30,24 @@ impl Source {
     pub(super) async fn observed(
         &self,
         observer: BaseConsumer<ObserverContext>,
-        list: TopicPartitionList,
-    ) -> Result<Vec<(i32, i64)>, AdminError> {
-        let timeout = self.timeout;
-        self.positions(move |_| committed_offsets(&observer, &list, timeout)).await
+        partitions: usize,
+    ) -> Result<TopicPartitionList, AdminError> {
+        let (list, timeout) = (self.list(partitions), self.timeout);
+        self.fetch(move |_| committed_offsets(&observer, &list, timeout)).await
     }
 
-    async fn positions(
+    async fn fetch(
         &self,
         fetch: impl Fn(&StreamConsumer<Context>) -> KafkaResult<TopicPartitionList>
         + Send
         + Sync
         + 'static,
-    ) -> Result<Vec<(i32, i64)>, AdminError> {
-        let committed = self.call("cannot read the group's offsets", READ, fetch).await?;
+    ) -> Result<TopicPartitionList, AdminError> {
+        self.call("cannot read the group's offsets", READ, fetch).await
+    }
+
+    /// Where the group continues to read these partitions.
+    pub(super) fn positions(&self, committed: &TopicPartitionList) -> Vec<(i32, i64)> {
         let next = |partition, offset| {
             let &(first, _) = self.bounds.get(&partition).unwrap_or(&(0, 0));
             match offset {
@@ -52,7 +56,38 @@ impl Source {
             }
         };
         let elements = committed.elements();
-        Ok(elements.iter().map(|it| (it.partition(), next(it.partition(), it.offset()))).collect())
+        elements.iter().map(|it| (it.partition(), next(it.partition(), it.offset()))).collect()
+    }
+
+    /// Starts all partitions where the group continues. Starts a partition at its first letter if the
+    /// committed offset does not belong to its letters, and returns these partitions.
+    pub(super) fn resume(
+        &mut self,
+        committed: &TopicPartitionList,
+    ) -> Result<TopicPartitionList, AdminError> {
+        let mut outdated = TopicPartitionList::new();
+        let mut positions = self.positions(committed);
+        for ((partition, next), element) in positions.iter_mut().zip(committed.elements()) {
+            let (first, end) = self.bounds[partition];
+            // The topic was created anew, or has lost letters, and others have their offsets.
+            if *next > end {
+                tracing::warn!(
+                    topic = &*self.topic,
+                    partition,
+                    committed = *next,
+                    end,
+                    "the group's offset is beyond the end of the partition; its letters are handled \
+                     from the first"
+                );
+                *next = first;
+                outdated
+                    .add_partition_offset(element.topic(), *partition, Offset::Offset(first))
+                    .map_err(|error| self.error(COMMIT, error))?;
+            }
+            self.handled_before += u64::try_from(*next - first).unwrap_or(0);
+        }
+        self.start_partitions(positions);
+        Ok(outdated)
     }
 
     /// Checks whether the group has handled all letters of the partitions that are not assigned to this
@@ -68,7 +103,8 @@ impl Source {
         if self.bounds.keys().all(|partition| self.partitions.contains_key(partition)) {
             return Ok(true);
         }
-        let committed = self.committed(self.all_partitions()).await?;
+        let committed = self.committed(self.list(self.bounds.len())).await?;
+        let committed = self.positions(&committed);
         let left = |&(partition, next): &(i32, i64)| self.bounds[&partition].1 - next;
         let others = committed.iter().filter(|(it, _)| !self.partitions.contains_key(it));
         if others.map(left).all(|left| left <= 0) {
@@ -92,9 +128,10 @@ impl Source {
         Ok(false)
     }
 
-    pub(super) fn all_partitions(&self) -> TopicPartitionList {
+    /// A list of the topic's partitions.
+    fn list(&self, partitions: usize) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
-        for &partition in self.bounds.keys() {
+        for partition in (0..).take(partitions) {
             list.add_partition(&self.topic, partition);
         }
         list
@@ -136,21 +173,14 @@ impl Source {
             if offset > state.committed {
                 let added =
                     list.add_partition_offset(&self.topic, partition, Offset::Offset(offset));
-                added.map_err(|error| self.error("cannot commit offsets", error))?;
+                added.map_err(|error| self.error(COMMIT, error))?;
                 offsets.push((partition, offset));
             }
         }
         if offsets.is_empty() {
             return Ok(());
         }
-        let commit = self.call("cannot commit offsets", READ, move |consumer| {
-            match consumer.commit(&list, CommitMode::Sync) {
-                // The new owner of the partitions handles these letters once more.
-                Err(error) if is_reassigned(&error) => Ok(()),
-                result => result,
-            }
-        });
-        commit.await?;
+        self.commit_offsets(list).await?;
         for (partition, offset) in offsets {
             if let Some(state) = self.partitions.get_mut(&partition) {
                 state.committed = offset;
@@ -158,7 +188,20 @@ impl Source {
         }
         Ok(())
     }
+
+    pub(super) async fn commit_offsets(&self, list: TopicPartitionList) -> Result<(), AdminError> {
+        let commit = self.call(COMMIT, READ, move |consumer| {
+            match consumer.commit(&list, CommitMode::Sync) {
+                // The new owner of the partitions handles these letters once more.
+                Err(error) if is_reassigned(&error) => Ok(()),
+                result => result,
+            }
+        });
+        commit.await
+    }
 }
+
+const COMMIT: &str = "cannot commit offsets";
 
 /// Whether the partitions were assigned to another process.
 fn is_reassigned(error: &KafkaError) -> bool {
