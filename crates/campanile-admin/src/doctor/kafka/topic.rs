@@ -83,7 +83,7 @@ impl Topic {
         if self.role != Role::Source {
             let sources: Vec<_> = all.iter().filter(|topic| topic.role == Role::Source).collect();
             self.check_compaction(report);
-            self.check_retention(&sources, report);
+            self.check_retention(report);
             self.check_message_size(&sources, report);
         }
     }
@@ -160,39 +160,20 @@ impl Topic {
         }
     }
 
-    fn check_retention(&self, sources: &[&Self], report: &mut Report) {
+    /// Letters and copies are kept from their publication on, however old their records are.
+    fn check_retention(&self, report: &mut Report) {
         let Some(RetentionTime::For(kept)) = self.retention() else { return };
         let risk = match self.role {
             Role::DeadLetter => "dead letters are deleted before anybody has seen them",
             _ => "records that wait for a retry are deleted during an outage, unprocessed",
         };
         if kept < WEEKEND {
-            return report.add(
+            report.add(
                 (FindingKind::ShortRetention, Severity::DataLoss),
                 self.subject(),
                 format!("records are kept for {}", display(kept)),
                 risk,
                 "raise retention.ms to more than the longest outage, at least 3 d",
-            );
-        }
-        let has_own_timestamps = self.setting("message.timestamp.type") == Some("LogAppendTime");
-        let longer_kept = sources.iter().find_map(|source| {
-            let records = source.retention().filter(|records| records.outlives(kept))?;
-            Some((source, records))
-        });
-        if let Some((source, records)) = longer_kept.filter(|_| !has_own_timestamps) {
-            report.add(
-                (FindingKind::ShortRetention, Severity::DataLoss),
-                self.subject(),
-                format!(
-                    "records are kept for {}, counted from their original timestamp, but those of \
-                     {} {records}",
-                    display(kept),
-                    source.subject()
-                ),
-                risk,
-                "raise retention.ms to that of the source, or set \
-                 message.timestamp.type = LogAppendTime",
             );
         }
     }
