@@ -70,12 +70,12 @@ impl Letter {
         Some(output.header(REDRIVES, (self.redrives().saturating_add(1)).to_string()))
     }
 
-    /// A copy of the letter for another topic.
+    /// A copy of the letter for another topic. It lives there from its publication, however old the letter
+    /// is.
     pub(super) fn copy_to(&self, topic: &str) -> Output {
         let mut copy = Output::to(topic);
         copy.key = self.record.key().cloned();
         copy.payload = self.record.payload().cloned();
-        copy.timestamp = self.record.timestamp();
         let owned = |(name, value): (&str, Option<&Bytes>)| (name.to_owned(), value.cloned());
         copy.headers = self.record.headers().iter().map(owned).collect();
         copy

@@ -172,8 +172,8 @@ impl Redrive {
         self
     }
 
-    /// Copies letters that are parked to this topic, as they are. It must exist. Default: none; the
-    /// letters are only reported.
+    /// Copies letters that are parked to this topic, as they are, with the time of the copy. It must exist.
+    /// Default: none; the letters are only reported.
     pub fn with_parking_topic(mut self, topic: impl Into<Arc<str>>) -> Self {
         self.parking_topic = Some(topic.into());
         self

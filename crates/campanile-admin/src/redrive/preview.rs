@@ -91,7 +91,7 @@ impl RedrivePreview {
                 bytes = 0;
             }
         }
-        Ok(Self { handled_before: source.handled_before(), ..counts.finish() })
+        Ok(Self { handled_before: source.handled_before, ..counts.finish() })
     }
 }
 

@@ -82,7 +82,7 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
         sink: Sink,
         observer: &'a mut O,
     ) -> Self {
-        let handled_before = source.handled_before();
+        let handled_before = source.handled_before;
         Self {
             settings,
             source,

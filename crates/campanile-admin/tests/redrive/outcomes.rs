@@ -155,7 +155,9 @@ async fn letters_without_key_or_entry_are_produced_on_request() {
 async fn parked_letters_are_copied_to_the_parking_topic() {
     let scene = Scene::new("parking", 1).await;
     KAFKA.create_topic("parking.lot", 1, &[]).unwrap();
-    let letters = [letter(&scene, "keyless", "k-1").await, letter(&scene, "failed", "p-1").await];
+    // The parking topic would delete the copy of an old letter.
+    let old = letter(&scene, "keyless", "k-1").await.timestamp(1500);
+    let letters = [old, letter(&scene, "failed", "p-1").await];
     KAFKA.producer().produce_all(letters).unwrap();
     let redrive = Redrive::new(scene.dead.as_str());
     let (summary, audit) = run(&scene, &redrive).await.unwrap();
@@ -169,6 +171,8 @@ async fn parked_letters_are_copied_to_the_parking_topic() {
     let (parked, letters) = (scene.records("parking.lot"), scene.records(&scene.dead));
     let [copy] = &parked[..] else { panic!("{} copies", parked.len()) };
     assert_eq!((copy.key(), copy.payload()), (letters[0].key(), letters[0].payload()));
+    assert_eq!(letters[0].timestamp().to_millis(), Some(1500));
+    assert!(copy.timestamp() > letters[1].timestamp(), "{:?}", copy.timestamp());
     let names = |headers: Vec<(String, String)>| headers.into_iter().map(|(name, _)| name);
     let origin = "kafka_dlt-original-topic".to_owned();
     assert!(copy.headers().is_some() && names(headers_lossy(copy)).any(|name| name == origin));

@@ -155,7 +155,7 @@ async fn run_ends_if_another_member_of_its_group_makes_no_progress() {
     is_done.store(true, Ordering::Relaxed);
     poll.await.unwrap();
     let error = text(&run.expect("the run ends").err().unwrap());
-    assert!(error.contains("2 letters are left to the other runs"), "{error}");
+    assert!(error.contains("2 letters are left to other runs"), "{error}");
     assert_eq!(scene.produced().len(), 2);
 }
 

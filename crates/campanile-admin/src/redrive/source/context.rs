@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, ConsumerContext, Rebalance};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 /// The callbacks of the consumer.
 #[derive(Default)]
@@ -37,6 +37,10 @@ impl Context {
 
 impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
+        // Not an error, but an event.
+        if error.rdkafka_error_code() == Some(Code::PartitionEOF) {
+            return;
+        }
         self.set_last_error(if reason.is_empty() { error.to_string() } else { reason.to_owned() });
     }
 }

@@ -61,9 +61,9 @@ pub(super) struct Source {
     /// The time without any event.
     idle: Duration,
     /// How many letters are left to the group, and since when.
-    progress: Option<(i64, Instant)>,
+    progress: (i64, Instant),
     /// How many letters earlier runs of the group had handled at the start, at most.
-    handled_before: u64,
+    pub(super) handled_before: u64,
     timeout: Duration,
 }
 
@@ -110,10 +110,9 @@ impl Source {
         group: &str,
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let (source, outdated) = Self::new(kafka, topic, group, timeout).await?;
-        if outdated.count() > 0 {
-            source.commit_offsets(outdated).await?;
-        }
+        let mut source = Self::new(kafka, topic, group, timeout).await?;
+        // Where an offset is not believed, the consumer must start at the first letter, too.
+        source.commit(std::iter::empty()).await?;
         let subscribed = source.consumer.subscribe(&[topic]);
         subscribed.map_err(|error| source.error("cannot join the group", error))?;
         Ok(source)
@@ -126,7 +125,7 @@ impl Source {
         group: &str,
         timeout: Duration,
     ) -> Result<Self, AdminError> {
-        let (mut source, _) = Self::new(kafka, topic, group, timeout).await?;
+        let mut source = Self::new(kafka, topic, group, timeout).await?;
         let mut list = TopicPartitionList::new();
         for (&partition, state) in &source.partitions {
             let added = list.add_partition_offset(topic, partition, Offset::Offset(state.read));
@@ -138,14 +137,13 @@ impl Source {
         Ok(source)
     }
 
-    /// Connects, and finds out where the group continues. Also returns the new offsets of partitions
-    /// whose committed ones do not belong to the topic's letters.
+    /// Connects, and finds out where the group continues.
     async fn new(
         kafka: &ClientConfig,
         topic: &Arc<str>,
         group: &str,
         timeout: Duration,
-    ) -> Result<(Self, TopicPartitionList), AdminError> {
+    ) -> Result<Self, AdminError> {
         let mut config = client_config(kafka, group, SETTINGS)?;
         if config.get(SESSION_TIMEOUT.0).is_none() {
             config.set(SESSION_TIMEOUT.0, SESSION_TIMEOUT.1);
@@ -161,7 +159,7 @@ impl Source {
             assignment: Assignment::default(),
             pending: None,
             idle: Duration::ZERO,
-            progress: None,
+            progress: (0, Instant::now()),
             handled_before: 0,
             timeout,
         };
@@ -171,8 +169,8 @@ impl Source {
         // Before the ends, so that no offset beyond them was committed meanwhile.
         let committed = source.observed(observer(kafka, group, READ, &[])?, partitions).await?;
         source.bounds = source.fetch_bounds(partitions).await?;
-        let outdated = source.resume(&committed)?;
-        Ok((source, outdated))
+        source.resume(committed);
+        Ok(source)
     }
 
     /// Reads the next letter. Waits for at most this time.
@@ -259,23 +257,23 @@ impl Source {
             // A partition may have been paused at its end, and has to be read again from the group's
             // offset.
             let _ = self.consumer.resume(&list);
-            let committed = self.committed(list).await?;
-            self.start_partitions(self.positions(&committed));
+            self.start_partitions(self.committed(list).await?);
         }
         Ok(())
     }
 
-    /// Starts partitions at these offsets.
-    fn start_partitions(&mut self, positions: Vec<(i32, i64)>) {
-        for (partition, next) in positions {
+    /// Starts partitions at these offsets, or at their first letters.
+    fn start_partitions(&mut self, positions: Vec<(i32, Option<i64>)>) {
+        for (partition, committed) in positions {
             // A partition that was added since the start has no letters for this run.
-            let &(_, end) = self.bounds.get(&partition).unwrap_or(&(0, 0));
+            let &(first, end) = self.bounds.get(&partition).unwrap_or(&(0, 0));
+            let next = committed.unwrap_or(first).max(first);
             let state = Partition {
                 read: next,
                 is_read: next >= end,
                 handled: next,
                 deferred: i64::MAX,
-                committed: next,
+                committed: committed.unwrap_or(-1),
                 end,
             };
             self.partitions.insert(partition, state);
@@ -304,10 +302,6 @@ impl Source {
             // Newer letters are ignored in any case.
             let _ = self.consumer.pause(&list);
         }
-    }
-
-    pub(super) fn handled_before(&self) -> u64 {
-        self.handled_before
     }
 
     /// The number of letters that were not read yet, at most.

@@ -16,78 +16,60 @@ use crate::AdminError;
 use crate::kafka::{Context as ObserverContext, committed_offsets};
 
 impl Source {
-    /// Fetches the offsets at which the group continues to read these partitions.
+    /// Fetches the offsets at which the group continues to read these partitions, as far as it has some.
     pub(super) async fn committed(
         &self,
         list: TopicPartitionList,
-    ) -> Result<TopicPartitionList, AdminError> {
+    ) -> Result<Vec<(i32, Option<i64>)>, AdminError> {
         let timeout = self.timeout;
-        self.fetch(move |consumer| consumer.committed_offsets(list.clone(), timeout)).await
+        self.positions(move |consumer| consumer.committed_offsets(list.clone(), timeout)).await
     }
 
-    /// As [`committed`](Self::committed), without the consumer of the letters: only an event says that the
-    /// user may not use the group, and waiting for it would also receive letters.
+    /// As [`committed`](Self::committed) of all partitions, without the consumer of the letters: only an event
+    /// says that the user may not use the group, and waiting for it would also receive letters.
     pub(super) async fn observed(
         &self,
         observer: BaseConsumer<ObserverContext>,
         partitions: usize,
-    ) -> Result<TopicPartitionList, AdminError> {
+    ) -> Result<Vec<(i32, Option<i64>)>, AdminError> {
         let (list, timeout) = (self.list(partitions), self.timeout);
-        self.fetch(move |_| committed_offsets(&observer, &list, timeout)).await
+        self.positions(move |_| committed_offsets(&observer, &list, timeout)).await
     }
 
-    async fn fetch(
+    async fn positions(
         &self,
         fetch: impl Fn(&StreamConsumer<Context>) -> KafkaResult<TopicPartitionList>
         + Send
         + Sync
         + 'static,
-    ) -> Result<TopicPartitionList, AdminError> {
-        self.call("cannot read the group's offsets", READ, fetch).await
-    }
-
-    /// Where the group continues to read these partitions.
-    pub(super) fn positions(&self, committed: &TopicPartitionList) -> Vec<(i32, i64)> {
-        let next = |partition, offset| {
-            let &(first, _) = self.bounds.get(&partition).unwrap_or(&(0, 0));
-            match offset {
-                Offset::Offset(offset) => offset.max(first),
-                _ => first,
-            }
+    ) -> Result<Vec<(i32, Option<i64>)>, AdminError> {
+        let committed = self.call("cannot read the group's offsets", READ, fetch).await?;
+        let next = |offset| match offset {
+            Offset::Offset(offset) => Some(offset),
+            _ => None,
         };
-        let elements = committed.elements();
-        elements.iter().map(|it| (it.partition(), next(it.partition(), it.offset()))).collect()
+        Ok(committed.elements().iter().map(|it| (it.partition(), next(it.offset()))).collect())
     }
 
-    /// Starts all partitions where the group continues. Starts a partition at its first letter if the
-    /// committed offset does not belong to its letters, and returns these partitions.
-    pub(super) fn resume(
-        &mut self,
-        committed: &TopicPartitionList,
-    ) -> Result<TopicPartitionList, AdminError> {
-        let mut outdated = TopicPartitionList::new();
-        let mut positions = self.positions(committed);
-        for ((partition, next), element) in positions.iter_mut().zip(committed.elements()) {
+    /// Starts all partitions where the group continues, and notes what earlier runs had handled.
+    pub(super) fn resume(&mut self, mut committed: Vec<(i32, Option<i64>)>) {
+        for (partition, next) in &mut committed {
             let (first, end) = self.bounds[partition];
-            // The topic was created anew, or has lost letters, and others have their offsets.
-            if *next > end {
+            // Other letters have these offsets.
+            if let Some(committed) = next.take_if(|next| *next > end) {
                 tracing::warn!(
                     topic = &*self.topic,
                     partition,
-                    committed = *next,
+                    committed,
                     end,
-                    "the group's offset is beyond the end of the partition; its letters are handled \
-                     from the first"
+                    "the group's offset is beyond the end: the topic was created anew, or has lost \
+                     letters; starting at the first one"
                 );
-                *next = first;
-                outdated
-                    .add_partition_offset(element.topic(), *partition, Offset::Offset(first))
-                    .map_err(|error| self.error(COMMIT, error))?;
             }
-            self.handled_before += u64::try_from(*next - first).unwrap_or(0);
+            let handled = next.map_or(0, |next| next - first);
+            self.handled_before += u64::try_from(handled).unwrap_or(0);
         }
-        self.start_partitions(positions);
-        Ok(outdated)
+        self.start_partitions(committed);
     }
 
     /// Checks whether the group has handled all letters of the partitions that are not assigned to this
@@ -104,28 +86,26 @@ impl Source {
             return Ok(true);
         }
         let committed = self.committed(self.list(self.bounds.len())).await?;
-        let committed = self.positions(&committed);
-        let left = |&(partition, next): &(i32, i64)| self.bounds[&partition].1 - next;
+        let left = |&(partition, next): &(i32, Option<i64>)| {
+            let (first, end) = self.bounds[&partition];
+            (end - next.unwrap_or(first)).max(0)
+        };
         let others = committed.iter().filter(|(it, _)| !self.partitions.contains_key(it));
-        if others.map(left).all(|left| left <= 0) {
+        if others.map(left).all(|left| left == 0) {
             return Ok(true);
         }
-        let left: i64 = committed.iter().map(left).sum();
-        let limit = self.timeout.saturating_add(patience);
-        match self.progress {
-            Some((before, since)) if before == left => {
-                if since.elapsed() >= limit {
-                    let waited = format!(
-                        "no progress for {limit:?}: run again once no other member of its group is \
-                         waiting, or with another group"
-                    );
-                    let action = format!("{left} letters are left to the other runs of the group");
-                    return Err(self.error(&action, waited));
-                }
-            }
-            _ => self.progress = Some((left, Instant::now())),
+        let (left, now) = (committed.iter().map(left).sum(), Instant::now());
+        if self.progress.0 != left {
+            self.progress = (left, now);
         }
-        Ok(false)
+        let limit = self.timeout.saturating_add(patience);
+        if now - self.progress.1 < limit {
+            return Ok(false);
+        }
+        let waited = format!(
+            "no progress for {limit:?}; stop the other members of the group, or use another group"
+        );
+        Err(self.error(&format!("{left} letters are left to other runs of the group"), waited))
     }
 
     /// A list of the topic's partitions.
@@ -173,14 +153,21 @@ impl Source {
             if offset > state.committed {
                 let added =
                     list.add_partition_offset(&self.topic, partition, Offset::Offset(offset));
-                added.map_err(|error| self.error(COMMIT, error))?;
+                added.map_err(|error| self.error("cannot commit offsets", error))?;
                 offsets.push((partition, offset));
             }
         }
         if offsets.is_empty() {
             return Ok(());
         }
-        self.commit_offsets(list).await?;
+        let commit = self.call("cannot commit offsets", READ, move |consumer| {
+            match consumer.commit(&list, CommitMode::Sync) {
+                // The new owner of the partitions handles these letters once more.
+                Err(error) if is_reassigned(&error) => Ok(()),
+                result => result,
+            }
+        });
+        commit.await?;
         for (partition, offset) in offsets {
             if let Some(state) = self.partitions.get_mut(&partition) {
                 state.committed = offset;
@@ -188,20 +175,7 @@ impl Source {
         }
         Ok(())
     }
-
-    pub(super) async fn commit_offsets(&self, list: TopicPartitionList) -> Result<(), AdminError> {
-        let commit = self.call(COMMIT, READ, move |consumer| {
-            match consumer.commit(&list, CommitMode::Sync) {
-                // The new owner of the partitions handles these letters once more.
-                Err(error) if is_reassigned(&error) => Ok(()),
-                result => result,
-            }
-        });
-        commit.await
-    }
 }
-
-const COMMIT: &str = "cannot commit offsets";
 
 /// Whether the partitions were assigned to another process.
 fn is_reassigned(error: &KafkaError) -> bool {
