@@ -6,6 +6,12 @@ use std::time::{Duration, SystemTime};
 /// The last second that RFC 3339 can express. Stored times may be later.
 const MAX_UNIX_SECONDS: u64 = 253_402_300_799;
 
+/// The time of this machine.
+#[expect(clippy::disallowed_methods, reason = "for the operator, and no lock depends on it")]
+pub(crate) fn system_time() -> SystemTime {
+    SystemTime::now()
+}
+
 /// Formats a time by RFC 3339, in UTC.
 pub(crate) struct Utc(pub(crate) SystemTime);
 

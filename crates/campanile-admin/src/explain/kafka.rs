@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Clock, Coordinates, Record};
 use campanile_kafka::ToRecord;
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
-use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 
@@ -16,7 +15,7 @@ use super::{Cause, GroupReport};
 use crate::AdminError;
 use crate::kafka::{
     ATTEMPT_TIMEOUT, Context, Members, check_partition, committed_offsets, is_unreadable, observer,
-    partitions,
+    partitions, topic_config,
 };
 
 const SETTINGS: &[(&str, &str)] = &[
@@ -206,22 +205,12 @@ impl<'a> Reader<'a> {
 
     /// Whether the topic is compacted. If the brokers do not say, it may be.
     fn is_compacted(&self) -> bool {
-        let mut config = self.kafka.clone();
-        // A setting of consumers only; librdkafka would log a warning.
-        config.remove(ISOLATION);
-        let describe = || -> KafkaResult<Option<bool>> {
-            let admin = AdminClient::from_config_and_context(&config, Context::new(RIGHT))?;
-            let options = AdminOptions::new().request_timeout(Some(self.timeout));
-            let topic = ResourceSpecifier::Topic(&self.at.topic);
-            let described =
-                Handle::current().block_on(admin.describe_configs([&topic], &options))?;
-            let config = described.into_iter().next().and_then(Result::ok);
-            let policy = config.and_then(|config| {
-                config.entries.into_iter().find(|entry| entry.name == "cleanup.policy")?.value
-            });
-            Ok(policy.map(|policy| policy.contains("compact")))
-        };
-        describe().ok().flatten().unwrap_or(true)
+        let config = topic_config(&self.kafka, &self.at.topic, self.timeout);
+        let config = Handle::current().block_on(config);
+        config
+            .as_ref()
+            .and_then(|it| it.get("cleanup.policy"))
+            .is_none_or(|it| it.contains("compact"))
     }
 
     fn is_hopeless(&self) -> bool {

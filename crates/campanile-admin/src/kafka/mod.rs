@@ -19,7 +19,7 @@ use rdkafka::metadata::Metadata;
 use rdkafka::statistics::Statistics;
 
 pub(crate) use self::members::{Members, Partition};
-pub(crate) use self::topic::{check_partition, partitions};
+pub(crate) use self::topic::{check_partition, partitions, topic_config};
 use crate::AdminError;
 
 const SETTINGS: &[(&str, &str)] = &[

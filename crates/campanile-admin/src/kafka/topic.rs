@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use campanile_core::ConfigError;
+use campanile_kafka::TopicConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
@@ -31,6 +34,23 @@ pub(crate) fn partitions(
         None => return Ok(partitions.iter().map(|partition| partition.id()).collect()),
     }
     Err(ConfigError::new(format!("there is no topic `{topic}`")).into())
+}
+
+/// Reads the settings of a topic. `None` if the brokers do not say.
+pub(crate) async fn topic_config(
+    kafka: &ClientConfig,
+    topic: &str,
+    timeout: Duration,
+) -> Option<TopicConfig> {
+    let mut config = kafka.clone();
+    // Settings of consumers only; librdkafka would log a warning.
+    config.remove("isolation.level").remove("group.id");
+    let admin = AdminClient::from_config_and_context(&config, Context::new("Describe")).ok()?;
+    let options = AdminOptions::new().request_timeout(Some(timeout));
+    let described = admin.describe_configs([&ResourceSpecifier::Topic(topic)], &options).await;
+    // Dropping the client blocks.
+    tokio::task::spawn_blocking(move || drop(admin));
+    Some(described.ok()?.into_iter().next()?.ok()?.into())
 }
 
 /// Checks that a topic with these partitions has this one.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use campanile_core::State;
 use campanile_idempotency::InspectStore;
@@ -13,12 +14,13 @@ use super::report::LetterOutcome;
 use super::sink::Verb;
 use super::source::Source;
 use crate::AdminError;
+use crate::time::{Period, system_time};
 
 pub(super) struct Decider<'a, S> {
     settings: &'a Redrive,
     store: &'a S,
-    /// Whether the topics of the records exist.
-    topics: HashMap<Arc<str>, bool>,
+    /// Whether the topics of the records exist, and how long they keep them.
+    topics: HashMap<Arc<str>, (bool, Option<Duration>)>,
 }
 
 impl<'a, S: InspectStore> Decider<'a, S> {
@@ -50,35 +52,41 @@ impl<'a, S: InspectStore> Decider<'a, S> {
         Ok(self.verbs(plans, verdicts))
     }
 
-    /// Parks letters whose topics do not exist.
+    /// Parks letters whose topics do not exist, and warns of records that these may soon delete.
     async fn check_topics(
         &mut self,
         source: &Source,
         letters: &[Letter],
         mut plans: Vec<Plan>,
     ) -> Result<Vec<Plan>, AdminError> {
+        let now = system_time();
         for (letter, plan) in letters.iter().zip(&mut plans) {
-            if let (Plan::Reopen { .. } | Plan::Produce, Ok(headers)) = (&*plan, &letter.headers)
-                && !self.topic_exists(source, &headers.origin.topic).await?
-            {
-                let topic = &headers.origin.topic;
-                *plan = Plan::Park(format!("its topic `{topic}` does not exist").into());
+            let (Plan::Reopen { .. } | Plan::Produce, Ok(headers)) = (&*plan, &letter.headers)
+            else {
+                continue;
+            };
+            let topic = &headers.origin.topic;
+            if !self.topics.contains_key(topic) {
+                let exists = source.partitions_of(topic).await?.is_some();
+                let kept = if exists { source.retention_of(topic).await } else { None };
+                self.topics.insert(topic.clone(), (exists, kept));
+            }
+            let age = letter.time().and_then(|time| now.duration_since(time).ok());
+            match self.topics.get_mut(topic) {
+                Some((true, kept)) => {
+                    // Once for each topic.
+                    if let Some(kept) = kept.take_if(|kept| age.is_some_and(|age| age >= *kept)) {
+                        tracing::warn!(
+                            topic = &**topic, record = %headers.origin, kept = %Period(kept),
+                            "records are older than their topic keeps them, so the brokers may delete \
+                             them before they are consumed; raise `retention.ms` until they are"
+                        );
+                    }
+                }
+                _ => *plan = Plan::Park(format!("its topic `{topic}` does not exist").into()),
             }
         }
         Ok(plans)
-    }
-
-    async fn topic_exists(
-        &mut self,
-        source: &Source,
-        topic: &Arc<str>,
-    ) -> Result<bool, AdminError> {
-        if let Some(&exists) = self.topics.get(topic) {
-            return Ok(exists);
-        }
-        let exists = source.partitions_of(topic).await?.is_some();
-        self.topics.insert(topic.clone(), exists);
-        Ok(exists)
     }
 
     fn verbs(&self, plans: Vec<Plan>, verdicts: Vec<Verdict>) -> Vec<Verb> {

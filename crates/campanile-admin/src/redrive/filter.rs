@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use campanile_core::{FingerprintHasher, Record, Timestamp, millis};
+use campanile_core::{FingerprintHasher, Record, millis};
 
 use super::letter::Letter;
 
@@ -38,7 +38,7 @@ impl LetterFilter {
     pub(super) fn matches(&self, letter: &Letter) -> bool {
         let Self { reason, since, until, key, partition, headers } = self;
         let (record, read) = (&letter.record, letter.headers.as_ref().ok());
-        let time = read.and_then(|read| read.timestamp).or(record.timestamp()).map(time);
+        let time = letter.time();
         let is_reason = |reason: &str| {
             let read = read?;
             let in_error = read.error.as_ref().is_some_and(|error| error.contains(reason));
@@ -77,9 +77,4 @@ impl LetterFilter {
 
 fn has_header(record: &Record, (name, expected): &(String, String)) -> bool {
     record.headers().all(name).flatten().any(|value| **value == *expected.as_bytes())
-}
-
-fn time(timestamp: Timestamp) -> SystemTime {
-    let (Timestamp::CreateTime(at) | Timestamp::LogAppendTime(at)) = timestamp;
-    at
 }

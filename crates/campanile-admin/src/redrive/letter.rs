@@ -1,9 +1,10 @@
 //! One letter, and what is to be done with it.
 
 use std::borrow::Cow;
+use std::time::SystemTime;
 
 use bytes::Bytes;
-use campanile_core::{FencingToken, Output, Record, StoreKey};
+use campanile_core::{FencingToken, Output, Record, StoreKey, Timestamp};
 use campanile_kafka::{InvalidLetter, LetterHeaders};
 
 use super::Redrive;
@@ -68,6 +69,14 @@ impl Letter {
         let mut output = self.headers.as_ref().ok()?.restore(&self.record)?;
         output.headers.retain(|(name, _)| name != REDRIVES);
         Some(output.header(REDRIVES, (self.redrives().saturating_add(1)).to_string()))
+    }
+
+    /// The time of its record.
+    pub(super) fn time(&self) -> Option<SystemTime> {
+        let of_record = self.headers.as_ref().ok().and_then(|headers| headers.timestamp);
+        of_record.or(self.record.timestamp()).map(|timestamp| match timestamp {
+            Timestamp::CreateTime(at) | Timestamp::LogAppendTime(at) => at,
+        })
     }
 
     /// A copy of the letter for another topic. It lives there from its publication, however old the letter

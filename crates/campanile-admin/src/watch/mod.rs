@@ -13,7 +13,7 @@ mod snapshot;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use campanile_core::{Clock, ConfigError, Namespace};
 use campanile_idempotency::InspectStore;
@@ -27,6 +27,7 @@ use self::kafka::{GroupLook, Reader};
 use self::metrics::{ProcessLook, Scraper};
 pub use self::snapshot::{PartitionView, ProcessView, Snapshot};
 use crate::AdminError;
+use crate::time::system_time;
 
 /// What to observe.
 #[derive(Clone, Debug)]
@@ -140,11 +141,6 @@ impl Watcher {
         self.last = Some(look);
         Ok(snapshot)
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "shown to the operator, and compared with nothing")]
-fn system_time() -> SystemTime {
-    SystemTime::now()
 }
 
 impl fmt::Debug for Watcher {

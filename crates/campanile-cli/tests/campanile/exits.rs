@@ -135,6 +135,21 @@ async fn exit_code_says_whether_letters_need_attention() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_their_topic_soon_deletes_are_warned_of() {
+    let scene = Scene::new("cli-old", 1).await;
+    KAFKA.create_topic("cli-old-kept", 1, &[("retention.ms", "604800000")]).unwrap();
+    let letters = [("p-1", "cli-old-kept"), ("p-2", "cli-old-kept"), ("p-3", "cli-old")];
+    let letter = |(payload, topic)| scene.letter_of(topic, payload, "undecodable");
+    KAFKA.producer().produce_all(letters.map(letter)).unwrap();
+    let (code, stdout, stderr) = finish(redrive(&scene, &["--without-key", "--dry-run"]));
+    assert!(code == Some(0) && stdout.contains("3  would only be produced back"), "{stdout}");
+    let warnings: Vec<_> = stderr.lines().filter(|line| line.contains("WARN")).collect();
+    let [warning] = warnings[..] else { panic!("{stderr}") };
+    let what = "records are older than their topic keeps them";
+    assert!(warning.contains(what) && warning.contains("cli-old-kept"), "{warning}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redrive_without_a_reader_handles_all_letters_unless_output_is_the_audit() {
     let scene = Scene::new("cli-unread", 1).await;
     let letters = scene.failed_letters(3).await.into_iter();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::BoxError;
+use campanile_kafka::RetentionTime;
 use rdkafka::consumer::{Consumer, StreamConsumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use tokio::time::Instant;
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 use super::Source;
 use super::context::Context;
 use crate::AdminError;
-use crate::kafka::{advice, code};
+use crate::kafka::{advice, code, topic_config};
 
 /// The operation on the dead-letter topic and on the group that the user needs.
 pub(super) const READ: &str = "Read";
@@ -54,6 +55,19 @@ impl Source {
             }
         })
         .await
+    }
+
+    /// Reads after which time a topic deletes records with their own timestamps, if the brokers say so.
+    pub(in crate::redrive) async fn retention_of(&self, topic: &str) -> Option<Duration> {
+        let config = topic_config(&self.kafka, topic, self.timeout).await?;
+        match RetentionTime::of_topic(&config)? {
+            RetentionTime::For(kept)
+                if config.get("message.timestamp.type") == Some("CreateTime") =>
+            {
+                Some(kept)
+            }
+            _ => None,
+        }
     }
 
     /// Makes a call that blocks, and repeats it until it succeeds or the timeout is over. A broker
@@ -112,7 +126,8 @@ impl Source {
             }
             _ => error,
         };
-        AdminError::unavailable(format!("{action} on Kafka at {}", self.brokers), source)
+        let brokers = self.kafka.get("bootstrap.servers").unwrap_or_default();
+        AdminError::unavailable(format!("{action} on Kafka at {brokers}"), source)
     }
 }
 

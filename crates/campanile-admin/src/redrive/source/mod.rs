@@ -49,8 +49,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Source {
     consumer: Arc<StreamConsumer<Context>>,
-    /// The addresses of brokers, for errors.
-    brokers: String,
+    kafka: ClientConfig,
     topic: Arc<str>,
     /// The first and the last offset of each partition at the start.
     bounds: HashMap<i32, (i64, i64)>,
@@ -152,7 +151,7 @@ impl Source {
         let consumer = consumer.map_err(|error| config_error(&error))?;
         let mut source = Self {
             consumer: Arc::new(consumer),
-            brokers: kafka.get("bootstrap.servers").unwrap_or_default().to_owned(),
+            kafka: kafka.clone(),
             topic: topic.clone(),
             bounds: HashMap::new(),
             partitions: BTreeMap::new(),
