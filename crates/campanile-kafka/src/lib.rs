@@ -168,6 +168,9 @@ pub use self::give_up::OnGiveUp;
 pub use self::handle::{Handle, Paused};
 pub use self::health::{Health, HealthService, Unhealthy};
 pub use self::kafka::ToRecord;
+// For the command.
+#[doc(hidden)]
+pub use self::kafka::{commit_metadata, committed_topic_id, topic_id};
 pub use self::oauth::OauthToken;
 pub use self::order::ProcessingOrder;
 pub use self::publish::{PublishError, Publisher, PublisherConfig};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use campanile_core::{BoxError, Clock, Coordinates, Record};
-use campanile_kafka::ToRecord;
+use campanile_kafka::{ToRecord, topic_id};
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -157,11 +157,13 @@ impl<'a> Reader<'a> {
         list.add_partition_offset(&self.at.topic, self.at.partition, Offset::Offset(offset))
             .and_then(|()| self.consumer.assign(&list))
             .map_err(|error| self.error(action, error))?;
+        let id = topic_id(self.consumer.client(), &self.at.topic, self.timeout)
+            .map_err(|error| self.error(action, error))?;
         let start = self.clock.now();
         while self.clock.now() - start < self.timeout {
             match self.consumer.poll(ATTEMPT_TIMEOUT) {
                 None => {}
-                Some(Ok(message)) => return Ok(Some(message.to_record())),
+                Some(Ok(message)) => return Ok(Some(message.to_record_of(id.as_ref()))),
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(None),
                 Some(Err(error)) => match error.rdkafka_error_code() {
                     // Deleted since the bounds were read.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{BoxError, Clock, ConfigError, Record, millis};
-use campanile_kafka::ToRecord;
+use campanile_kafka::{ToRecord, topic_id};
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -39,6 +39,7 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 pub(super) struct Source {
     consumer: BaseConsumer<Context>,
     topic: Arc<str>,
+    topic_id: Option<Arc<str>>,
     timeout: Duration,
     clock: Clock,
     partitions: Vec<ObservedPartition>,
@@ -70,12 +71,15 @@ impl Source {
         let mut source = Self {
             consumer: observer(kafka, group, RIGHT, SETTINGS)?,
             topic: topic.clone(),
+            topic_id: None,
             timeout: *timeout,
             clock: Clock::boot(),
             partitions: Vec::new(),
             current: 0,
             is_assigned: false,
         };
+        source.topic_id = topic_id(source.consumer.client(), topic, *timeout)
+            .map_err(|error| source.error("cannot read the id of the topic", error))?;
         // Before the ends are read, so that an offset beyond them was not committed meanwhile.
         let committed = source.committed(&uncommitted, group, &numbers)?;
         for (partition, committed) in committed {
@@ -203,7 +207,7 @@ impl Source {
                 Some(Ok(message)) if message.partition() != partition => {}
                 Some(Ok(message)) if message.offset() >= to => return Ok((records, true)),
                 Some(Ok(message)) => {
-                    let record = message.to_record();
+                    let record = message.to_record_of(self.topic_id.as_ref());
                     let is_last = record.offset() + 1 >= to;
                     bytes += record.size();
                     records.push(record);

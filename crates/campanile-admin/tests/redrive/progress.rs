@@ -53,3 +53,18 @@ async fn offset_beyond_the_end_passes_no_letter_over() {
     let (again, audit) = run(&scene, &redrive).await.unwrap();
     assert_eq!((again.handled_before, audit.0.len()), (3, 0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn progress_in_an_earlier_topic_passes_no_letter_over() {
+    let scene = Scene::new("earlier", 1).await;
+    KAFKA.producer().produce_all(scene.failed_letters(3).await).unwrap();
+    let redrive = Redrive::new(scene.dead.as_str());
+    // As of a topic with the same name, which was deleted.
+    scene.commit_with(&redrive.group(), 2, "topic-id=AAAAAAAAAAAAAAAAAAAAAQ");
+    let preview = redrive.preview(&scene.kafka(), &scene.store).await.unwrap();
+    assert_eq!((preview.reopened, preview.handled_before), (3, 0));
+    let (summary, _) = run(&scene, &redrive).await.unwrap();
+    assert_eq!((summary.reopened, summary.handled_before), (3, 0));
+    let (again, audit) = run(&scene, &redrive).await.unwrap();
+    assert_eq!((again.handled_before, audit.0.len()), (3, 0));
+}

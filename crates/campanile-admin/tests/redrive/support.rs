@@ -185,9 +185,16 @@ impl Scene {
 
     /// Commits an offset of a group in the first partition of the dead-letter topic.
     pub(crate) fn commit(&self, group: &str, offset: i64) {
+        self.commit_with(group, offset, "");
+    }
+
+    /// As [`commit`](Self::commit), with metadata.
+    pub(crate) fn commit_with(&self, group: &str, offset: i64, metadata: &str) {
         let consumer: BaseConsumer = self.kafka().set("group.id", group).create().unwrap();
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&self.dead, 0, Offset::Offset(offset)).unwrap();
+        let mut element = list.add_partition(&self.dead, 0);
+        element.set_offset(Offset::Offset(offset)).unwrap();
+        element.set_metadata(metadata);
         consumer.commit(&list, CommitMode::Sync).unwrap();
     }
 

@@ -26,11 +26,25 @@ pub(crate) fn add_offset(list: &mut TopicPartitionList, assignment: &Assignment,
     let valid = element.set_offset(Offset::Offset(offset));
     valid.expect("a watermark is a Kafka offset or one more, and never negative");
     if let Some(id) = assignment.log_id() {
-        element.set_metadata(format!("{TOPIC_ID}{id}"));
+        element.set_metadata(commit_metadata(id));
     }
     if let Some(epoch) = assignment.leader_epoch() {
         native::set_leader_epoch(list, topic, partition, epoch);
     }
+}
+
+/// Creates the metadata of an offset that is committed for the topic with this id.
+pub fn commit_metadata(topic_id: &str) -> String {
+    format!("{TOPIC_ID}{topic_id}")
+}
+
+/// Reads the id of the topic for which the offset of this partition was committed, if it is known.
+pub fn committed_topic_id<'a>(
+    list: &'a TopicPartitionList,
+    topic: &str,
+    partition: i32,
+) -> Option<&'a str> {
+    topic_id(native::offset_details(list, topic, partition).1)
 }
 
 /// Reads the id of the topic from the metadata of a committed offset, if a consumer of this library has

@@ -37,12 +37,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::commit_result::add_offset;
+pub use self::commit_result::{commit_metadata, committed_topic_id};
 pub(crate) use self::context::SourceWaker;
 pub(crate) use self::native::set_oauth_token;
 pub(crate) use self::reconnect::Reconnect;
 pub(crate) use self::source::KafkaSource;
 pub use self::to_record::ToRecord;
 pub(crate) use self::topic_check::check_topics;
+pub use self::topic_check::topic_id;
 use crate::client::ClientSettings;
 use crate::driver::{Control, Usage};
 use crate::retry_topics::RetryTopicList;

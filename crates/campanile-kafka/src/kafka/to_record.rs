@@ -1,5 +1,7 @@
 //! Records for applications with a consumer loop of their own.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use campanile_core::Record;
 use rdkafka::Message;
@@ -26,27 +28,36 @@ use super::native;
 /// bytes. A copy from one of the driver's [retry topics](crate::RetryTopics) becomes a record of
 /// its own; its headers contain the coordinates of the original record.
 pub trait ToRecord: sealed::Sealed {
-    /// Converts the message to a record.
-    fn to_record(&self) -> Record;
+    /// Converts the message to a record without the [id of its topic](Record::topic_id).
+    fn to_record(&self) -> Record {
+        self.to_record_of(None)
+    }
+
+    /// Converts the message to a record of the topic with this id.
+    fn to_record_of(&self, topic_id: Option<&Arc<str>>) -> Record;
 }
 
 impl ToRecord for BorrowedMessage<'_> {
-    fn to_record(&self) -> Record {
-        record(self, native::headers(self))
+    fn to_record_of(&self, topic_id: Option<&Arc<str>>) -> Record {
+        record(self, topic_id, native::headers(self))
     }
 }
 
 impl ToRecord for OwnedMessage {
-    fn to_record(&self) -> Record {
-        record(self, native::owned_headers(self))
+    fn to_record_of(&self, topic_id: Option<&Arc<str>>) -> Record {
+        record(self, topic_id, native::owned_headers(self))
     }
 }
 
 fn record<'m>(
     message: &impl Message,
+    topic_id: Option<&Arc<str>>,
     headers: impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)>,
 ) -> Record {
     let mut record = Record::builder(message.topic(), message.partition(), message.offset());
+    if let Some(id) = topic_id {
+        record = record.topic_id(id.clone());
+    }
     if let Some(key) = message.key() {
         record = record.key(Bytes::copy_from_slice(key));
     }

@@ -140,3 +140,31 @@ pub(crate) fn check_topics<C: ClientContext>(
     checked.recreated().iter().for_each(|assignment| assignment.lose_log());
     Ok(())
 }
+
+/// Requests the id of a topic, for the command. `None` if the brokers have no ids. Blocks for about this time at
+/// most.
+///
+/// # Errors
+/// Fails if no broker answers in time, or if the topic does not exist.
+pub fn topic_id<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    timeout: Duration,
+) -> KafkaResult<Option<Arc<str>>> {
+    let attempts = timeout.as_millis() / REQUEST_TIMEOUT.as_millis();
+    let mut attempt = 0;
+    loop {
+        let of_attempt = REQUEST_TIMEOUT.min(timeout);
+        let request = TopicIdRequest::start(client, [topic], of_attempt, attempt, None);
+        let ids = loop {
+            if let Some(ids) = request.poll(of_attempt) {
+                break ids;
+            }
+        };
+        match ids {
+            Ok(mut ids) => return ids.remove(topic).unwrap_or(Ok(None)),
+            Err(error) if attempt as u128 >= attempts => return Err(error),
+            Err(_) => attempt += 1,
+        }
+    }
+}

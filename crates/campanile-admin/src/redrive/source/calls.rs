@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::BoxError;
-use campanile_kafka::RetentionTime;
+use campanile_kafka::{RetentionTime, topic_id};
 use rdkafka::consumer::{Consumer, StreamConsumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use tokio::time::Instant;
@@ -22,6 +22,13 @@ pub(super) const READ: &str = "Read";
 pub(super) const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 impl Source {
+    pub(super) async fn fetch_topic_id(&self) -> Result<Option<Arc<str>>, AdminError> {
+        let (topic, timeout) = (self.topic.clone(), self.timeout);
+        let fetch =
+            move |consumer: &StreamConsumer<Context>| topic_id(consumer.client(), &topic, timeout);
+        self.call("cannot read the id of the topic", READ, fetch).await
+    }
+
     pub(super) async fn fetch_bounds(
         &self,
         partitions: usize,

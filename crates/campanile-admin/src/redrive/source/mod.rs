@@ -51,6 +51,7 @@ pub(super) struct Source {
     consumer: Arc<StreamConsumer<Context>>,
     kafka: ClientConfig,
     topic: Arc<str>,
+    topic_id: Option<Arc<str>>,
     /// The first and the last offset of each partition at the start.
     bounds: HashMap<i32, (i64, i64)>,
     partitions: BTreeMap<i32, Partition>,
@@ -153,6 +154,7 @@ impl Source {
             consumer: Arc::new(consumer),
             kafka: kafka.clone(),
             topic: topic.clone(),
+            topic_id: None,
             bounds: HashMap::new(),
             partitions: BTreeMap::new(),
             assignment: Assignment::default(),
@@ -165,6 +167,7 @@ impl Source {
         let Some(partitions) = source.partitions_of(topic).await? else {
             return Err(ConfigError::new(format!("there is no topic `{topic}`")).into());
         };
+        source.topic_id = source.fetch_topic_id().await?;
         // Before the ends, so that no offset beyond them was committed meanwhile.
         let committed = source.observed(observer(kafka, group, READ, &[])?, partitions).await?;
         source.bounds = source.fetch_bounds(partitions).await?;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use campanile_core::Record;
+use campanile_kafka::{commit_metadata, committed_topic_id};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, StreamConsumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
@@ -44,11 +45,27 @@ impl Source {
         + 'static,
     ) -> Result<Vec<(i32, Option<i64>)>, AdminError> {
         let committed = self.call("cannot read the group's offsets", READ, fetch).await?;
-        let next = |offset| match offset {
-            Offset::Offset(offset) => Some(offset),
-            _ => None,
+        let next = |partition, offset| {
+            let committed_id = committed_topic_id(&committed, &self.topic, partition);
+            match (offset, committed_id, &self.topic_id) {
+                // Other letters have these offsets.
+                (_, Some(old_id), Some(new_id)) if *old_id != **new_id => {
+                    let (topic, new_id) = (&*self.topic, &**new_id);
+                    tracing::warn!(
+                        topic,
+                        partition,
+                        old_id,
+                        new_id,
+                        "the topic was deleted and recreated; starting at its first letter"
+                    );
+                    None
+                }
+                (Offset::Offset(offset), ..) => Some(offset),
+                _ => None,
+            }
         };
-        Ok(committed.elements().iter().map(|it| (it.partition(), next(it.offset()))).collect())
+        let elements = committed.elements();
+        Ok(elements.iter().map(|it| (it.partition(), next(it.partition(), it.offset()))).collect())
     }
 
     /// Starts all partitions where the group continues, and notes what earlier runs had handled.
@@ -151,9 +168,12 @@ impl Source {
             let handled = if is_done { state.handled.max(state.end) } else { state.handled };
             let offset = handled.min(state.deferred).min(pending);
             if offset > state.committed {
-                let added =
-                    list.add_partition_offset(&self.topic, partition, Offset::Offset(offset));
+                let mut element = list.add_partition(&self.topic, partition);
+                let added = element.set_offset(Offset::Offset(offset));
                 added.map_err(|error| self.error("cannot commit offsets", error))?;
+                if let Some(id) = &self.topic_id {
+                    element.set_metadata(commit_metadata(id));
+                }
                 offsets.push((partition, offset));
             }
         }
