@@ -22,14 +22,14 @@ use crate::publish::PublishSettings;
 /// # }
 /// ```
 ///
-/// A dead letter has the key, the payload, the timestamp and the headers of its record, and headers
-/// that say where the record came from and why it was given up: see [`HeaderStyle`]. Its partition
-/// follows from its key, so the topic may have any number of partitions.
+/// A dead letter has the key, the payload and the headers of its record, and headers that say where
+/// the record came from and why it was given up: see [`HeaderStyle`]. Its partition follows from its
+/// key, so the topic may have any number of partitions. In a header name that is not UTF-8, the
+/// invalid bytes become U+FFFD, and a name ends at its first NUL, as librdkafka returns it.
 ///
-/// Two parts of a record cannot always be preserved. In a header name that is not UTF-8, the
-/// invalid bytes become U+FFFD, and a name ends at its first NUL, as librdkafka returns it. A
-/// timestamp that is not after 1970, or that the topic refuses, becomes the time of the letter's
-/// publication; the headers of [`HeaderStyle::Spring`] keep the record's.
+/// The letter's timestamp is the time of its publication, and a header keeps the record's. The
+/// brokers measure the topic's retention from timestamps, so the letter of an old record would
+/// otherwise be deleted within minutes.
 ///
 /// # Guarantees
 /// * The letter is published and acknowledged by all in-sync replicas; then the key's entry becomes

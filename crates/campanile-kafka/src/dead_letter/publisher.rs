@@ -55,15 +55,6 @@ pub(crate) enum GiveUpError {
     Unsettled(BoxError),
 }
 
-/// Which parts of its record a letter has.
-#[derive(Clone, Copy)]
-struct LetterForm {
-    /// Whether the payload is left out, and with it a large key and large headers.
-    truncated: bool,
-    /// Whether the letter has the record's timestamp.
-    has_timestamp: bool,
-}
-
 impl DeadLetters {
     /// Creates the publisher of dead letters.
     ///
@@ -106,12 +97,11 @@ impl DeadLetters {
         let truncated = give_ups >= TRUNCATE_FROM_BURIAL;
         let published =
             self.publish_while_locked(giving_up.lock_handle(), &topic, &dead, truncated).await?;
-        let LetterForm { truncated, .. } =
-            published.map_err(|refused| GiveUpError::Unpublished {
-                topic: Some(topic.clone()),
-                error: refused.to_string(),
-                help: help(&refused),
-            })?;
+        let truncated = published.map_err(|refused| GiveUpError::Unpublished {
+            topic: Some(topic.clone()),
+            error: refused.to_string(),
+            help: help(&refused),
+        })?;
         tracing::warn!(
             record = %dead.record.coordinates(),
             origin = origin(&dead.record),
@@ -123,15 +113,15 @@ impl DeadLetters {
         give_up(giving_up, dead.reason).await.map_err(unsettled)
     }
 
-    /// Publishes the letter while the lock is held. The loss of the lock is polled first, because
-    /// an attempt may outlive its lock.
+    /// Publishes the letter while the lock is held, as [`publish`](Self::publish) does. The loss of
+    /// the lock is polled first, because an attempt may outlive its lock.
     async fn publish_while_locked(
         &self,
         lock: Option<&LockHandle>,
         topic: &Arc<str>,
         dead: &GivenUpRecord,
         truncated: bool,
-    ) -> Result<Result<LetterForm, PublishError>, GiveUpError> {
+    ) -> Result<Result<bool, PublishError>, GiveUpError> {
         let Some(lock) = lock else {
             return Ok(self.publish(topic, dead, None, truncated).await);
         };
@@ -144,39 +134,41 @@ impl DeadLetters {
         }
     }
 
-    /// Publishes the letter in the most complete form that the topic accepts, and returns that
-    /// form.
+    /// Publishes the letter, truncated if it is too large for the topic. Returns whether it is
+    /// truncated.
     async fn publish(
         &self,
         topic: &Arc<str>,
         dead: &GivenUpRecord,
         lock: Option<&LetterLock>,
-        truncated: bool,
-    ) -> Result<LetterForm, PublishError> {
-        let mut form = LetterForm { truncated, has_timestamp: true };
+        mut truncated: bool,
+    ) -> Result<bool, PublishError> {
         loop {
-            let message = self.message(topic, dead, lock, form);
+            let message = self.message(topic, dead, lock, truncated);
             match self.publisher.publish(&message).await {
-                Err(PublishError::TooLarge) if !form.truncated => form.truncated = true,
-                Err(PublishError::Timestamp) if form.has_timestamp => form.has_timestamp = false,
-                result => return result.map(|()| form),
+                Err(PublishError::TooLarge) if !truncated => truncated = true,
+                result => return result.map(|()| truncated),
             }
         }
     }
+
+    /// Creates the letter. Truncated, it has no payload and neither a large key nor large headers.
+    ///
+    /// Its timestamp is the time of its publication, because the topic's retention is measured from
+    /// it: the brokers would soon delete the letter of an old record.
 
     fn message(
         &self,
         topic: &Arc<str>,
         GivenUpRecord { record, cause, .. }: &GivenUpRecord,
         lock: Option<&LetterLock>,
-        LetterForm { truncated, has_timestamp }: LetterForm,
+        truncated: bool,
     ) -> Output {
         let letter = Letter { record, group: &self.group, cause, lock, truncated };
         let small = |key: &&Bytes| !truncated || key.len() <= MAX_KEPT_KEY;
         let mut message = Output::to(topic.clone());
         message.key = record.key().filter(small).cloned();
         message.payload = record.payload().filter(|_| !truncated).cloned();
-        message.timestamp = record.timestamp().filter(|_| has_timestamp);
         message.headers = letter.headers(self.headers);
         message
     }
@@ -190,7 +182,8 @@ fn help(refused: &PublishError) -> &'static str {
              `max.message.bytes`, or the producer's `message.max.bytes` if that is set"
         }
         PublishError::Timestamp => {
-            "the topic rejects it both with and without the record's timestamp"
+            "correct the clock of this machine, or the topic's `message.timestamp.before.max.ms` and \
+             `message.timestamp.after.max.ms`"
         }
         PublishError::Otherwise(_) => {
             "create the topic, allow writes to it, or restore its brokers"

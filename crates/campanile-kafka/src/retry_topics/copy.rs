@@ -18,9 +18,9 @@ const TOPIC_ID: &str = "campanile-origin-topic-id";
 const PARTITION: &str = "campanile-origin-partition";
 const OFFSET: &str = "campanile-origin-offset";
 /// In milliseconds, if the timestamp was set by the record's producer.
-const CREATE_TIME: &str = "campanile-origin-create-time";
+pub(crate) const CREATE_TIME: &str = "campanile-origin-create-time";
 /// In milliseconds, if the timestamp was set by the broker.
-const LOG_APPEND_TIME: &str = "campanile-origin-log-append-time";
+pub(crate) const LOG_APPEND_TIME: &str = "campanile-origin-log-append-time";
 
 /// Copies this record, for this topic.
 pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
@@ -36,18 +36,23 @@ pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
     }
     add_header(PARTITION, origin.partition.to_string());
     add_header(OFFSET, origin.offset.to_string());
-    match record.timestamp() {
-        Some(Timestamp::CreateTime(at)) => add_header(CREATE_TIME, millis::of(at).to_string()),
-        Some(Timestamp::LogAppendTime(at)) => {
-            add_header(LOG_APPEND_TIME, millis::of(at).to_string())
-        }
-        None => {}
+    if let Some((name, value)) = record.timestamp().map(time_header) {
+        add_header(name, value);
     }
     let mut copy = Output::to(topic);
     copy.key = record.key().cloned();
     copy.payload = record.payload().cloned();
     copy.headers = headers;
     copy
+}
+
+/// The name and the value of the header that keeps the timestamp of a copied record.
+pub(crate) fn time_header(timestamp: Timestamp) -> (&'static str, String) {
+    let (name, at) = match timestamp {
+        Timestamp::CreateTime(at) => (CREATE_TIME, at),
+        Timestamp::LogAppendTime(at) => (LOG_APPEND_TIME, at),
+    };
+    (name, millis::of(at).to_string())
 }
 
 /// Log events refer to a copy's record by its original position. `None` if the record is not a
@@ -63,7 +68,7 @@ pub(crate) struct OriginHeaders {
     pub(crate) topic_id: Option<Arc<str>>,
     partition: Option<i32>,
     offset: Option<i64>,
-    timestamp: Option<Timestamp>,
+    pub(crate) timestamp: Option<Timestamp>,
 }
 
 impl OriginHeaders {

@@ -11,7 +11,7 @@ mod sources;
 
 use std::time::Duration;
 
-pub(crate) use self::copy::{OriginHeaders, origin};
+pub(crate) use self::copy::{CREATE_TIME, LOG_APPEND_TIME, OriginHeaders, origin, time_header};
 pub(crate) use self::publisher::{RetryPublisher, RetryTopic, RetryTopicList, now};
 pub(crate) use self::sources::SourceTopics;
 use crate::publish::PublishSettings;
@@ -51,9 +51,10 @@ use crate::publish::PublishSettings;
 /// next topic.
 ///
 /// # Guarantees
-/// * A copy has the key, payload, headers and timestamp of its record. (In a header name that is
-///   not UTF-8, the invalid bytes become U+FFFD, and a name ends at its first NUL.) The copy has
-///   coordinates of its own, and its [origin](campanile_core::Record::origin) is the original
+/// * The handler gets the key, payload, headers and timestamp of the record from its copy. (In a
+///   header name that is not UTF-8, the invalid bytes become U+FFFD, and a name ends at its first
+///   NUL.) The copy's timestamp in the topic is the time of its publication, from which the delay
+///   and the topic's retention are measured. The copy has coordinates of its own, and its [origin](campanile_core::Record::origin) is the original
 ///   position of the record, which [`key::coordinates`](campanile_core::key::coordinates) and dead
 ///   letters use. So the copy keeps its idempotency key, its attempts and its backoff, which the
 ///   store finds by the key.

@@ -21,6 +21,8 @@ const NAMES: &[&str] = &[
     "campanile-give-ups",
     "campanile-truncated-payload-bytes",
     "campanile-truncated-headers",
+    "campanile-origin-create-time",
+    "campanile-origin-log-append-time",
     "kafka_dlt-exception-message",
     "kafka_dlt-original-topic",
     "kafka_dlt-original-partition",
@@ -107,9 +109,7 @@ fn check_written(record: &Record, cause: &Cause, style: HeaderStyle, truncated: 
         (restored.key.as_ref(), restored.payload.as_ref()),
         (record.key(), record.payload())
     );
-    if style != HeaderStyle::Connect {
-        assert_eq!(headers.timestamp.map(in_millis), record.timestamp().map(in_millis));
-    }
+    assert_eq!(headers.timestamp.map(in_millis), record.timestamp().map(in_millis));
 }
 
 fn in_millis(timestamp: Timestamp) -> (&'static str, i64) {

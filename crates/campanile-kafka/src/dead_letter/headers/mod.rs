@@ -48,7 +48,9 @@ pub enum HeaderStyle {
     #[default]
     Spring,
     /// `__connect.errors.*`, all text, as Kafka Connect's `DeadLetterQueueReporter` writes them.
-    /// The consumer group takes the place of the connector's name; there is no task.
+    /// The consumer group takes the place of the connector's name; there is no task. The record's
+    /// timestamp, for which Connect has no header, is in `campanile-origin-create-time` or
+    /// `campanile-origin-log-append-time`, in milliseconds.
     Connect,
     /// The headers of both Spring and Connect.
     Both,
@@ -87,6 +89,9 @@ impl Letter<'_> {
         if matches!(style, HeaderStyle::Connect | HeaderStyle::Both) {
             connect::add(self, &mut headers);
         }
+        if style == HeaderStyle::Connect {
+            connect::add_timestamp(self, &mut headers);
+        }
         campanile::add(self, omitted, &mut headers);
         headers
     }
@@ -117,6 +122,7 @@ impl Letter<'_> {
 fn is_dead_letter_header(name: &str) -> bool {
     name.starts_with(spring::PREFIX)
         || name.starts_with(connect::PREFIX)
+        || connect::is_timestamp(name)
         || campanile::is_header(name)
 }
 

@@ -37,8 +37,8 @@ use super::{campanile, connect, is_dead_letter_header, spring};
 pub struct LetterHeaders {
     /// The coordinates of the original record.
     pub origin: Coordinates,
-    /// The timestamp of the original record, if the letter has the headers of
-    /// [`HeaderStyle::Spring`](super::HeaderStyle::Spring).
+    /// The timestamp of the original record. `None` if it had none, or if an earlier version has
+    /// published the letter in the style [`HeaderStyle::Connect`](super::HeaderStyle::Connect).
     pub timestamp: Option<Timestamp>,
     /// The cause as one word: `failed`, `exhausted`, `missing-key`, `invalid-key`, `mismatch`,
     /// `undecodable` or `error`.
@@ -79,7 +79,8 @@ impl LetterHeaders {
         let error = spring::message(headers).or_else(|| connect::message(headers));
         Ok(Self {
             origin,
-            timestamp: spring::original_timestamp(headers),
+            timestamp: spring::original_timestamp(headers)
+                .or_else(|| connect::original_timestamp(headers)),
             cause: cause.into(),
             error: error.map(Into::into),
             key: headers

@@ -336,18 +336,24 @@ fn received(headers: &[Header]) -> Record {
 
 #[test]
 fn letter_of_each_style_is_read_back() {
-    let at = Timestamp::CreateTime(SystemTime::UNIX_EPOCH + Duration::from_millis(1500));
-    let own = record().timestamp(at).header("source", "web").null_header("trace").build();
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
     let (cause, lock) = (cause("card declined"), lock());
-    let letter = Letter { lock: Some(&lock), ..letter(&own, &cause) };
-    for style in [HeaderStyle::Spring, HeaderStyle::Connect, HeaderStyle::Both] {
+    for (style, at) in [
+        (HeaderStyle::Spring, Timestamp::CreateTime(at)),
+        (HeaderStyle::Connect, Timestamp::CreateTime(at)),
+        (HeaderStyle::Connect, Timestamp::LogAppendTime(at)),
+        (HeaderStyle::Both, Timestamp::LogAppendTime(at)),
+    ] {
+        let own = record().timestamp(at).header("source", "web").null_header("trace").build();
+        let letter = Letter { lock: Some(&lock), ..letter(&own, &cause) };
         let received = received(&letter.headers(style));
         let read = LetterHeaders::read(&received).unwrap();
         assert_eq!(read.origin.to_string(), "payments/3@42");
         assert_eq!((&*read.cause, read.error.as_deref()), ("error", Some("card declined")));
         assert_eq!((read.lock.as_ref(), read.key.as_ref()), (Some(&lock), None));
-        assert_eq!(read.timestamp, (style != HeaderStyle::Connect).then_some(at));
+        assert_eq!(read.timestamp, Some(at));
         let restored = read.restore(&received).unwrap();
+        assert_eq!(restored.timestamp, Some(at));
         assert_eq!((&*restored.topic, restored.payload.as_deref()), ("payments", Some(&b"p"[..])));
         assert_eq!(decoded(&restored.headers), [("source", Some(&b"web"[..])), ("trace", None)]);
     }

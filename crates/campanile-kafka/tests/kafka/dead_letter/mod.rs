@@ -1,5 +1,6 @@
 //! Records that are given up and published to a dead-letter topic.
 
+mod age;
 mod counters;
 mod flood;
 mod interrupted;
