@@ -1,7 +1,7 @@
 //! Forwards librdkafka's log to `tracing`, and limits how often the same event is logged.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use campanile_core::Clock;
@@ -15,11 +15,11 @@ const MIN_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_EVENTS: usize = 64;
 
 /// Allows each event once a minute: at once when it first occurs, then with the number of times that
-/// it was suppressed.
-#[derive(Debug)]
+/// it was suppressed. Clones share one limit, such as a client and its successor.
+#[derive(Clone, Debug)]
 pub(crate) struct LogLimit {
     clock: Clock,
-    events: Mutex<HashMap<Box<str>, LimitedEvent>>,
+    events: Arc<Mutex<HashMap<Box<str>, LimitedEvent>>>,
 }
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct LimitedEvent {
 
 impl Default for LogLimit {
     fn default() -> Self {
-        Self { clock: Clock::boot(), events: Mutex::default() }
+        Self { clock: Clock::boot(), events: Arc::default() }
     }
 }
 
@@ -91,7 +91,6 @@ pub(crate) fn statistics(statistics: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
@@ -101,7 +100,7 @@ mod tests {
         let seconds = Arc::new(AtomicU64::new(0));
         let now = seconds.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(now.load(Ordering::Relaxed)));
-        (LogLimit { clock, events: Mutex::default() }, seconds)
+        (LogLimit { clock, events: Arc::default() }, seconds)
     }
 
     #[test]

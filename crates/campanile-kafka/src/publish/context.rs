@@ -25,8 +25,8 @@ pub(super) struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    pub(super) fn new(tokens: Option<Arc<OauthTokens>>) -> Self {
-        Self { reason: Mutex::default(), log_limit: LogLimit::default(), tokens }
+    pub(super) fn new(tokens: Option<Arc<OauthTokens>>, log_limit: LogLimit) -> Self {
+        Self { reason: Mutex::default(), log_limit, tokens }
     }
 
     pub(super) fn take_reason(&self) -> Option<String> {

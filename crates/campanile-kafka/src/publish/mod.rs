@@ -83,6 +83,7 @@ struct SharedProducer {
     client: ClientSettings,
     producer: Mutex<Arc<DropOnThread>>,
     reconnect: Reconnect,
+    /// Shared with the producer and those that replace it.
     log_limit: LogLimit,
     metrics: ProducerMetrics,
 }
@@ -109,9 +110,9 @@ impl Publisher {
         let attempt_timeout = MAX_ATTEMPT_TIMEOUT.min(budget / 2);
         let client =
             producer_config::producer(consumer, &publish_settings.overrides, attempt_timeout)?;
-        let producer = Mutex::new(Arc::new(DropOnThread::new(&client)?));
-        let (reconnect, log_limit, metrics) =
-            (<_>::default(), <_>::default(), ProducerMetrics::new());
+        let log_limit = LogLimit::default();
+        let producer = Mutex::new(Arc::new(DropOnThread::new(&client, &log_limit)?));
+        let (reconnect, metrics) = (<_>::default(), ProducerMetrics::new());
         let shared = SharedProducer { client, producer, reconnect, log_limit, metrics };
         Ok(Self { shared: Arc::new(shared), budget, attempt_timeout })
     }
@@ -192,7 +193,7 @@ impl SharedProducer {
         let mut producer = self.producer();
         if Arc::ptr_eq(&producer, failed) {
             tracing::warn!(error = reason, "the producer has failed; replacing it");
-            match DropOnThread::new(&self.client) {
+            match DropOnThread::new(&self.client, &self.log_limit) {
                 Ok(new) => *producer = Arc::new(new),
                 Err(error) => tracing::error!(%error, "failed to replace the producer"),
             }
@@ -223,8 +224,8 @@ impl fmt::Debug for Publisher {
 struct DropOnThread(Option<ThreadedProducer<Acknowledgements>>);
 
 impl DropOnThread {
-    fn new(client: &ClientSettings) -> Result<Self, ConfigError> {
-        let context = Acknowledgements::new(client.tokens.clone());
+    fn new(client: &ClientSettings, log_limit: &LogLimit) -> Result<Self, ConfigError> {
+        let context = Acknowledgements::new(client.tokens.clone(), log_limit.clone());
         let producer = ThreadedProducer::from_config_and_context(client, context);
         Ok(Self(Some(producer.map_err(config_error)?)))
     }
@@ -332,7 +333,7 @@ mod tests {
         // A producer that cannot find the brokers by itself.
         let mut nowhere = ClientSettings::default();
         nowhere.set("bootstrap.servers", "127.0.0.1:1").set("message.timeout.ms", "1000");
-        let producer = Arc::new(DropOnThread::new(&nowhere).unwrap());
+        let producer = Arc::new(DropOnThread::new(&nowhere, &LogLimit::default()).unwrap());
         *publisher.shared.producer() = producer.clone();
         let SharedProducer { client, reconnect, .. } = &*publisher.shared;
         reconnect.check(producer.producer().client(), client.brokers());

@@ -32,8 +32,13 @@ pub(super) struct Deliveries {
 }
 
 impl Deliveries {
-    pub(super) fn new(unbatched: bool, tokens: Option<Arc<OauthTokens>>) -> Self {
-        Self { unbatched, refused: Mutex::default(), log_limit: LogLimit::default(), tokens }
+    /// Creates the context of a producer, which shares the limit of its log with its predecessors.
+    pub(super) fn new(
+        unbatched: bool,
+        tokens: Option<Arc<OauthTokens>>,
+        log_limit: LogLimit,
+    ) -> Self {
+        Self { unbatched, refused: Mutex::default(), log_limit, tokens }
     }
 
     /// Records a refused output, unless another was refused before.

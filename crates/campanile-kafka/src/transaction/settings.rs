@@ -11,6 +11,7 @@ use rdkafka::producer::ThreadedProducer;
 use super::context::Deliveries;
 use crate::client::{ClientSettings, main_name};
 use crate::config::config_error;
+use crate::log::LogLimit;
 use crate::publish::shared_settings;
 
 /// Configures how a service's outputs are committed together with the offsets of its input records, in
@@ -47,6 +48,8 @@ pub(crate) struct TransactionSettings {
     pub(super) timeout: Duration,
     pub(super) id: String,
     pub(crate) interval: Duration,
+    /// The limit of the log of all producers, because each aborted transaction replaces its producer.
+    log_limit: LogLimit,
 }
 
 /// Keeps the time of the next commit within the clock's range.
@@ -164,6 +167,7 @@ impl Transactions {
             timeout,
             id: self.id,
             interval: self.interval,
+            log_limit: LogLimit::default(),
         })
     }
 }
@@ -181,7 +185,7 @@ impl TransactionSettings {
         if unbatched {
             client.set("batch.num.messages", "1");
         }
-        let context = Deliveries::new(unbatched, client.tokens.clone());
+        let context = Deliveries::new(unbatched, client.tokens.clone(), self.log_limit.clone());
         ThreadedProducer::from_config_and_context(&client, context)
     }
 }

@@ -369,7 +369,7 @@ mod tests {
         // A producer that cannot find the brokers by itself.
         let mut nowhere = ClientConfig::new();
         nowhere.set("bootstrap.servers", "127.0.0.1:1").set("transactional.id", "billing");
-        let context = Deliveries::new(false, None);
+        let context = Deliveries::new(false, None, LogLimit::default());
         let producer = ThreadedProducer::from_config_and_context(&nowhere, context).unwrap();
         let worker = Worker::new(producer, settings, Arc::default(), SourceWaker::default());
         worker.reconnect.check(worker.producer.client(), worker.settings.brokers());
