@@ -17,7 +17,8 @@ use crate::driver::{
 use crate::error::ConsumerError;
 use crate::flood_limit::FloodLimit;
 use crate::give_up::{GiveUpAction, OnGiveUp};
-use crate::kafka::{self};
+use crate::kafka;
+use crate::log::LogLimit;
 use crate::order::ProcessingOrder;
 use crate::policies::{Classifiers, Policies};
 use crate::retention::RetentionCheck;
@@ -163,6 +164,10 @@ impl Consumer {
 
     /// Sets how long to wait at startup until a broker responds. In the meantime a warning says what is
     /// missing; after the timeout, serving ends with an error.
+    ///
+    /// With `group.protocol=consumer`, the brokers refuse a member whose `group.instance.id` belongs to a
+    /// member that was killed, until that member's session ends. Serving waits for that as long, and at
+    /// least 2 min.
     ///
     /// Default: 30 s, because brokers that are restarted together with the consumer take several seconds.
     pub fn with_start_timeout(mut self, timeout: Duration) -> Self {
@@ -444,6 +449,7 @@ impl Consumer {
             start_timeout: self.start_timeout,
             total,
             control: control.clone(),
+            log_limit: LogLimit::default(),
             transactions,
         };
         let spans = RecordSpans::new(group.into(), self.span);

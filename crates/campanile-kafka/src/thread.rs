@@ -5,7 +5,7 @@ use tracing::subscriber::NoSubscriber;
 
 use crate::driver::{self, Driver, DriverControl, Services};
 use crate::error::ConsumerError;
-use crate::kafka::{self, KafkaSource};
+use crate::kafka;
 use crate::policies::Policies;
 use crate::summary::Summary;
 
@@ -36,7 +36,7 @@ impl DriverBuilder {
             // Dropped last, after the consumer has left the group.
             let _closing: oneshot::Sender<()> = closing;
             let Self { source, policies, services, driver } = self;
-            let source = match KafkaSource::start(&source) {
+            let source = match kafka::start(&source) {
                 Ok(source) => source,
                 Err(error) => {
                     drop((driver_control, services));

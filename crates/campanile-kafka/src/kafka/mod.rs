@@ -4,7 +4,8 @@
 //! * `queues` decides which partitions share a queue of librdkafka.
 //! * `fetch_batch` has the records of one round; `errors` handles errors that librdkafka reports in their
 //!   place.
-//! * `start` waits for brokers and topics before the consumer joins its group; `leave` leaves the group.
+//! * `start` waits for brokers and topics, and for a place in the group, before the consumer serves; `leave`
+//!   leaves the group.
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
 //! * `reconnect` works around a bug of librdkafka, by which a client forgets all brokers.
@@ -42,11 +43,13 @@ pub(crate) use self::context::SourceWaker;
 pub(crate) use self::native::set_oauth_token;
 pub(crate) use self::reconnect::Reconnect;
 pub(crate) use self::source::KafkaSource;
+pub(crate) use self::start::start;
 pub use self::to_record::ToRecord;
 pub(crate) use self::topic_check::check_topics;
 pub use self::topic_check::topic_id;
 use crate::client::ClientSettings;
 use crate::driver::{Control, Usage};
+use crate::log::LogLimit;
 use crate::retry_topics::RetryTopicList;
 use crate::transaction::TransactionSettings;
 
@@ -63,6 +66,8 @@ pub(crate) struct Settings {
     /// What is in memory of all partitions. Shared with the driver.
     pub(crate) total: Arc<Usage>,
     pub(crate) control: Arc<Control>,
+    /// The limit of the log, shared by clients that are created one after the other.
+    pub(crate) log_limit: LogLimit,
     /// Present if offsets are committed in transactions.
     pub(crate) transactions: Option<TransactionSettings>,
 }
@@ -91,6 +96,7 @@ mod tests {
             dead_letter_topics: Vec::new(),
             start_timeout: Duration::from_secs(60),
             total: Arc::default(),
+            log_limit: LogLimit::default(),
             control: DriverControl::new(DriverStatus::new(Duration::MAX)).shared().clone(),
             transactions: None,
         }

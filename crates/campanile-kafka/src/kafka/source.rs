@@ -101,12 +101,13 @@ impl KafkaSource {
         let waker = SourceWaker::default();
         let fetch_queues = Arc::new(FetchQueues::new(waker.clone()));
         let total = settings.total.clone();
-        let context = Context::new(
+        let mut context = Context::new(
             fetch_queues.clone(),
             settings.retry_topics.clone(),
             total.clone(),
             settings.client.tokens.clone(),
         );
+        context.log_limit = settings.log_limit.clone();
         let mut client = settings.client.clone();
         // For a position that is not in the log. Those of partitions without a committed offset are looked
         // up by this crate. With `latest`, librdkafka would skip the records that the log still has.
@@ -128,10 +129,10 @@ impl KafkaSource {
             },
             None => CommitStrategy::Offsets(OffsetCommits::default()),
         };
-        start::subscribe(&consumer, settings)?;
-        // Open the queues last: they must be closed before the consumer is dropped, and an early return
-        // would not close them.
+        // Open the queues before partitions are assigned. They must be closed before the consumer is
+        // dropped, which an early return would not do.
         fetch_queues.open(&consumer);
+        start::join(&consumer, settings).inspect_err(|_| fetch_queues.close())?;
         let newer_protocol = uses_newer_protocol(&settings.client);
         let reset = reset_offset(&settings.client);
         let start_positions = StartPositions::new(consumer.clone(), reset, waker.clone());

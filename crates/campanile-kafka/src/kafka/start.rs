@@ -1,4 +1,5 @@
-//! Startup: waits until the brokers answer and the topics exist, then joins the group.
+//! Startup: waits until the brokers answer and the topics exist, then joins the group, as soon as the group
+//! has a place for the consumer.
 
 use std::time::Duration;
 
@@ -6,9 +7,12 @@ use campanile_core::Clock;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-use super::Settings;
 use super::context::Context;
-use super::native::set_oauth_token;
+use super::errors::handle_error;
+use super::native::{self, set_oauth_token};
+use super::{KafkaSource, Settings};
+use crate::config::uses_newer_protocol;
+use crate::driver::Event;
 use crate::error::{ConsumerError, chain};
 
 /// The timeout of the first metadata requests.
@@ -23,6 +27,66 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// How long a topic may be unknown. A new topic is unknown until all brokers have learned of it.
 const UNKNOWN_TOPIC_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the group may have no place for the consumer, unless the start timeout is longer. The brokers
+/// remove a killed member at the end of its session, by default after 45 s and by default at most 60 s.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(2 * 60);
+
+/// How long to wait before the consumer tries again to join a group that has no place for it.
+const PLACE_RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// Starts the source. If the group has no place for the consumer because it still has a member that was
+/// killed, waits until the brokers remove that member.
+///
+/// In the newer protocol, the brokers refuse such a consumer, and librdkafka's client has then failed
+/// for good. Each attempt needs a new client.
+pub(crate) fn start(settings: &Settings) -> Result<KafkaSource, ConsumerError> {
+    let clock = Clock::boot();
+    let limit = PLACE_TIMEOUT.max(settings.start_timeout);
+    let deadline = clock.now() + limit;
+    loop {
+        let error = match KafkaSource::start(settings) {
+            Err(error) if is_without_place(&error) => error,
+            result => return result,
+        };
+        let left = deadline.saturating_sub(clock.now());
+        if left.is_zero() {
+            let what = format!(
+                "the group has had no place for this consumer for {limit:?}: if its other members run, \
+                 give each of them its own `group.instance.id`, or raise `group.consumer.max.size`: {error}"
+            );
+            return Err(ConsumerError::kafka(what, None));
+        }
+        if let Some(suppressed) = settings.log_limit.allow("no place in the group") {
+            tracing::warn!(
+                error = chain(&error),
+                group_instance_id = settings.client.get("group.instance.id"),
+                ?left,
+                suppressed,
+                "the group has no place for this consumer; retrying until the brokers remove a member \
+                 that was killed, at the end of its session (`group.consumer.session.timeout.ms` of the \
+                 brokers)"
+            );
+        }
+        // At a shutdown, the source starts without joining the group.
+        let retry_at = clock.now() + PLACE_RETRY_DELAY;
+        while clock.now() < retry_at && !settings.control.is_shutting_down() {
+            settings.control.status().record_poll();
+            std::thread::park_timeout(RETRY_DELAY);
+        }
+    }
+}
+
+/// Checks whether the group has no place for the consumer until the brokers remove another member: one
+/// with the same `group.instance.id`, or one of as many as `group.consumer.max.size` allows.
+fn is_without_place(error: &ConsumerError) -> bool {
+    let ConsumerError::Kafka { source: Some(KafkaError::MessageConsumptionFatal(code)), .. } =
+        error
+    else {
+        return false;
+    };
+    matches!(code, Code::UnreleasedInstanceId | Code::GroupMaxSizeReached)
+}
 
 /// Requests the metadata of every topic until all requests are answered. Without this check,
 /// librdkafka would retry forever without an error.
@@ -114,11 +178,32 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Joins the group, unless a shutdown was requested.
-pub(super) fn subscribe(
+/// Joins the group, unless a shutdown is requested. In the newer protocol, waits until the consumer is a
+/// member: the brokers may refuse it.
+pub(super) fn join(
     consumer: &BaseConsumer<Context>,
     settings: &Settings,
 ) -> Result<(), ConsumerError> {
+    subscribe(consumer, settings)?;
+    let is_waiting = || {
+        let is_assigned = !consumer.context().state().rebalances.is_empty();
+        !is_assigned && !native::is_member(consumer) && !settings.control.is_shutting_down()
+    };
+    while uses_newer_protocol(&settings.client) && is_waiting() {
+        settings.control.status().record_poll();
+        if let Some(Err(error)) = consumer.poll(RETRY_DELAY) {
+            let reason = consumer.context().take_reason().unwrap_or_else(|| error.to_string());
+            let mut events = Vec::new();
+            handle_error(consumer.context(), error, reason, &mut events);
+            if let Some(Event::Failed(error)) = events.pop() {
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn subscribe(consumer: &BaseConsumer<Context>, settings: &Settings) -> Result<(), ConsumerError> {
     if settings.control.is_shutting_down() {
         return Ok(());
     }

@@ -1,8 +1,10 @@
-//! Static members of a group.
+//! Static members of a group, and members whose place is taken by one that was killed.
 
+use campanile_kafka::ConsumerStage;
 use rdkafka::ClientConfig;
 
-use crate::real::{blocking, logging, topic};
+use crate::captured_log::CapturedLog;
+use crate::real::{blocking, logging, start_with_proxy_and, topic};
 use crate::support::{Log, Serving, consumer, messages, serve, until, until_committed};
 
 const PARTITIONS: i32 = 4;
@@ -63,4 +65,48 @@ async fn static_member_keeps_its_partitions_across_a_restart() {
         one.stop().await.unwrap();
         other.stop().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn member_without_a_place_joins_once_a_killed_member_is_removed() {
+    let (events, _guard) = CapturedLog::start();
+    let waits = || events.lines("WARN", "the group has no place for this consumer").len();
+    let start = || {
+        let properties =
+            [("group.consumer.session.timeout.ms", "6000"), ("group.consumer.max.size", "1")];
+        let servers = start_with_proxy_and(&properties);
+        for name in ["place.static", "place.full"] {
+            servers.0.create_topic(name, PARTITIONS, &[]).unwrap();
+        }
+        servers
+    };
+    let (kafka, proxy) = blocking(start).await;
+    // The place of a killed member is its name in one group, and the only place in the other.
+    for (round, (name, names)) in
+        [("place.static", ["one", "one"]), ("place.full", ["one", "two"])].into_iter().enumerate()
+    {
+        let mut config = kafka.consumer_config(name);
+        config.set("group.protocol", "consumer");
+        config.remove("session.timeout.ms").remove("heartbeat.interval.ms");
+        let mut proxied = config.clone();
+        proxied.set("bootstrap.servers", proxy.addr().to_string());
+        let killed = start_member(&proxied, name, names[0], &Log::default());
+        until("the member owns all partitions", || owned_partitions(&killed).len() == 4).await;
+
+        // A member that waits for its place is not started yet, and can be shut down.
+        let waiting = start_member(&config, name, names[1], &Log::default());
+        until("the member waits", || waits() > 2 * round).await;
+        assert_eq!(waiting.handle().status().stage, ConsumerStage::Starting);
+        waiting.stop().await.unwrap();
+        assert_eq!(owned_partitions(&killed).len(), 4);
+
+        let next = start_member(&config, name, names[1], &Log::default());
+        until("the next member waits", || waits() > 2 * round + 1).await;
+        proxy.cut();
+        until("the next member owns all partitions", || owned_partitions(&next).len() == 4).await;
+        killed.drop().await;
+        next.stop().await.unwrap();
+        proxy.heal().unwrap();
+    }
+    blocking(move || drop(kafka)).await;
 }

@@ -49,12 +49,20 @@ pub(crate) async fn topic(
 
 /// Starts a server with a second address, which leads through the proxy.
 pub(crate) fn start_with_proxy() -> (KafkaServer, Proxy) {
+    start_with_proxy_and(&[])
+}
+
+/// Starts the same with these properties.
+pub(crate) fn start_with_proxy_and(properties: &[(&str, &str)]) -> (KafkaServer, Proxy) {
     let [first, second, controller] = [(); 3].map(|()| free_port().unwrap());
     let proxy = Proxy::to(("127.0.0.1", second)).unwrap();
     let at = |name: &str, port: u16| format!("{name}://127.0.0.1:{port}");
     let listeners = [at("PLAINTEXT", first), at("PROXY", second), at("CONTROLLER", controller)];
     let advertised = [at("PLAINTEXT", first), at("PROXY", proxy.addr().port())];
-    let kafka = KafkaServer::builder()
+    let builder = properties
+        .iter()
+        .fold(KafkaServer::builder(), |builder, (name, value)| builder.property(name, value));
+    let kafka = builder
         .port(first)
         .property("listeners", &listeners.join(","))
         .property("advertised.listeners", &advertised.join(","))
