@@ -88,9 +88,8 @@ impl Output {
     /// Sets the timestamp, in whole milliseconds. Default: the time at which the message is
     /// produced.
     ///
-    /// The brokers measure the topic's retention from the timestamps of its messages, so they soon
-    /// delete a message with an old timestamp. A message that lives from now on, such as a copy of an
-    /// old record, keeps the record's time in a header instead.
+    /// The brokers measure the topic's retention from the timestamp, and soon delete an old message.
+    /// Put the time of a message that is to be kept for longer into a header.
     pub fn timestamp(mut self, timestamp: Timestamp) -> Self {
         self.timestamp = Some(timestamp);
         self

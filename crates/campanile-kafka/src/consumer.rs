@@ -165,9 +165,8 @@ impl Consumer {
     /// Sets how long to wait at startup until a broker responds. In the meantime a warning says what is
     /// missing; after the timeout, serving ends with an error.
     ///
-    /// With `group.protocol=consumer`, the brokers refuse a member whose `group.instance.id` belongs to a
-    /// member that was killed, until that member's session ends. Serving waits for that as long, and at
-    /// least 2 min.
+    /// Serving also waits for as long, and at least 2 min, while the brokers refuse it in the place of a
+    /// killed member, as they do with `group.protocol=consumer` until that member's session ends.
     ///
     /// Default: 30 s, because brokers that are restarted together with the consumer take several seconds.
     pub fn with_start_timeout(mut self, timeout: Duration) -> Self {

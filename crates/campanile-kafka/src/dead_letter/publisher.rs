@@ -182,8 +182,7 @@ fn help(refused: &PublishError) -> &'static str {
              `max.message.bytes`, or the producer's `message.max.bytes` if that is set"
         }
         PublishError::Timestamp => {
-            "correct the clock of this machine, or the topic's `message.timestamp.before.max.ms` and \
-             `message.timestamp.after.max.ms`"
+            "correct this machine's clock, or the topic's limits of timestamps"
         }
         PublishError::Otherwise(_) => {
             "create the topic, allow writes to it, or restore its brokers"

@@ -28,6 +28,8 @@ pub(crate) struct DriverStatus {
     /// Whether the group has made an assignment, even an empty one, that was not lost since.
     assigned: AtomicBool,
     store_down: AtomicBool,
+    /// Whether only a new client could connect.
+    pub(crate) stale_certificate: AtomicBool,
     /// Since when each partition's oldest unfinished record has been the oldest.
     oldest: Mutex<HashMap<AssignmentId, Instant>>,
     max_poll_interval: Duration,
@@ -47,6 +49,7 @@ impl DriverStatus {
             ping_sent: AtomicU64::new(NO_TIME),
             assigned: AtomicBool::new(false),
             store_down: AtomicBool::new(false),
+            stale_certificate: AtomicBool::new(false),
             oldest: Mutex::default(),
             max_poll_interval,
             counters: Mutex::default(),

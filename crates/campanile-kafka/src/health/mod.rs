@@ -3,6 +3,7 @@
 mod service;
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use self::service::HealthService;
@@ -24,11 +25,10 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Health {
     /// Whether the driver itself makes progress. If not, only a restart helps.
     ///
-    /// Two conditions are checked: the driver's thread polls Kafka, and the program's runtime,
-    /// which runs the handlers, answers the driver. Nothing outside the process counts: the
-    /// consumer stays live while the store or the brokers are unavailable, during a pause, and
-    /// while a handler takes long. It is live before it serves, and not live after serving has
-    /// ended.
+    /// The driver's thread must poll Kafka, the program's runtime, which runs the handlers, must answer
+    /// the driver, and the certificates must not be [stale](Unhealthy::Certificate). Nothing else
+    /// counts: the consumer stays live while the store or the brokers are unavailable, during a pause,
+    /// and while a handler takes long. It is live before it serves, and not after serving has ended.
     pub live: Result<(), Unhealthy>,
     /// Whether the consumer is live, its group has assigned partitions to it (possibly none, so a
     /// spare member is ready), each assigned partition was started within a minute, the store answers,
@@ -60,9 +60,12 @@ pub enum Unhealthy {
         /// The time since the task was spawned.
         silent: Duration,
     },
+    /// Not live: for a minute, no broker has been reachable because TLS fails or the client certificate
+    /// has expired, and the files with the certificates were replaced after the client had read them.
+    Certificate,
     /// Not live: serving has ended.
     Ended,
-    /// Not ready: the brokers or the topics have not been found yet.
+    /// Not ready: the brokers, the topics, or a place in the group have not been found yet.
     Starting,
     /// Not ready: the consumer is shutting down.
     ShuttingDown,
@@ -85,6 +88,7 @@ impl fmt::Display for Unhealthy {
                 f,
                 "the runtime has run no task for {silent:.0?}: something blocks all of its threads"
             ),
+            Self::Certificate => f.write_str("only a restart can read the new certificates"),
             Self::Ended => f.write_str("serving has ended"),
             Self::Starting => f.write_str("starting: brokers or topics have not been found yet"),
             Self::ShuttingDown => f.write_str("shutting down"),
@@ -116,6 +120,9 @@ fn live(status: &DriverStatus) -> Result<(), Unhealthy> {
     }
     if let Some(silent) = exceeding(status.pending_ping_age(), RUNTIME_TIMEOUT) {
         return Err(Unhealthy::Runtime { silent });
+    }
+    if status.stale_certificate.load(Ordering::Relaxed) {
+        return Err(Unhealthy::Certificate);
     }
     match exceeding(status.since_last_poll(), status.max_poll_interval()) {
         // The last round drops the consumer, and `Serve` limits how long that may take.

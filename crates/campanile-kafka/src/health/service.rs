@@ -34,7 +34,8 @@ use crate::handle::Handle;
 /// # serving().unwrap();
 /// ```
 ///
-/// As a Kubernetes liveness probe, `/live` restarts a consumer that hangs, and nothing else. Use
+/// As a Kubernetes liveness probe, `/live` restarts a consumer that hangs, or that could connect only
+/// with certificates that it has not read, and nothing else. Use
 /// `/ready` as the readiness probe, so that a rollout waits until a consumer has its partitions.
 /// [`Health`] describes both.
 #[derive(Clone, Debug)]

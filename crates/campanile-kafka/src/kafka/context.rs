@@ -15,6 +15,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::certificate::ClientCertificate;
 use super::commit_result::add_offset;
 use super::native::fetch_queues::FetchQueues;
 use super::queues::PartitionQueues;
@@ -37,6 +38,7 @@ pub(super) struct Context {
     retry_topics: RetryTopicList,
     total: Arc<Usage>,
     pub(super) log_limit: LogLimit,
+    pub(super) tls: Option<ClientCertificate>,
     tokens: Option<Arc<OauthTokens>>,
     /// Whether a callback has run that records no event.
     has_served: AtomicBool,
@@ -82,8 +84,8 @@ impl Context {
         total: Arc<Usage>,
         tokens: Option<Arc<OauthTokens>>,
     ) -> Self {
-        let (state, log_limit, has_served) = Default::default();
-        Self { state, fetch_queues, retry_topics, total, log_limit, tokens, has_served }
+        let (state, log_limit, tls, has_served) = Default::default();
+        Self { state, fetch_queues, retry_topics, total, log_limit, tls, tokens, has_served }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

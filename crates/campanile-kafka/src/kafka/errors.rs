@@ -15,6 +15,9 @@ pub(super) fn handle_error(
     events: &mut Vec<Event>,
 ) {
     let started = context.state().started;
+    if let Some(certificate) = &context.tls {
+        certificate.note_error(&reason);
+    }
     let reason = match error.rdkafka_error_code().and_then(missing_right) {
         Some(advice) => format!("{reason}; {advice}"),
         None => reason,

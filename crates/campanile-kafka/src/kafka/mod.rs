@@ -4,10 +4,10 @@
 //! * `queues` decides which partitions share a queue of librdkafka.
 //! * `fetch_batch` has the records of one round; `errors` handles errors that librdkafka reports in their
 //!   place.
-//! * `start` waits for brokers and topics, and for a place in the group, before the consumer serves; `leave`
-//!   leaves the group.
+//! * `start` waits for brokers and topics, and joins the group; `leave` leaves the group.
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
+//! * `certificate` warns before the client's certificate expires.
 //! * `reconnect` works around a bug of librdkafka, by which a client forgets all brokers.
 //! * `start_positions` finds the offsets at which assigned partitions are started; `look_up` finds the
 //!   offset that a seek goes to; `list_offsets` requests first and last offsets.
@@ -16,6 +16,7 @@
 //! * `commit_result` interprets the failures of commits.
 //! * `native` has functions that rdkafka's safe interface lacks.
 
+mod certificate;
 mod commit_result;
 mod context;
 mod errors;

@@ -11,6 +11,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::certificate::ClientCertificate;
 use super::commit_result::{self, OffsetCommits};
 use super::context::{Context, PartitionNames, Position, Rebalance, SourceWaker};
 use super::errors::handle_error;
@@ -108,6 +109,7 @@ impl KafkaSource {
             settings.client.tokens.clone(),
         );
         context.log_limit = settings.log_limit.clone();
+        context.tls = Some(ClientCertificate::new(settings));
         let mut client = settings.client.clone();
         // For a position that is not in the log. Those of partitions without a committed offset are looked
         // up by this crate. With `latest`, librdkafka would skip the records that the log still has.
@@ -511,6 +513,9 @@ impl Source for KafkaSource {
         }
         self.topic_check.check_regularly(partitions);
         self.reconnect.check(self.consumer.client(), self.client.brokers());
+        if let Some(certificate) = &self.consumer.context().tls {
+            certificate.check(self.consumer.client());
+        }
         // In the newer protocol, librdkafka runs no callback for a member that gets no partitions.
         if self.newer_protocol && !self.joined && native::is_member(&self.consumer) {
             self.consumer.context().state().rebalances.push(Rebalance::Assigned(Vec::new()));

@@ -1,5 +1,4 @@
-//! Startup: waits until the brokers answer and the topics exist, then joins the group, as soon as the group
-//! has a place for the consumer.
+//! Startup: waits until the brokers answer and the topics exist, then joins the group.
 
 use std::time::Duration;
 
@@ -28,18 +27,16 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How long a topic may be unknown. A new topic is unknown until all brokers have learned of it.
 const UNKNOWN_TOPIC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the group may have no place for the consumer, unless the start timeout is longer. The brokers
-/// remove a killed member at the end of its session, by default after 45 s and by default at most 60 s.
+/// How long the group may have no place for the consumer, unless the start timeout is longer. A killed
+/// member has its place for a session, which lasts for 45 s by default.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 
-/// How long to wait before the consumer tries again to join a group that has no place for it.
+/// How long to wait before a group without a place is joined again.
 const PLACE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Starts the source. If the group has no place for the consumer because it still has a member that was
-/// killed, waits until the brokers remove that member.
-///
-/// In the newer protocol, the brokers refuse such a consumer, and librdkafka's client has then failed
-/// for good. Each attempt needs a new client.
+/// Starts the source. Waits while the group has no place for the consumer because it still has a member
+/// that was killed. After such a refusal, librdkafka's client has failed for good, so each attempt
+/// creates a new one.
 pub(crate) fn start(settings: &Settings) -> Result<KafkaSource, ConsumerError> {
     let clock = Clock::boot();
     let limit = PLACE_TIMEOUT.max(settings.start_timeout);
@@ -52,8 +49,8 @@ pub(crate) fn start(settings: &Settings) -> Result<KafkaSource, ConsumerError> {
         let left = deadline.saturating_sub(clock.now());
         if left.is_zero() {
             let what = format!(
-                "the group has had no place for this consumer for {limit:?}: if its other members run, \
-                 give each of them its own `group.instance.id`, or raise `group.consumer.max.size`: {error}"
+                "the group has had no place for this consumer for {limit:?}: give each process its own \
+                 `group.instance.id`, or raise `group.consumer.max.size`: {error}"
             );
             return Err(ConsumerError::kafka(what, None));
         }
@@ -77,15 +74,13 @@ pub(crate) fn start(settings: &Settings) -> Result<KafkaSource, ConsumerError> {
     }
 }
 
-/// Checks whether the group has no place for the consumer until the brokers remove another member: one
-/// with the same `group.instance.id`, or one of as many as `group.consumer.max.size` allows.
+/// Checks whether another member has the same `group.instance.id`, or the group has as many members as
+/// `group.consumer.max.size` allows.
 fn is_without_place(error: &ConsumerError) -> bool {
-    let ConsumerError::Kafka { source: Some(KafkaError::MessageConsumptionFatal(code)), .. } =
-        error
-    else {
-        return false;
-    };
-    matches!(code, Code::UnreleasedInstanceId | Code::GroupMaxSizeReached)
+    let ConsumerError::Kafka { source: Some(error), .. } = error else { return false };
+    [Code::UnreleasedInstanceId, Code::GroupMaxSizeReached]
+        .map(KafkaError::MessageConsumptionFatal)
+        .contains(error)
 }
 
 /// Requests the metadata of every topic until all requests are answered. Without this check,
@@ -178,18 +173,17 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Joins the group, unless a shutdown is requested. In the newer protocol, waits until the consumer is a
-/// member: the brokers may refuse it.
+/// Joins the group, unless a shutdown is requested. In the newer protocol, the brokers may refuse the
+/// consumer, so this waits until it is a member.
 pub(super) fn join(
     consumer: &BaseConsumer<Context>,
     settings: &Settings,
 ) -> Result<(), ConsumerError> {
     subscribe(consumer, settings)?;
-    let is_waiting = || {
-        let is_assigned = !consumer.context().state().rebalances.is_empty();
-        !is_assigned && !native::is_member(consumer) && !settings.control.is_shutting_down()
-    };
-    while uses_newer_protocol(&settings.client) && is_waiting() {
+    while uses_newer_protocol(&settings.client)
+        && !native::is_member(consumer)
+        && !settings.control.is_shutting_down()
+    {
         settings.control.status().record_poll();
         if let Some(Err(error)) = consumer.poll(RETRY_DELAY) {
             let reason = consumer.context().take_reason().unwrap_or_else(|| error.to_string());

@@ -20,7 +20,7 @@ pub(super) type AckSender = oneshot::Sender<Result<(), KafkaError>>;
 pub(super) struct Acknowledgements {
     /// The last error of a connection.
     reason: Mutex<Option<String>>,
-    log_limit: LogLimit,
+    pub(super) log_limit: LogLimit,
     tokens: Option<Arc<OauthTokens>>,
 }
 

@@ -83,7 +83,6 @@ struct SharedProducer {
     client: ClientSettings,
     producer: Mutex<Arc<DropOnThread>>,
     reconnect: Reconnect,
-    /// Shared with the producer and those that replace it.
     log_limit: LogLimit,
     metrics: ProducerMetrics,
 }
@@ -322,7 +321,10 @@ mod tests {
         publisher.publish(&message()).await.unwrap();
         assert!(first.producer().client().fatal_error().is_some());
         publisher.publish(&message()).await.unwrap();
-        assert!(!Arc::ptr_eq(&first, &publisher.shared.producer()));
+        let next = publisher.shared.producer().clone();
+        assert!(!Arc::ptr_eq(&first, &next));
+        let allowed = [first, next].map(|of| of.producer().context().log_limit.allow("failed"));
+        assert_eq!(allowed, [Some(0), None]);
     }
 
     #[tokio::test(start_paused = true)]

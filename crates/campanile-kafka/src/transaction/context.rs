@@ -27,12 +27,11 @@ pub(super) struct Deliveries {
     /// Whether each output is sent alone.
     pub(super) unbatched: bool,
     refused: Mutex<Option<RefusedOutput>>,
-    log_limit: LogLimit,
+    pub(super) log_limit: LogLimit,
     tokens: Option<Arc<OauthTokens>>,
 }
 
 impl Deliveries {
-    /// Creates the context of a producer, which shares the limit of its log with its predecessors.
     pub(super) fn new(
         unbatched: bool,
         tokens: Option<Arc<OauthTokens>>,

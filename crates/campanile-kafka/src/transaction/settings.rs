@@ -203,6 +203,8 @@ impl fmt::Debug for Transactions {
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::producer::Producer as _;
+
     use super::*;
     use crate::ConsumerConfig;
 
@@ -261,6 +263,15 @@ mod tests {
         assert_eq!(times(long), (text("20000"), None, text("50000"), 60_000));
         let soon = new().set(TOPIC_PROPAGATION_TIME, "500").set(DELIVERY_TIMEOUT, "600");
         assert_eq!(times(soon), (text("500"), text("600"), None, 30_000));
+    }
+
+    #[test]
+    fn replaced_producers_share_the_limit_of_their_log() {
+        let consumer = consumer().checked().unwrap().client;
+        let settings = Transactions::new("t").checked(&consumer).unwrap();
+        let producers = [false, false, true].map(|unbatched| settings.producer(unbatched).unwrap());
+        let allowed = producers.map(|producer| producer.context().log_limit.allow("failed"));
+        assert_eq!(allowed, [Some(0), None, None]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use campanile_core::{Coordinates, Headers, Timestamp};
 
 use super::cause::CauseKind;
 use super::{Header, Letter, put};
-use crate::retry_topics::{CREATE_TIME, LOG_APPEND_TIME, OriginHeaders, time_header};
+use crate::retry_topics::OriginHeaders;
 
 /// `DeadLetterQueueReporter.HEADER_PREFIX`.
 pub(super) const PREFIX: &str = "__connect.errors.";
@@ -27,19 +27,7 @@ pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
     add("exception.stacktrace", cause.trace.clone());
 }
 
-/// Adds the timestamp of the original record, for which Connect has no header, as a copy in a retry topic
-/// has it.
-pub(super) fn add_timestamp(letter: &Letter<'_>, headers: &mut Vec<Header>) {
-    if let Some((name, value)) = letter.record.timestamp().map(time_header) {
-        put(headers, name, value);
-    }
-}
-
-pub(super) fn is_timestamp(name: &str) -> bool {
-    [CREATE_TIME, LOG_APPEND_TIME].contains(&name)
-}
-
-/// Reads the timestamp of the original record.
+/// Reads the timestamp of the original record, which a letter has as a copy in a retry topic has it.
 pub(super) fn original_timestamp(headers: &Headers) -> Option<Timestamp> {
     let mut origin = OriginHeaders::default();
     for (name, value) in headers.iter() {

@@ -17,6 +17,7 @@ use campanile_core::Record;
 
 pub(crate) use self::cause::Cause;
 pub use self::read::{InvalidLetter, LetterHeaders, LetterLock};
+use crate::retry_topics::{CREATE_TIME, LOG_APPEND_TIME, time_header};
 
 /// The style of the headers that say where a dead letter came from and why it was given up.
 ///
@@ -89,8 +90,10 @@ impl Letter<'_> {
         if matches!(style, HeaderStyle::Connect | HeaderStyle::Both) {
             connect::add(self, &mut headers);
         }
-        if style == HeaderStyle::Connect {
-            connect::add_timestamp(self, &mut headers);
+        if style == HeaderStyle::Connect
+            && let Some((name, value)) = self.record.timestamp().map(time_header)
+        {
+            put(&mut headers, name, value);
         }
         campanile::add(self, omitted, &mut headers);
         headers
@@ -122,7 +125,7 @@ impl Letter<'_> {
 fn is_dead_letter_header(name: &str) -> bool {
     name.starts_with(spring::PREFIX)
         || name.starts_with(connect::PREFIX)
-        || connect::is_timestamp(name)
+        || [CREATE_TIME, LOG_APPEND_TIME].contains(&name)
         || campanile::is_header(name)
 }
 
