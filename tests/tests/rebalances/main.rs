@@ -4,11 +4,12 @@
 //!
 //! The judge of histories decides, from what each process, the test and the broker have recorded.
 //! Each storm prints one line. `CAMPANILE_REBALANCE_RECORDS`, `_MEMBERS`, `_PAUSE_MS`,
-//! `_KILLS`, `_STOPS`, `_OUTAGES`, `_SHUTDOWNS` and `_BACKLOG_MIB` make the storms longer, and
+//! `_KILLS`, `_STOPS`, `_OUTAGES`, `_SHUTDOWNS`, `_CLOSES` and `_BACKLOG_MIB` make the storms longer, and
 //! `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod broker;
+mod closes;
 mod graceful;
 #[path = "../support/group.rs"]
 mod group;
