@@ -156,7 +156,6 @@ impl DeadLetters {
     ///
     /// Its timestamp is the time of its publication, because the topic's retention is measured from
     /// it: the brokers would soon delete the letter of an old record.
-
     fn message(
         &self,
         topic: &Arc<str>,
