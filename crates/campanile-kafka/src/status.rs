@@ -25,7 +25,7 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ConsumerStage {
-    /// The consumer is not awaited yet, or waits for its brokers and topics.
+    /// The consumer is not awaited yet, or waits for its brokers, its topics, or a place in its group.
     Starting,
     /// The consumer has subscribed, and serves the partitions that are assigned.
     Serving,
