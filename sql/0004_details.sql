@@ -1,4 +1,4 @@
--- Version 4 of Campanile's schema: the details of entries and a scan of them, and the steps of handlers.
+-- Version 4 of Campanile's schema: the details of entries, a scan of them, the steps of handlers, durable answers.
 -- An entry says for which key, process, record and trace it was last granted, and has the results of the
 -- steps that its handler has run, which a later attempt does not run again.
 --
@@ -30,6 +30,99 @@ ALTER DOMAIN campanile.steps ADD CHECK (octet_length(VALUE) BETWEEN 1 AND 65536)
 
 COMMENT ON COLUMN campanile.entry.details IS 'the key, process, record and trace of a grant, which campanile.describe shows; null: none, or dropped at the completion';
 COMMENT ON COLUMN campanile.entry.steps IS 'the names and results of the steps that the handler of a key has run; null: none, or dropped at the completion';
+
+-- ---------------------------------------------------------------------------------------------------
+-- persist: makes the answer of a call as durable as the commits that it repeats.
+--
+-- A commit that waited for a synchronous standby is visible as soon as its wait is cancelled, by an
+-- operator or by a shutdown, although no standby has it. A call that only reads such an entry would
+-- acknowledge what a failover loses. A call that has written anything waits for the standby until
+-- everything before it is there. So if this call has written nothing, lock a settled row of its
+-- keys: that is the smallest record in the log, changes nothing, and holds up only operators. Rows that others have
+-- locked are skipped, so that no two calls ever deadlock; then a row serves that nobody changes.
+--
+-- Without synchronous standbys there is nothing to wait for: visible commits are on the disk.
+
+CREATE FUNCTION campanile.persist(space text, keys bytea[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF current_setting('synchronous_standby_names') = '' OR current_setting('synchronous_commit') IN ('off', 'local')
+        OR pg_current_xact_id_if_assigned() IS NOT NULL
+    THEN
+        RETURN;
+    END IF;
+    PERFORM FROM campanile.entry e
+    WHERE e.namespace = space AND e.key = ANY (keys) AND e.state IN ('C', 'F')
+    LIMIT 1
+    FOR KEY SHARE SKIP LOCKED;
+    IF NOT FOUND THEN
+        PERFORM FROM campanile.migration WHERE version = 1 FOR KEY SHARE;
+    END IF;
+END
+$$;
+
+-- As before, and durable: no function but acquire returns entries in another way.
+CREATE OR REPLACE FUNCTION campanile.to_answers(space text, keys bytea[], instant timestamptz, is_usual boolean)
+RETURNS SETOF campanile.answer
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN NEXT campanile.to_answer(0, instant, NULL);
+    IF is_usual THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+        SELECT answer.*
+        FROM unnest(keys) WITH ORDINALITY AS asked (key, place)
+        LEFT JOIN LATERAL (
+            SELECT e FROM campanile.entry e
+            WHERE e.namespace = space AND e.key = asked.key AND e.expires_at > instant
+            LIMIT 1
+        ) found ON true
+        CROSS JOIN LATERAL campanile.to_answer(asked.place, instant, found.e) answer;
+    PERFORM campanile.persist(space, keys);
+END
+$$;
+
+-- relay: as before. Messages are published once a failover would keep them.
+
+CREATE OR REPLACE FUNCTION campanile.relay(
+    published bigint[], held bigint[], due bigint[], full_topics text[], most integer, size bigint
+) RETURNS SETOF campanile.outbox
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    o campanile.outbox;
+    room bigint := size;
+BEGIN
+    DELETE FROM campanile.outbox WHERE id = ANY (published);
+    RETURN QUERY SELECT * FROM campanile.outbox next WHERE next.id = ANY (due) ORDER BY next.id;
+    FOR o IN
+        SELECT * FROM campanile.outbox next
+        WHERE next.topic <> ALL (full_topics)
+            AND CASE
+                WHEN next.key IS NULL THEN next.id <> ALL (held)
+                ELSE (next.topic, next.key) NOT IN (
+                    SELECT h.topic, h.key FROM campanile.outbox h
+                    WHERE h.id = ANY (held) AND h.key IS NOT NULL)
+            END
+        ORDER BY next.id
+        LIMIT most
+    LOOP
+        EXIT WHEN room <= 0;
+        RETURN NEXT o;
+        room := room - coalesce(octet_length(o.key), 0) - coalesce(octet_length(o.payload), 0)
+            - pg_column_size(o.header_values);
+    END LOOP;
+    IF o.id IS NOT NULL OR cardinality(due) > 0 THEN
+        PERFORM campanile.persist('', '{}');
+    END IF;
+END
+$$;
 
 -- ---------------------------------------------------------------------------------------------------
 -- acquire: as before, with the details of each key's grant. Null keeps those of an earlier grant.
@@ -84,7 +177,8 @@ BEGIN
         WHERE a.key <> ALL (coalesce(granted, '{}'))
         ORDER BY a.key
     LOOP
-        -- Return a settled entry without locking its row, because a row lock is a write.
+        -- Return a settled entry without locking its row, because a row lock is a write. If the call writes
+        -- nothing else, persist locks one row at its end.
         instant := clock_timestamp();
         SELECT * INTO e FROM campanile.entry x
         WHERE x.namespace = space AND x.key = asked.key
@@ -183,6 +277,7 @@ BEGIN
         steps := CASE WHEN e.state = 'P' AND e.owner = asked.owner THEN e.steps END;
         RETURN NEXT;
     END LOOP;
+    PERFORM campanile.persist(space, keys);
 END
 $$;
 
@@ -545,7 +640,7 @@ REVOKE ALL ON FUNCTION
     campanile.complete(text, bytea[], bigint[], bigint[], bytea[], bytea[], bigint),
     campanile.adopt(text, bytea[], bigint[], bigint[], integer[], bigint[], bytea[], bytea[], bigint),
     campanile.conclude(text, bytea, bigint, bigint, bytea, bytea, bigint),
-    campanile.has_step(bytea, bytea),
+    campanile.has_step(bytea, bytea), campanile.persist(text, bytea[]),
     campanile.record_step(text, bytea[], bigint[], bigint[], bytea[], bytea[], bigint)
 FROM PUBLIC;
 
