@@ -12,6 +12,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("pkg-config", "pkg-config"),
     ("openssl", "openssl"),
     ("redis-server", "redis-server"),
+    ("pgbouncer", "pgbouncer"),
     ("java", "default-jre-headless"),
     // For the alerts and the dashboard; the package also has `promtool`. Like those of Redis and
     // Postgres, it may start a service, which the tests do not use.
@@ -67,7 +68,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
         fetch::valkey(progress, &valkey)?;
     }
     progress.step(
-        "Redis, Valkey, Postgres, Prometheus, Java, C tools, OpenSSL's headers, libfaketime and \
+        "Redis, Valkey, Postgres, PgBouncer, Prometheus, Java, C tools, OpenSSL's headers, libfaketime and \
          the jars of Kafka and DynamoDB Local are installed",
     );
     Ok(())
@@ -117,5 +118,6 @@ fn has_openssl() -> bool {
 
 fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|folder| Path::new(&folder).join(program).is_file())
+    // Debian installs the programs of services in a folder that is not in the path of every user.
+    env::split_paths(&path).chain(["/usr/sbin".into()]).any(|folder| Path::new(&folder).join(program).is_file())
 }
