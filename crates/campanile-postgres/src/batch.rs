@@ -5,7 +5,7 @@ use std::error::Error;
 
 use campanile_core::{Answer, Command};
 use campanile_idempotency::StoreError;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::call::{Call, Schema};
@@ -93,7 +93,8 @@ impl<'a> Batch<'a> {
             let error = "unknown operation: not supported by this version of the store";
             self.fail([index], &StoreError::unavailable(error));
         }
-        let mut results = self.results(&lease, calls).await;
+        let watching = self.pool.sessions.watch.refresh(&lease, self.pool.address());
+        let (mut results, ()) = join(self.results(&lease, calls), watching).await;
         // A row of the call is locked by another session. Retry the commands one by one, so that
         // only the command for that row waits.
         let is_lock_timeout = |(call, result): &(Call<'_>, CallResult)| {

@@ -1,6 +1,7 @@
 //! The configuration of a store's connections.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "serde")]
@@ -13,6 +14,7 @@ use crate::connect::{MAX_TIMEOUT, wait_for_connection};
 use crate::pool::{Pool, format_address};
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
+use crate::watch::Watch;
 
 /// Read committed is enough, because each operation is one statement that reads the clock after it
 /// has locked its rows.
@@ -79,6 +81,7 @@ pub struct PgConfig {
     pub(crate) sweep_interval: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
+    watch: Arc<Watch>,
 }
 
 impl PgConfig {
@@ -105,6 +108,7 @@ impl PgConfig {
             sweep_interval: Some(Duration::from_secs(10 * 60)),
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
+            watch: Arc::default(),
         }
     }
 
@@ -133,7 +137,8 @@ impl PgConfig {
         self
     }
 
-    /// Sets the maximum number of connections. Default: 8, because a lock keeper has at most four
+    /// Sets the maximum number of connections, including those that were closed during a call that the
+    /// server still performs. Default: 8, because a lock keeper has at most four
     /// batches in flight, and more connections than the server has cores make no batch faster.
     pub fn with_connections(mut self, connections: usize) -> Self {
         self.connections = connections;
@@ -174,7 +179,7 @@ impl PgConfig {
     /// contract.
     #[doc(hidden)]
     pub async fn query(&self, query: &str) -> Result<Vec<tokio_postgres::Row>, ConnectError> {
-        let pool = self.admin_pool()?;
+        let pool = self.check_pool()?;
         let client = wait_for_connection(&pool, self.connect_timeout).await?;
         let rows = client.query(query, &[]).await;
         rows.map_err(|error| ConnectError::from_server(error, pool.address()))
@@ -213,9 +218,15 @@ impl PgConfig {
         self.build_pool(connections, &settings)
     }
 
-    /// Creates a pool for checks, migrations and the relay of an outbox.
-    pub(crate) fn admin_pool(&self) -> Result<Pool, ConnectError> {
-        self.build_pool(2, ISOLATION)
+    /// Creates a pool for the relay of an outbox.
+    pub(crate) fn relay_pool(&self) -> Result<Pool, ConnectError> {
+        self.build_pool(1, ISOLATION)
+    }
+
+    /// Creates a pool for checks and migrations, which sets nothing: a pooler could lend the session
+    /// to another application afterwards.
+    pub(crate) fn check_pool(&self) -> Result<Pool, ConnectError> {
+        self.build_pool(2, "")
     }
 
     /// Creates a pool for the transactions of handlers. Their statements are not limited by the
@@ -234,7 +245,8 @@ impl PgConfig {
         let connector = self.certificates.connector()?;
         #[cfg(not(feature = "tls"))]
         let connector = crate::tls::no_tls(&config)?;
-        Ok(Pool::new(config, connector, connections, self.connect_timeout, settings))
+        let watch = self.watch.clone();
+        Ok(Pool::new(config, connector, connections, self.connect_timeout, settings, watch))
     }
 
     fn parse(&self) -> Result<Config, ConnectError> {

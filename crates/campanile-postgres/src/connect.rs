@@ -15,7 +15,7 @@ use crate::failure::ends_session;
 use crate::inspect::READ_ADVICE;
 use crate::pool::Pool;
 
-const SESSION_POOLING_ADVICE: &str = "the pooler shares one session between several connections; use session pooling, \
+pub(crate) const SESSION_POOLING_ADVICE: &str = "the pooler shares one session between several connections; use session pooling, \
     such as `pool_mode = session` of PgBouncer";
 
 /// The query for an identifier of the session.
@@ -130,11 +130,16 @@ async fn check_connection(
                  `PgConfig::with_command_timeout` must be at least four round trips, and is {call_timeout:?}"
         );
     }
-    // Sequential on purpose: if both queries ran at the same time, a pooler would use two
-    // sessions.
-    if let Ok(Ok(other)) = other
-        && query_row(&other, SESSION_ID).await.map_err(from_server)? == [session]
-    {
+    // Sequential on purpose: an idle pooler uses one session for both connections, and a busy one
+    // uses several sessions for this connection.
+    let mut is_shared = false;
+    for _ in 0..5 {
+        is_shared |= query_row(client, SESSION_ID).await.map_err(from_server)? != [session.clone()];
+    }
+    if let Ok(Ok(other)) = other {
+        is_shared |= query_row(&other, SESSION_ID).await.map_err(from_server)? == [session];
+    }
+    if is_shared {
         let source = SESSION_POOLING_ADVICE.into();
         return Err(ConnectError::Unreachable { address: address.into(), source });
     }

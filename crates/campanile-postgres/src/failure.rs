@@ -8,6 +8,9 @@ use campanile_idempotency::StoreError;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
+use crate::connect::SESSION_POOLING_ADVICE;
+use crate::hosts::FOREIGN_SESSION;
+
 /// The reason why a call has no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -87,7 +90,9 @@ pub(crate) fn with_advice(error: Error) -> BoxError {
     let Some(state) = error.code() else {
         return error.into();
     };
-    let advice = if [
+    let advice = if state.code() == FOREIGN_SESSION {
+        SESSION_POOLING_ADVICE
+    } else if [
         SqlState::INVALID_SCHEMA_NAME,
         SqlState::UNDEFINED_FUNCTION,
         SqlState::UNDEFINED_TABLE,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::error::Error as StdError;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,14 +12,17 @@ use std::time::Duration;
 use deadpool_postgres::Connect;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_postgres::config::Host;
-use tokio_postgres::{Client, Config, Error};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
 
+use crate::sessions::{Session, Sessions, Slot};
 use crate::tls::Connector;
+use crate::watch::SETTINGS;
 
 /// If a host has not answered within this time, the next host is tried in parallel. A host that has
 /// refused is retried after the same time, because it may be about to accept writes.
@@ -36,8 +39,9 @@ pub(crate) struct Hosts(Arc<Opener>);
 struct Opener {
     hosts: Vec<Config>,
     connector: Connector,
-    /// The statements at the start of each session.
+    /// The statements at the start of each session; none for a connection that only checks.
     settings: String,
+    sessions: Arc<Sessions>,
     limit: Duration,
     /// The host that most recently accepted writes.
     last_writable: AtomicUsize,
@@ -61,11 +65,11 @@ impl Hosts {
         config: &Config,
         connector: Connector,
         settings: String,
+        sessions: Arc<Sessions>,
         limit: Duration,
     ) -> Self {
-        let (hosts, last_writable, queue) =
-            (per_host(config), AtomicUsize::new(0), Mutex::default());
-        Self(Arc::new(Opener { hosts, connector, settings, limit, last_writable, queue }))
+        let (hosts, (last_writable, queue)) = (per_host(config), Default::default());
+        Self(Arc::new(Opener { hosts, connector, settings, sessions, limit, last_writable, queue }))
     }
 }
 
@@ -108,7 +112,7 @@ impl Opener {
             queue.connecting += 1;
             let task = OpenTask(Arc::clone(self));
             tokio::spawn(async move {
-                if let Ok(result) = timeout(task.0.limit, task.0.connect_first()).await {
+                if let Ok(result) = timeout(task.0.limit, task.0.connect_within_limit()).await {
                     task.0.queue().deliver(result);
                 }
             });
@@ -116,13 +120,21 @@ impl Opener {
         Err(receiver)
     }
 
+    /// Connects once the server has few enough sessions of this pool.
+    async fn connect_within_limit(&self) -> Result<Connected, Error> {
+        let slot = self.sessions.slot().await;
+        let (client, mut task, session) = self.connect_first(slot).await?;
+        self.sessions.admit(&client, &session).await?;
+        Ok((client, task.0.take().expect("taken once")))
+    }
+
     /// Connects to the first host that accepts writes. Fails once every host has refused.
-    async fn connect_first(&self) -> Result<Connected, Error> {
+    async fn connect_first(&self, slot: Slot) -> Result<Opened, Error> {
         let configs: Vec<Config> = join_all(self.hosts.iter().map(per_address)).await.concat();
         let (count, first) = (configs.len(), self.last_writable.load(Ordering::Relaxed));
         let mut untried = (0..count).map(|index| (first + index) % count);
-        // The hosts that were asked, and when each is asked again.
-        let mut tried: Vec<(usize, Instant)> = Vec::with_capacity(count);
+        // The hosts that were asked, when each is asked again, and how many attempts are pending.
+        let mut tried: Vec<(usize, Instant, u32)> = Vec::with_capacity(count);
         let mut attempts = FuturesUnordered::new();
         let mut start_next = true;
         loop {
@@ -130,64 +142,130 @@ impl Opener {
             if std::mem::take(&mut start_next)
                 && let Some(host) = untried.next()
             {
-                tried.push((host, now));
+                tried.push((host, now, 0));
             }
-            for (host, due) in &mut tried {
-                if *due <= now {
-                    *due = now + RETRY_AFTER;
-                    attempts.push(self.open(*host, &configs[*host]));
+            for (host, due, pending) in tried.iter_mut().filter(|(_, due, _)| *due <= now) {
+                *due = now + RETRY_AFTER;
+                // The server may have a session of the attempt that is still pending.
+                let (slot, limit) = match *pending {
+                    0 => (Some(slot.clone()), self.limit),
+                    _ if slot.is_extra => (Some(slot.clone()), RETRY_AFTER),
+                    _ => (self.sessions.try_extra(), RETRY_AFTER),
+                };
+                if let Some(slot) = slot {
+                    *pending += 1;
+                    let open = self.open(&configs[*host], slot);
+                    let host = *host;
+                    attempts.push(async move { (host, timeout(limit, open).await.ok()) });
                 }
             }
-            let due = tried.iter().map(|(_, due)| *due).min().unwrap_or(now);
+            let due = tried.iter().map(|(_, due, _)| *due).min().unwrap_or(now);
             let due = if untried.len() > 0 { due.min(now + HEAD_START) } else { due };
             match timeout_at(due, attempts.next()).await {
-                Ok(Some((host, Ok(ready)))) => {
+                Ok(Some((host, Some(Ok(ready))))) => {
                     self.last_writable.store(host, Ordering::Relaxed);
                     return Ok(ready);
                 }
-                Ok(Some((host, Err(error)))) => {
+                Ok(Some((host, result))) => {
+                    tried.iter_mut().filter(|(it, ..)| *it == host).for_each(|it| it.2 -= 1);
+                    let Some(Err(error)) = result else { continue };
                     start_next = true;
                     if attempts.is_empty() && untried.len() == 0 {
                         return Err(error);
                     }
-                    for (_, due) in tried.iter_mut().filter(|(index, _)| *index == host) {
+                    for (_, due, _) in tried.iter_mut().filter(|(it, ..)| *it == host) {
                         *due = Instant::now() + HEAD_START;
                     }
                 }
-                Ok(None) | Err(_) => start_next = true,
+                Err(_) => start_next = true,
+                Ok(None) => sleep_until(due).await,
             }
         }
     }
 
-    async fn open(&self, host: usize, config: &Config) -> (usize, Result<Connected, Error>) {
-        let opened = async {
-            let (client, task) = self.connect(config).await?;
-            // Not sent as `options` of the connection, because poolers reject those.
-            client.batch_execute(&self.settings).await?;
-            Ok((client, task))
-        };
-        (host, opened.await)
+    async fn open(&self, config: &Config, slot: Slot) -> Result<Opened, Error> {
+        let session = Arc::new(Session::new(&self.sessions, slot));
+        let (client, task) = self.connect(config, &session).await?;
+        let task = AbortOnDrop(Some(task));
+        let process = session.identify(&client).await?;
+        if !self.settings.is_empty() {
+            // Not sent as `options` of the connection, because poolers reject those. One message is
+            // one transaction, so nothing is set on a session of another connection.
+            let text = format!("{}; {}; {SETTINGS}", require_process(process), self.settings);
+            let rows = client.simple_query(&text).await?;
+            self.sessions.watch.observe(&rows, &self.sessions.address);
+        }
+        Ok((client, task, session))
     }
 
-    async fn connect(&self, config: &Config) -> Result<Connected, Error> {
+    async fn connect(&self, config: &Config, session: &Arc<Session>) -> Result<Connected, Error> {
         #[cfg(test)]
         if let Some(simulated) = crate::simulation::connect(config).await {
             let (client, connection) = simulated?;
-            return Ok((client, spawn(connection)));
+            return Ok((client, spawn(connection, session.clone())));
         }
         let (client, connection) = config.connect(Connector::clone(&self.connector)).await?;
-        Ok((client, spawn(connection)))
+        Ok((client, spawn(connection, session.clone())))
     }
 }
 
+/// The SQLSTATE of a session that is not the connection's own.
+pub(crate) const FOREIGN_SESSION: &str = "CI003";
+
+/// A statement that fails in another session than the one with this process.
+fn require_process(process: u32) -> String {
+    format!(
+        "DO $$BEGIN IF pg_catalog.pg_backend_pid() <> {process} THEN \
+            RAISE 'the session is not that of the connection' USING ERRCODE = '{FOREIGN_SESSION}'; \
+        END IF; END$$"
+    )
+}
+
 /// Runs a connection until it is closed.
-fn spawn(connection: impl Future<Output = Result<(), Error>> + Send + 'static) -> JoinHandle<()> {
+fn spawn<S, T>(mut connection: Connection<S, T>, session: Arc<Session>) -> JoinHandle<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            let error = &error as &dyn StdError;
-            tracing::debug!(error, "connection to Postgres lost");
+        let _session = session;
+        while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
+            match message {
+                // The commit is not on a standby, although its call will be answered like any other.
+                Ok(AsyncMessage::Notice(notice))
+                    if notice.routine() == Some("SyncRepWaitForLSN") =>
+                {
+                    let notice = &notice as &dyn StdError;
+                    tracing::warn!(
+                        notice,
+                        "a commit's wait for a standby was cancelled; closing the connection, so \
+                         that its call is repeated and waits again"
+                    );
+                    return;
+                }
+                Ok(AsyncMessage::Notice(notice)) => {
+                    tracing::info!("{}: {}", notice.severity(), notice.message());
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let error = &error as &dyn StdError;
+                    tracing::debug!(error, "connection to Postgres lost");
+                    return;
+                }
+            }
         }
     })
+}
+
+/// A connection that is not in use yet.
+type Opened = (Client, AbortOnDrop, Arc<Session>);
+
+struct AbortOnDrop(Option<JoinHandle<()>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.take().inspect(JoinHandle::abort);
+    }
 }
 
 impl Queue {

@@ -51,7 +51,8 @@
 //!   builds the arguments; `response` reads the results.
 //! * `inspect` reads entries for tools.
 //! * `connect` checks a server at the start, `hosts` opens connections, `pool` holds them and
-//!   discards those that are no longer usable, and `failure` classifies the server's errors.
+//!   discards those that are no longer usable; `sessions` counts what the server has not ended yet,
+//!   `watch` reports changed settings, and `failure` classifies the server's errors.
 //! * `sweep` deletes expired entries, some pages of the table at a time.
 //! * The schema and its functions are in the package `campanile-sql`.
 
@@ -72,11 +73,13 @@ mod migrate;
 mod outbox;
 mod pool;
 mod response;
+mod sessions;
 #[cfg(test)]
 mod simulation;
 mod store;
 mod sweep;
 mod tls;
+mod watch;
 #[cfg(test)]
 mod wire;
 

@@ -3,8 +3,8 @@
 use campanile_core::BoxError;
 use campanile_sql::{MIGRATIONS, VERSION};
 use deadpool_postgres::GenericClient;
-use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Error, IsolationLevel};
 
 use crate::connect::wait_for_connection;
 use crate::failure::{WithAdvice, with_advice};
@@ -29,12 +29,13 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
     const LOCK: i64 = 0x6361_6d70_616e_6900;
     let config = config.into();
     config.check().map_err(ConnectError::Config)?;
-    let pool = config.admin_pool()?;
+    let pool = config.check_pool()?;
     let mut client = wait_for_connection(&pool, config.connect_timeout).await?;
     let address = pool.address();
     let from_server = |error| ConnectError::from_server(error, address);
 
-    let transaction = client.transaction().await.map_err(from_server)?;
+    let beginning = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+    let transaction = beginning.start().await.map_err(from_server)?;
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(from_server)?;
     let found = installed_version(&transaction, address).await?;
     if found > Some(VERSION) {
@@ -62,7 +63,7 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
 pub async fn schema_version(config: impl Into<PgConfig>) -> Result<Option<i32>, ConnectError> {
     let config = config.into();
     config.check().map_err(ConnectError::Config)?;
-    let pool = config.admin_pool()?;
+    let pool = config.check_pool()?;
     let client = wait_for_connection(&pool, config.connect_timeout).await?;
     installed_version(&client, pool.address()).await
 }

@@ -17,9 +17,11 @@ use tokio_postgres::config::{Host, TargetSessionAttrs};
 use crate::failure::with_advice;
 use crate::hosts::Hosts;
 use crate::log_limit::LogLimit;
+use crate::sessions::Sessions;
 #[cfg(test)]
 use crate::simulation::{Bug, is_planted};
 use crate::tls::Connector;
+use crate::watch::Watch;
 
 /// Keepalive settings, used where the URL sets none: a client or a server that sends nothing is
 /// considered dead after 25 s. That is less than the lifetime of a lock, because a session holds
@@ -29,11 +31,16 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// A warning says that a commit has not reached its standby, so none may be left out.
+const REPORT_WARNINGS: &str = "SELECT pg_catalog.set_config('client_min_messages', 'warning', false) \
+    WHERE pg_catalog.current_setting('client_min_messages') = 'error'";
+
 /// Lends connections, each to one user at a time.
 #[derive(Clone)]
 pub(crate) struct Pool {
     pool: deadpool_postgres::Pool,
     address: Arc<str>,
+    pub(crate) sessions: Arc<Sessions>,
     log_limit: Arc<Mutex<LogLimit>>,
 }
 
@@ -42,23 +49,30 @@ pub(crate) struct Pool {
 pub(crate) struct Lease(Option<Client>);
 
 impl Pool {
-    /// Creates a pool of at most `connections` connections. Each session starts with `settings`.
+    /// Creates a pool of at most `connections` connections. Each session starts with `settings`; if
+    /// they are empty, nothing is set.
     pub(crate) fn new(
         mut config: Config,
         connector: Connector,
         connections: usize,
         connect_timeout: Duration,
         settings: &str,
+        watch: Arc<Watch>,
     ) -> Self {
-        let address = format_address(&config).into();
+        let address: Arc<str> = format_address(&config).into();
+        let sessions = Sessions::new(connections, address.clone(), watch);
         if config.get_application_name().is_none() {
             config.application_name("campanile");
         }
         // A replica would reject every operation.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         config.connect_timeout(connect_timeout);
-        let settings = format!("{}; {settings}", set_keepalives(&mut config));
-        let hosts = Hosts::new(&config, connector, settings, connect_timeout);
+        let keepalives = set_keepalives(&mut config);
+        let settings = match settings {
+            "" => String::new(),
+            settings => format!("{keepalives}; {REPORT_WARNINGS}; {settings}"),
+        };
+        let hosts = Hosts::new(&config, connector, settings, sessions.clone(), connect_timeout);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         // `hosts` already has the configuration.
         let manager = Manager::from_connect(Config::new(), hosts, recycling);
@@ -68,7 +82,7 @@ impl Pool {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("the pool has the runtime that its timeout needs");
-        Self { pool, address, log_limit: Arc::default() }
+        Self { pool, address, sessions, log_limit: Arc::default() }
     }
 
     /// The servers' hosts and ports, and the database.
@@ -115,8 +129,11 @@ impl Pool {
         let (status, address) = (self.pool.status(), &self.address);
         StoreError::not_sent(format!(
             "timed out after {limit:?} waiting for a connection to Postgres at {address}; {} of at most \
-             {} connections are open or being opened",
-            status.size, status.max_size
+             {} connections are open or being opened, and {} were abandoned in a call that the \
+             server may still be performing",
+            status.size,
+            status.max_size,
+            self.sessions.closed()
         ))
     }
 }

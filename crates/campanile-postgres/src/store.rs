@@ -108,7 +108,7 @@ impl PgStore {
         let pool = config.store_pool()?;
         let command_timeout = config.command_timeout.min(MAX_TIMEOUT);
         check_server(
-            &config.admin_pool()?,
+            &config.check_pool()?,
             config.connect_timeout,
             command_timeout,
             schema.version,

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use campanile_core::BoxError;
 use campanile_idempotency::IdempotencyConfig;
-use campanile_postgres::PgStore;
-use campanile_test::Proxy;
+use campanile_postgres::{PgStore, migrate};
+use campanile_test::{PgServer, Proxy};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
@@ -92,6 +92,46 @@ async fn server_too_far_for_the_command_timeout_is_logged_at_start() {
     let text = log.text();
     assert_eq!(warnings(&text), 1, "{text}");
     assert!(text.contains("`PgConfig::with_command_timeout` must be"), "{text}");
+}
+
+/// Calls the store until this change of the settings is logged.
+async fn change_is_logged(store: &PgStore, server: &PgServer, change: [&str; 2]) {
+    let [old, new] = change;
+    let change = |line: &&str| {
+        let is_here = line.contains(&format!("address=\"{}", server.addr()));
+        is_here && line.split_once(" new=").is_some_and(|(a, b)| a.contains(old) && b.contains(new))
+    };
+    let calling = async {
+        while log().text().lines().filter(change).count() == 0 {
+            let _ = support::apply(store, &support::key("key"), support::acquire(1)).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(EVENT_TIMEOUT, calling).await.unwrap_or_else(|_| panic!("{}", log().text()));
+    assert_eq!(log().text().lines().filter(change).count(), 1, "{}", log().text());
+}
+
+#[tokio::test]
+async fn changed_durability_settings_are_logged_with_old_and_new_value() {
+    log();
+    let server = PgServer::start().unwrap();
+    let config = support::long_timeouts(&server.url());
+    migrate(config.clone()).await.unwrap();
+    let store = PgStore::connect(config).await.unwrap();
+    support::apply(&store, &support::key("key"), support::acquire(1)).await.unwrap();
+    // By a reload, over a connection that is already open.
+    server.psql("ALTER SYSTEM SET synchronous_commit = 'local'").unwrap();
+    server.psql("SELECT pg_reload_conf()").unwrap();
+    change_is_logged(&store, &server, ["synchronous_commit=on ", "synchronous_commit=local "])
+        .await;
+    // For a role, which new connections see.
+    server.psql("ALTER ROLE postgres SET synchronous_commit = 'off'").unwrap();
+    server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'campanile'").unwrap();
+    change_is_logged(&store, &server, ["synchronous_commit=local ", "synchronous_commit=off "])
+        .await;
+    server.psql("ALTER SYSTEM SET synchronous_standby_names = 'db2'").unwrap();
+    server.psql("SELECT pg_reload_conf()").unwrap();
+    change_is_logged(&store, &server, ["standby_names=\"", "standby_names=db2\""]).await;
 }
 
 #[tokio::test]

@@ -14,8 +14,9 @@ use tower_service::Service;
 use super::dispatcher::Dispatcher;
 use super::metrics::{Leading, OutboxMetrics};
 use super::session::Session;
+use crate::Inbox;
 use crate::log_limit::LogLimit;
-use crate::{Inbox, PgConfig};
+use crate::pool::Pool;
 
 /// The pause between two reads of the table for messages of other processes, and between two
 /// attempts to lead.
@@ -113,14 +114,15 @@ impl Inbox {
         P::Future: Send,
         F: Future<Output = ()> + Send,
     {
-        let relay =
-            Relay { config: self.config().clone(), outbox_written: self.outbox_written().clone() };
+        let pool = self.config().relay_pool().expect("`connect` made a pool of the same settings");
+        let relay = Relay { pool, outbox_written: self.outbox_written().clone() };
         async move { relay.run(publisher, pin!(shutdown.fuse())).await }
     }
 }
 
 struct Relay {
-    config: PgConfig,
+    /// Also counts the sessions that the relay has abandoned.
+    pool: Pool,
     /// Notified of each commit of this process that has written a message.
     outbox_written: Arc<Notify>,
 }
@@ -163,7 +165,7 @@ impl Relay {
 
     /// Waits until this relay leads.
     async fn acquire_leadership(&self) -> Result<Session, BoxError> {
-        let session = Session::open(&self.config).await?;
+        let session = Session::open(&self.pool).await?;
         while !session.try_lead().await? {
             sleep(POLL_INTERVAL).await;
         }

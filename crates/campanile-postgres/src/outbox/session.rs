@@ -8,9 +8,8 @@ use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
 use super::key_queue::Message;
-use crate::PgConfig;
 use crate::failure::with_advice;
-use crate::pool::Lease;
+use crate::pool::{Lease, Pool};
 
 /// The time limit of a statement. It is generous, because a page of messages may come from far away
 /// and no caller waits for it.
@@ -56,10 +55,9 @@ pub(super) struct ExchangeRequest {
 }
 
 impl Session {
-    pub(super) async fn open(config: &PgConfig) -> Result<Self, BoxError> {
+    pub(super) async fn open(pool: &Pool) -> Result<Self, BoxError> {
         const RELAY: &str = "SELECT * FROM campanile.relay($1, $2, $3, $4, $5, $6)";
         const BACKLOG: &str = "SELECT messages, oldest_age FROM campanile.backlog($1)";
-        let pool = config.admin_pool()?;
         let opening = async {
             let lease = pool.lease().await.map_err(|error| pool.unreachable(error))?;
             lease.batch_execute(SET_IDLE_TIMEOUT).await.map_err(with_advice)?;

@@ -19,6 +19,7 @@ use super::function::{Digest, Function, FunctionCall, row};
 use super::planted::{Bug, is_planted};
 use super::session::{Message, Request, Session, name};
 use crate::hosts::RETRY_AFTER;
+use crate::watch::SETTINGS;
 use crate::wire::{
     self, Cells, Column, TEXT, put_authenticated, put_columns, put_complete, put_parameters,
     put_ready, put_row,
@@ -184,19 +185,31 @@ impl Server {
 
     /// Answers a query without parameters.
     fn query(&self, session: &mut Session, text: &str, out: &mut BytesMut) {
-        const COLUMNS: [Column; 3] = [("session", TEXT), ("version", TEXT), ("missing", TEXT)];
-        if text.starts_with("SELECT pg_catalog.pg_backend_pid()") {
-            let text = |number: String| Some(number.into_bytes());
-            let id = session.id.expect("the session has started");
-            let row = [text(id.to_string()), text(campanile_sql::VERSION.to_string()), None];
-            put_columns(out, &COLUMNS, 0);
-            put_row(out, &row.to_vec());
+        const COLUMNS: [Column; 3] = [("a", TEXT), ("b", TEXT), ("c", TEXT)];
+        let id = session.id.expect("the session has started");
+        let mut answer = |columns: &[Option<&str>]| {
+            let cell = |text: &Option<&str>| text.map(|text| text.as_bytes().to_vec());
+            put_columns(out, &COLUMNS[..columns.len()], 0);
+            put_row(out, &columns.iter().map(cell).collect());
+        };
+        let (process, version) = (id.to_string(), campanile_sql::VERSION.to_string());
+        if text.starts_with("SELECT id FROM ") {
+            // The server has ended every session whose connection is closed.
+        } else if text.contains("campanile.version()") {
+            answer(&[Some(&process), Some(&version), None]);
+        } else if text.contains("backend_start") {
+            answer(&[Some(&process), Some(&format!("{id} 0"))]);
+        } else if text == "SELECT pg_catalog.pg_backend_pid()" {
+            answer(&[Some(&process)]);
         } else {
-            assert!(
-                text.contains("SET statement_timeout") || text.contains("SET default_"),
-                "{text}"
-            );
-            let limit = text.split_once("lock_timeout = ").map(|(_, limit)| limit.parse());
+            assert!(text.ends_with(SETTINGS), "{text}");
+            answer(&[None, Some("the settings")]);
+        }
+        if text.contains("SET default_") {
+            let limit = text.split_once("lock_timeout = ").map(|(_, limit)| {
+                let digits = limit.split_once(';').map_or(limit, |(digits, _)| digits);
+                digits.parse()
+            });
             let limit = limit.map(|millis| Duration::from_millis(millis.expect("milliseconds")));
             session.lock_timeout = limit;
         }

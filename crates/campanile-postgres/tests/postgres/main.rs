@@ -11,7 +11,9 @@ mod inspect;
 mod migrations;
 mod outage;
 mod permissions;
+mod pooler;
 #[allow(dead_code, reason = "other tests use the rest")]
+mod standby;
 mod support;
 mod sweep;
 mod tls;

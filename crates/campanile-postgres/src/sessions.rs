@@ -1,0 +1,170 @@
+//! The server's sessions of a pool.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep};
+use tokio_postgres::{Client, Error, SimpleQueryMessage, SimpleQueryRow};
+
+use crate::log_limit::LogLimit;
+use crate::watch::Watch;
+
+/// Selects what identifies a session for as long as the server runs.
+const SESSION: &str = "SELECT pg_catalog.format('%s %s', pid, extract(epoch FROM backend_start)) \
+    FROM pg_catalog.pg_stat_activity";
+
+/// The pause between two questions whether closed sessions still exist.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Limits the sessions of a pool, including those whose connection is closed, until the server is
+/// known to have ended them. A session that waits for a synchronous standby or for a disk does not
+/// notice that its client is gone.
+pub(crate) struct Sessions {
+    pub(crate) address: Arc<str>,
+    pub(crate) watch: Arc<Watch>,
+    slots: Arc<Semaphore>,
+    /// One more slot, for a connection that asks whether sessions have ended, or for another attempt
+    /// while one to the same host is not answered.
+    extra: Arc<Semaphore>,
+    /// The sessions whose connection is closed.
+    closed: Mutex<Vec<(Box<str>, Slot)>>,
+    log_limit: Mutex<LogLimit>,
+}
+
+/// A session's share of the limit. Attempts to connect of which one will be used have the same.
+#[derive(Clone)]
+pub(crate) struct Slot {
+    _permit: Arc<OwnedSemaphorePermit>,
+    pub(crate) is_extra: bool,
+}
+
+/// A session whose connection is open or being opened. The task of the connection drops it.
+pub(crate) struct Session {
+    sessions: Arc<Sessions>,
+    id: OnceLock<Box<str>>,
+    slot: Mutex<Slot>,
+}
+
+impl Sessions {
+    pub(crate) fn new(limit: usize, address: Arc<str>, watch: Arc<Watch>) -> Arc<Self> {
+        let [slots, extra] = [limit, 1].map(|permits| Arc::new(Semaphore::new(permits)));
+        let (closed, log_limit) = Default::default();
+        Arc::new(Self { address, watch, slots, extra, closed, log_limit })
+    }
+
+    /// The number of closed sessions that the server is not known to have ended.
+    pub(crate) fn closed(&self) -> usize {
+        lock(&self.closed).len()
+    }
+
+    /// Waits for a slot, which may be the extra one.
+    pub(crate) async fn slot(&self) -> Slot {
+        let (slots, extra) = (self.slots.clone(), self.extra.clone());
+        let (permit, is_extra) = tokio::select! {
+            biased;
+            permit = slots.acquire_owned() => (permit, false),
+            permit = extra.acquire_owned() => (permit, true),
+        };
+        let permit = permit.expect("the semaphores are never closed");
+        Slot { _permit: Arc::new(permit), is_extra }
+    }
+
+    /// Takes the extra slot, if it is free.
+    pub(crate) fn try_extra(&self) -> Option<Slot> {
+        take(&self.extra, true)
+    }
+
+    /// Asks the server over this connection which closed sessions have ended, until its session has
+    /// a slot that is not the extra one.
+    pub(crate) async fn admit(&self, client: &Client, session: &Session) -> Result<(), Error> {
+        loop {
+            self.ask(client, session).await?;
+            if session.has_slot() {
+                return Ok(());
+            }
+            if lock(&self.log_limit).allow(Instant::now()) {
+                tracing::warn!(
+                    address = &*self.address,
+                    sessions = self.closed(),
+                    "calls were abandoned, and Postgres still performs them; opening no more \
+                     connections until one ends"
+                );
+            }
+            sleep(ASK_INTERVAL).await;
+        }
+    }
+
+    async fn ask(&self, client: &Client, session: &Session) -> Result<(), Error> {
+        let closed: BTreeSet<Box<str>> = lock(&self.closed).iter().map(|it| it.0.clone()).collect();
+        if closed.is_empty() {
+            return Ok(());
+        }
+        let list: Vec<String> = closed.iter().map(|id| format!("'{id}'")).collect();
+        let list = list.join(", ");
+        let existing = format!("SELECT id FROM ({SESSION}) AS session (id) WHERE id IN ({list})");
+        let rows = client.simple_query(&existing).await?;
+        let mut existing: BTreeSet<_> = rows.iter().filter_map(row).map(|row| row.get(0)).collect();
+        // A pooler has lent the session again.
+        existing.remove(&session.id.get().map(|id| &**id));
+        lock(&self.closed)
+            .retain(|(id, _)| !closed.contains(id) || existing.contains(&Some(&**id)));
+        Ok(())
+    }
+}
+
+impl Session {
+    pub(crate) fn new(sessions: &Arc<Sessions>, slot: Slot) -> Self {
+        Self { sessions: sessions.clone(), id: OnceLock::new(), slot: Mutex::new(slot) }
+    }
+
+    /// Returns whether it has a slot that is not the extra one, which it replaces if it can.
+    fn has_slot(&self) -> bool {
+        let mut slot = lock(&self.slot);
+        if slot.is_extra
+            && let Some(free) = take(&self.sessions.slots, false)
+        {
+            *slot = free;
+        }
+        !slot.is_extra
+    }
+
+    /// Reads the identifier of the session, and returns its process.
+    pub(crate) async fn identify(&self, client: &Client) -> Result<u32, Error> {
+        const PROCESS: &str = "pg_catalog.pg_backend_pid()";
+        let own = format!("SELECT {PROCESS}, ({SESSION} WHERE pid = {PROCESS})");
+        let rows = client.simple_query(&own).await?;
+        let row = rows.iter().find_map(row).map(|row| (row.get(0), row.get(1)));
+        let (process, id) = row.unwrap_or_default();
+        if let Some(id) = id {
+            let _ = self.id.set(id.replace('\'', "").into());
+        }
+        Ok(process.and_then(|process| process.parse().ok()).unwrap_or_default())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let slot = lock(&self.slot).clone();
+        if let Some(id) = self.id.take().filter(|_| !slot.is_extra) {
+            lock(&self.sessions.closed).push((id, slot));
+        }
+    }
+}
+
+fn take(semaphore: &Arc<Semaphore>, is_extra: bool) -> Option<Slot> {
+    let permit = semaphore.clone().try_acquire_owned().ok()?;
+    Some(Slot { _permit: Arc::new(permit), is_extra })
+}
+
+fn row(message: &SimpleQueryMessage) -> Option<&SimpleQueryRow> {
+    match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
