@@ -119,5 +119,7 @@ fn has_openssl() -> bool {
 fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     // Debian installs the programs of services in a folder that is not in the path of every user.
-    env::split_paths(&path).chain(["/usr/sbin".into()]).any(|folder| Path::new(&folder).join(program).is_file())
+    env::split_paths(&path)
+        .chain(["/usr/sbin".into()])
+        .any(|folder| Path::new(&folder).join(program).is_file())
 }
