@@ -340,17 +340,17 @@ fn seek_and_resume(
     consumer: &BaseConsumer<Context>,
     positions: &mut Vec<Position>,
 ) -> Vec<Position> {
-    // Resume first: a seek wakes librdkafka's thread that fetches, and a resume does not, so that it
-    // could sleep for another second. No record from before the seek is delivered after it.
-    if let Err(error) = consumer.resume(&position_list(positions)) {
-        tracing::warn!(%error, "failed to resume partitions for a seek");
-    }
     let is_sought = seek(consumer, position_list(positions));
-    let sought = positions.extract_if(.., |(assignment, _)| is_sought(assignment)).collect();
-    if !positions.is_empty()
-        && let Err(error) = consumer.pause(&position_list(positions))
-    {
-        tracing::warn!(%error, "failed to pause partitions until the next attempt to seek");
+    let sought: Vec<_> =
+        positions.extract_if(.., |(assignment, _)| is_sought(assignment)).collect();
+    if !sought.is_empty() {
+        // Nothing was fetched so far: an offset that is not in the log would reset the position.
+        if let Err(error) = consumer.resume(&position_list(&sought)) {
+            tracing::warn!(%error, "failed to resume partitions after a seek");
+        }
+        // A seek wakes librdkafka's thread that fetches, and a resume does not, so that it could sleep for
+        // another second. No record from before the seek is delivered after it.
+        seek(consumer, position_list(&sought));
     }
     sought
 }

@@ -38,8 +38,7 @@ const MAX_BATCH: usize = 512;
 /// The minimum share of a batch that each queue gets. With few queues, the shares are larger.
 const MIN_QUEUE_SHARE: usize = 32;
 
-/// The delay before a failed seek to a start position is repeated. Each attempt resumes and pauses the partition,
-/// which would keep librdkafka from starting it if the attempts followed each other at once.
+/// The delay before a failed seek to a start position is repeated.
 const SEEK_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// The assumed size of a record, in bytes, until one has been received.

@@ -230,6 +230,23 @@ async fn deleted_records_are_reported_and_those_that_exist_are_read() {
     }
 }
 
+/// A fetch from before the start of the log would reset the position to there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partition_starts_at_its_offset_in_a_log_without_its_first_records() {
+    let kafka = topic("deleted.first", 1, &[]).await;
+    blocking(|| produce(&KAFKA, "deleted.first", 100)).await;
+    delete_before("deleted.first", 80).await;
+    let config = settings(&kafka.bootstrap(), "deleted.first", "classic", "earliest");
+    for _ in 0..5 {
+        commit(&config, "deleted.first", 90, "").await;
+        let log = Log::default();
+        let serving = serve(consumer(config.clone(), "deleted.first"), logging(&log));
+        until_committed(&config, "deleted.first", &[100]).await;
+        serving.stop().await.unwrap();
+        assert_eq!(log.of(0), (90..100).collect::<Vec<_>>());
+    }
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn records_deleted_during_a_pause_are_reported() {
     let kafka = topic("deleted.paused", 1, &[]).await;
