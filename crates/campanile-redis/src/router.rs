@@ -223,14 +223,18 @@ impl Router<'_> {
         request: &Request<'_>,
         asking: bool,
     ) -> Result<Value, Failure> {
-        let loss_detector = &self.store.loss_detector;
-        let verified = handle.verified.get_or_try_init(|| loss_detector.verify(handle)).await;
+        let StoreInner { scripts, buckets, loss_detector, watch, .. } = self.store;
+        let verify = async || {
+            loss_detector.verify(handle).await?;
+            watch.look(handle).await.map_err(VerifyError::Connection)
+        };
+        let verified = handle.verified.get_or_try_init(verify).await;
         if let Err(VerifyError::Connection(error)) = verified {
             return Err(Failure::Connection(error));
         }
         match request {
             Request::Script(plan, call) => {
-                let StoreInner { scripts, buckets, .. } = self.store;
+                watch.check(handle, call.shared.verb).await?;
                 if self.topology.cluster().is_none() {
                     self.check_buckets_on(handle, call.namespace(self.commands), true).await?;
                 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::batch::Batch;
 use crate::bucket::Buckets;
 use crate::call::MAX_KEYS;
-use crate::check::{DataLossDetector, check_when_up};
+use crate::check::{DataLossDetector, SettingsWatch, check_when_up};
 use crate::router::Router;
 use crate::script::{Scripts, Verb};
 use crate::topology::Topology;
@@ -78,6 +78,7 @@ pub(crate) struct StoreInner {
     pub(crate) buckets: Buckets,
     pub(crate) wait_state: Option<WaitState>,
     pub(crate) loss_detector: Arc<DataLossDetector>,
+    pub(crate) watch: Arc<SettingsWatch>,
     command_timeout: Duration,
     findings: Arc<[Finding]>,
 }
@@ -98,7 +99,8 @@ impl RedisStore {
         let config = config.into();
         let buckets = config.check().map_err(ConnectError::Config)?;
         let topology = config.topology()?;
-        let findings = check_when_up(&topology, &config).await?;
+        let watch = SettingsWatch::new(config.clone());
+        let findings = check_when_up(&topology, &config, &watch).await?;
         // Connections that the check has left open belong to this runtime.
         let topology = topology.with_new_connections();
         let wait_state = config
@@ -109,6 +111,7 @@ impl RedisStore {
             topology,
             wait_state,
             loss_detector,
+            watch,
             scripts: Scripts::default(),
             buckets,
             command_timeout: config.command_timeout,
@@ -196,6 +199,7 @@ impl Store for RedisStore {
             buckets,
             wait_state,
             loss_detector,
+            watch,
             command_timeout,
             findings,
         } = &*self.0;
@@ -206,6 +210,7 @@ impl Store for RedisStore {
             scripts: scripts.clone(),
             buckets: *buckets,
             loss_detector: loss_detector.clone(),
+            watch: watch.clone(),
             command_timeout: *command_timeout,
             findings: findings.clone(),
         }))

@@ -167,4 +167,6 @@ instruments! {
         "Completions that were acknowledged although too few replicas or disks had them in time.";
     REDIS_DATA_LOSSES: Counter, "campanile.redis.data_losses", "{loss}", [RedisLoss::ATTRIBUTE],
         "Losses of acknowledged data that this process has found: its last completion is gone after a restart or a failover, or a namespace is gone, which only the first process that finds it counts.";
+    REDIS_UNSAFE_SETTINGS: Counter, "campanile.redis.unsafe_settings", "{finding}", [],
+        "Findings about the settings of a server, such as its eviction policy, that were not there when the store connected.";
 }

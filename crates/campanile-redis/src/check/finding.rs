@@ -101,6 +101,11 @@ impl Finding {
         Self(Arc::new(Inner { kind, severity, address, observed, risk, remedy }))
     }
 
+    /// The finding without the values that it has seen. The risk tells findings of one kind apart.
+    pub(super) fn id(&self) -> (Severity, &'static str) {
+        (self.0.severity, self.0.risk)
+    }
+
     /// What the finding is about.
     pub fn kind(&self) -> FindingKind {
         self.0.kind

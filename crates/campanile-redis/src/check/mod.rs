@@ -2,7 +2,8 @@
 //!
 //! `report` queries the server, `permissions` queries what its user may do, and `evaluate` derives
 //! findings from both; this module decides which findings refuse the server. `data_loss` checks
-//! over each new connection whether the server still has what it acknowledged.
+//! over each new connection whether the server still has what it acknowledged, and `watch` whether
+//! its settings are still safe.
 
 mod data_loss;
 mod evaluate;
@@ -11,6 +12,7 @@ mod finding;
 mod fuzz;
 mod permissions;
 mod report;
+mod watch;
 
 use std::error::Error;
 use std::time::Duration;
@@ -23,6 +25,7 @@ pub(crate) use self::data_loss::{DataLossDetector, VerifyError};
 pub use self::finding::{Finding, FindingKind, Safety, Severity};
 pub(crate) use self::report::Info;
 use self::report::ServerReport;
+pub(crate) use self::watch::SettingsWatch;
 use crate::connection;
 use crate::error::is_transient;
 use crate::store::MAX_TIMEOUT;
@@ -39,12 +42,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) async fn check_when_up(
     topology: &Topology,
     config: &RedisConfig,
+    watch: &SettingsWatch,
 ) -> Result<Box<[Finding]>, ConnectError> {
     let deadline = ConnectDeadline::new(config.connect_timeout);
     // Why the last attempt failed that was answered.
     let mut last: Option<ConnectError> = None;
     loop {
-        let error = match check_all(topology, config, &deadline).await {
+        let error = match check_all(topology, config, watch, &deadline).await {
             Err(ConnectError::Unreachable { address, source }) if is_transient(&*source) => {
                 ConnectError::TimedOut { address, after: deadline.limit, source: Some(source) }
             }
@@ -82,6 +86,7 @@ fn was_replaced(topology: &Topology, error: &ConnectError) -> bool {
 async fn check_all(
     topology: &Topology,
     config: &RedisConfig,
+    watch: &SettingsWatch,
     deadline: &ConnectDeadline,
 ) -> Result<Box<[Finding]>, ConnectError> {
     let address = topology.to_string();
@@ -89,7 +94,7 @@ async fn check_all(
     let primaries = primaries.map_err(|error| ConnectError::classify(error, &address))?;
     let count = primaries.len();
 
-    let checks = primaries.into_iter().map(|info| check(info, config, deadline));
+    let checks = primaries.into_iter().map(|info| check(info, config, watch, deadline));
     let (mut findings, mut unavailable) = (Vec::new(), Vec::new());
     for checked in join_all(checks).await {
         match checked {
@@ -122,17 +127,11 @@ async fn check_all(
 async fn check(
     info: ConnectionInfo,
     config: &RedisConfig,
+    watch: &SettingsWatch,
     deadline: &ConnectDeadline,
 ) -> Result<Box<[Finding]>, ConnectError> {
     let address = info.addr().to_string().into_boxed_str();
-    let findings = deadline.timeout(&address, inspect(info, &address, config)).await??;
-    if config.safety == Safety::Refuse {
-        let is_fatal = |finding: &&Finding| finding.severity() == Severity::Unsafe;
-        let fatal: Box<[_]> = findings.iter().filter(is_fatal).cloned().collect();
-        if !fatal.is_empty() {
-            return Err(ConnectError::Unsafe { address, findings: fatal });
-        }
-    }
+    let findings = deadline.timeout(&address, inspect(info, &address, config, watch)).await??;
     findings.iter().for_each(log_finding);
     Ok(findings.into())
 }
@@ -141,6 +140,7 @@ async fn inspect(
     info: ConnectionInfo,
     address: &str,
     config: &RedisConfig,
+    watch: &SettingsWatch,
 ) -> Result<Vec<Finding>, ConnectError> {
     let failed = |error| ConnectError::classify(error, address);
     let mut connection = connection::open(info).await.map_err(failed)?;
@@ -148,7 +148,22 @@ async fn inspect(
         return Ok(Vec::new());
     }
     let report = ServerReport::query(&mut connection, config).await.map_err(failed)?;
-    Ok(evaluate::findings(&report, address, config))
+    let findings = evaluate::findings(&report, address, config);
+    let fatal: Box<[_]> = fatal_findings(config, &findings).cloned().collect();
+    if !fatal.is_empty() {
+        return Err(ConnectError::Unsafe { address: address.into(), findings: fatal });
+    }
+    watch.accept(address, &report, &findings);
+    Ok(findings)
+}
+
+/// The findings for which the server is refused.
+fn fatal_findings<'a>(
+    config: &RedisConfig,
+    findings: &'a [Finding],
+) -> impl Iterator<Item = &'a Finding> {
+    let refuses = config.safety == Safety::Refuse;
+    findings.iter().filter(move |finding| refuses && finding.severity() == Severity::Unsafe)
 }
 
 /// The time limit of connecting the store.

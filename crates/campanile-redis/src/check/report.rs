@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::Namespace;
 use redis::aio::MultiplexedConnection;
-use redis::{FromRedisValue, RedisError, RedisResult, ServerErrorKind, cmd};
+use redis::{
+    FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value, cmd, from_redis_value, pipe,
+};
 
 use super::permissions::{self, DeniedPermissions};
 use crate::RedisConfig;
@@ -15,7 +17,18 @@ use crate::key::bucket_count_key;
 const SETTINGS: [&str; 4] =
     ["save", "appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"];
 
+/// The settings in `INFO`, each with the name of its field.
+const INFO_SETTINGS: [(&str, &str); 6] = [
+    ("version", "redis_version"),
+    ("cluster-enabled", "cluster_enabled"),
+    ("role", "role"),
+    ("maxmemory", "maxmemory"),
+    ("maxmemory-policy", "maxmemory_policy"),
+    ("appendonly", "aof_enabled"),
+];
+
 /// What a server reports about itself. `None` for anything that it does not report.
+#[derive(Default)]
 pub(super) struct ServerReport {
     pub(super) info: Option<Info>,
     pub(super) settings: Option<HashMap<String, String>>,
@@ -35,17 +48,35 @@ impl ServerReport {
         connection: &mut MultiplexedConnection,
         config: &RedisConfig,
     ) -> RedisResult<Self> {
-        let info = none_if_forbidden(cmd("INFO").query_async(connection).await)?.map(Info::new);
-        let settings = cmd("CONFIG").arg("GET").arg(&SETTINGS).query_async(connection).await;
-        let settings = none_if_forbidden(settings)?;
+        let mut report = Self::query_settings(connection).await?;
         // An older server has no command to ask, and is refused for its version.
-        let denied = match &info {
-            Some(info) if info.is_too_old() => DeniedPermissions::default(),
-            _ => permissions::query_denied(connection, config).await?,
-        };
-        let bucket_counts = read_bucket_counts(connection, &config.namespaces).await;
-        let clock_skew = measure_clock_skew(connection).await?;
-        Ok(Self { info, settings, denied, bucket_counts, clock_skew })
+        if !report.info.as_ref().is_some_and(Info::is_too_old) {
+            report.denied = permissions::query_denied(connection, config).await?;
+        }
+        report.bucket_counts = read_bucket_counts(connection, &config.namespaces).await;
+        report.clock_skew = measure_clock_skew(connection).await?;
+        Ok(report)
+    }
+
+    /// Queries only the settings, in one pipeline.
+    pub(super) async fn query_settings(
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<Self> {
+        let mut queries = pipe();
+        queries.cmd("INFO").cmd("CONFIG").arg("GET").arg(&SETTINGS);
+        let replies = connection.send_packed_commands(&queries, 0, queries.len()).await?;
+        let mut replies = replies.into_iter();
+        let mut next = || replies.next().unwrap_or(Value::Nil).extract_error();
+        let info = none_if_forbidden(next().and_then(|reply| Ok(from_redis_value(reply)?)))?;
+        let settings = none_if_forbidden(next().and_then(|reply| Ok(from_redis_value(reply)?)))?;
+        Ok(Self { info: info.map(Info::new), settings, ..Self::default() })
+    }
+
+    /// The settings on which the findings depend, as far as the server reports them.
+    pub(super) fn watched_settings(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let reported = |&(name, field): &(_, &str)| Some((name, self.info.as_ref()?.field(field)?));
+        let info = INFO_SETTINGS.iter().filter_map(reported);
+        info.chain(SETTINGS.iter().filter_map(|&name| Some((name, self.setting(name)?))))
     }
 
     /// The value of a setting that `INFO` does not include.

@@ -6,6 +6,7 @@
 #[path = "../redis/aof.rs"]
 mod aof;
 mod lines;
+mod settings;
 #[allow(dead_code, reason = "shared with the other test binary, which uses all of it")]
 #[path = "../redis/support.rs"]
 mod support;
