@@ -89,6 +89,7 @@ pub(crate) const SHOWN: &[(&str, &[&str])] = &[
         &["limit-data-loss"],
     ),
     (r#"campanile_redis_data_losses_total{campanile_redis_loss="namespace"}"#, &["limit-flush"]),
+    ("campanile_redis_unsafe_settings_total", &["fault-eviction", "limit-redis-settings"]),
     (
         r#"campanile_store_call_duration_seconds_count{campanile_store_operation="renew"}"#,
         &["fault-blocked-heartbeat"],
@@ -144,7 +145,6 @@ const NOT_SHOWN: &[(&str, &str)] = &[
     ("fault-offset-gaps", "nothing happens"),
     ("fault-dead-letter-headers", "the headers are right"),
     ("fault-shared-redis", "a namespace is mandatory"),
-    ("fault-eviction", "the server is refused at the start"),
     ("fault-record-key", "equal keys are duplicates, whatever they mean"),
     ("fault-recreated-topic", "the keys differ"),
 ];

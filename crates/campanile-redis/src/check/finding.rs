@@ -8,6 +8,9 @@ use std::sync::Arc;
 ///
 /// Every accepted finding is logged once, and returned by
 /// [`RedisStore::findings`](crate::RedisStore::findings).
+///
+/// It applies for as long as the store is used: settings that become unsafe later are logged, and a
+/// store that refuses such a server grants no locks on it until they are corrected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]

@@ -91,6 +91,22 @@ async fn data_losses_of_redis_are_counted() {
     assert(1.0, 1.0);
 }
 
+#[tokio::test]
+async fn unsafe_settings_of_redis_are_counted() {
+    let server = RedisServer::builder().config("maxmemory", "100mb").start().unwrap();
+    let recorder = recorder();
+    let scrape = Scrape(recorder.handle());
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let config = RedisConfig::new(server.url()).with_command_timeout(TIMEOUT);
+    let store = RedisStore::connect(config).await.unwrap();
+    complete(&store, "a").await;
+    scrape.assert("campanile_redis_unsafe_settings_total", &[], 0.0);
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]).unwrap();
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+    complete(&store, "b").await;
+    scrape.assert("campanile_redis_unsafe_settings_total", &[], 1.0);
+}
+
 /// Completes a key that was never acquired.
 async fn complete(store: &RedisStore, key: &'static str) {
     let grant = Grant { token: FencingToken::new(1).unwrap(), owner: Owner::new(1).unwrap() };

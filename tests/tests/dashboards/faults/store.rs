@@ -93,6 +93,17 @@ impl Faults {
         run("after the restart").await;
         self.wait_for(rise).await;
 
+        let unsafe_settings = "campanile_redis_unsafe_settings_total";
+        let rise = self.rise(&[unsafe_settings]);
+        server
+            .cli(&["CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "volatile-lru"])
+            .unwrap();
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+        volatile.clone().oneshot(Job::new("refused", Does::Succeed).request()).await.unwrap_err();
+        server.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+        self.wait_for(rise).await;
+
         let rise = self.rise(&[namespace]);
         server.cli(&["FLUSHALL"]).unwrap();
         let mut risen = std::pin::pin!(self.wait_for(rise));
