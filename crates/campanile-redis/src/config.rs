@@ -1,21 +1,29 @@
 //! The settings of a store.
 
-use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use campanile_core::Namespace;
 use campanile_core::error::ConfigError;
 use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::bucket::Buckets;
 use crate::connection::SharedConnection;
-use crate::connector::Connector;
-#[cfg(feature = "tls")]
-use crate::tls::Certificates;
+use crate::connector::{Connector, Endpoint, Secrets, read};
 use crate::topology::{Address, Cluster, Sentinel, Topology};
 use crate::wait::{Durability, DurabilityLevel};
 use crate::{ConnectError, Safety};
+
+/// An idle connection is probed after 10 s, so that it stays known to a load balancer, and a dead one
+/// is replaced after 25 s, as those of the Postgres store are.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+#[cfg(target_os = "linux")]
+const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// The settings of a [`RedisStore`](crate::RedisStore). A URL alone converts into them.
 ///
@@ -38,7 +46,7 @@ use crate::{ConnectError, Safety};
 /// With the feature `serde`, the settings implement `Deserialize`. Exactly one of `url`, `sentinel`
 /// (with `name` and `urls`) and `cluster` (a list of URLs) is required. Every other field has the
 /// name and the default of its method: `credentials` (with `user` and `password`),
-/// `connect_timeout`, `command_timeout`, `buckets`, `safety` (`"refuse"`, `"warn"` or `"off"`),
+/// `server_tls`, `connect_timeout`, `command_timeout`, `buckets`, `safety` (`"refuse"`, `"warn"` or `"off"`),
 /// `namespaces`, and `wait` or `wait_aof` (with `replicas` and `timeout`). Durations are strings such as
 /// `"500ms"`. An unknown field is an error. Certificates are set by methods.
 ///
@@ -77,10 +85,9 @@ use crate::{ConnectError, Safety};
 #[must_use]
 pub struct RedisConfig {
     servers: Servers,
-    /// The user and password of the servers. `None`: those in the URL, or none behind sentinels.
-    credentials: Option<(Box<str>, Box<str>)>,
-    #[cfg(feature = "tls")]
-    pub(crate) certificates: Certificates,
+    /// Whether the servers behind sentinels use TLS. `None`: as the first sentinel.
+    server_tls: Option<bool>,
+    pub(crate) secrets: Secrets,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     buckets: u16,
@@ -151,9 +158,8 @@ impl RedisConfig {
     fn with_servers(servers: Servers) -> Self {
         Self {
             servers,
-            credentials: None,
-            #[cfg(feature = "tls")]
-            certificates: Certificates::default(),
+            server_tls: None,
+            secrets: Secrets::default(),
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(1),
             buckets: Buckets::DEFAULT.count(),
@@ -165,12 +171,36 @@ impl RedisConfig {
 
     /// Sets the user and password of the servers. Default: those in the URL; behind sentinels,
     /// none.
-    pub fn with_credentials(
+    pub fn with_credentials(self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        let credentials = (user.into(), password.into());
+        self.with_credentials_from(move || Ok(credentials.clone()))
+    }
+
+    /// Reads the user and password of the servers for each new connection, so that a rotated
+    /// password needs no restart. Replaces [`with_credentials`](Self::with_credentials).
+    ///
+    /// The function is called on the runtime of the call that needs the connection: it may read a
+    /// file, but not wait for a server. If it fails, so does the connection.
+    ///
+    /// ```
+    /// # use campanile_redis::RedisConfig;
+    /// let config = RedisConfig::new("redis://redis.internal").with_credentials_from(|| {
+    ///     let password = std::fs::read_to_string("/run/secrets/redis")?;
+    ///     Ok(("app".into(), password.trim_end().into()))
+    /// });
+    /// ```
+    pub fn with_credentials_from(
         mut self,
-        user: impl Into<String>,
-        password: impl Into<String>,
+        read: impl Fn() -> io::Result<(String, String)> + Send + Sync + 'static,
     ) -> Self {
-        self.credentials = Some((user.into().into(), password.into().into()));
+        self.secrets.credentials = Some(Arc::new(read));
+        self
+    }
+
+    /// Sets whether the servers behind [sentinels](Self::sentinel) use TLS. Default: as the first
+    /// sentinel, because usually all of them do or none does.
+    pub fn with_server_tls(mut self, tls: bool) -> Self {
+        self.server_tls = Some(tls);
         self
     }
 
@@ -280,27 +310,40 @@ impl RedisConfig {
             }
             non_zero("timeout` of `with_wait", timeout)?;
         }
+        let unreadable = |error: io::Error| ConfigError::new(error.to_string());
+        read(self.secrets.credentials.as_ref(), "password").map_err(unreadable)?;
+        #[cfg(feature = "tls")]
+        self.secrets.certificates.read().map_err(unreadable)?;
         self.buckets()
     }
 
     /// Creates the topology of the servers, without connecting to them.
     pub(crate) fn topology(&self) -> Result<Topology, ConnectError> {
-        let connector = |info| Connector::new(info, self.connect_timeout);
+        let server = |info| Endpoint::new(info, self.secrets.clone());
+        let connector = |info| Connector::new(server(info), self.connect_timeout);
         match &self.servers {
             Servers::Standalone(url) => {
-                let info = self.authenticated(self.connection_info(url)?);
-                Ok(Topology::Standalone(SharedConnection::new(info, self.connect_timeout)))
+                let server = server(self.connection_info(url)?);
+                let (timeout, silences) = (self.connect_timeout, Arc::default());
+                Ok(Topology::Standalone(SharedConnection::new(server, timeout, silences)))
             }
             Servers::Sentinel { name, urls } => {
-                let (first, sentinels) = self.connection_infos(urls)?;
+                let (mut first, sentinels) = self.connection_infos(urls)?;
+                if let Some(tls) = self.server_tls {
+                    let rest = urls[0].split_once("://").map_or(&*urls[0], |(_, rest)| rest);
+                    let scheme = if tls { "rediss" } else { "redis" };
+                    first = self.connection_info(&format!("{scheme}://{rest}"))?;
+                }
                 let db = first.redis_settings().db();
                 // The sentinels have users of their own and no databases; neither applies to the
                 // servers.
                 let settings = |db| RedisConnectionInfo::default().set_db(db);
-                let server = self.authenticated(first.set_redis_settings(settings(db)));
+                let server = first.set_redis_settings(settings(db));
                 let without_database = |info: ConnectionInfo| {
                     let settings = info.redis_settings().clone().set_db(0);
-                    info.set_redis_settings(settings)
+                    let mut secrets = self.secrets.clone();
+                    secrets.credentials = None;
+                    Endpoint::new(info.set_redis_settings(settings), secrets)
                 };
                 let sentinels = sentinels.into_iter().map(without_database).collect();
                 let connector = connector(server);
@@ -315,7 +358,7 @@ impl RedisConfig {
                 let seeds = seeds.ok_or_else(|| ConnectError::Url {
                     source: "a cluster node needs a network address, not a Unix socket".into(),
                 })?;
-                let connector = connector(self.authenticated(first));
+                let connector = connector(first);
                 Ok(Topology::Cluster(Cluster::new(connector, seeds, self.command_timeout)))
             }
         }
@@ -333,7 +376,7 @@ impl RedisConfig {
         check_credentials(url)?;
         let info = url.into_connection_info().map_err(ConnectError::url)?;
         #[cfg(feature = "tls")]
-        let info = self.certificates.apply(info)?;
+        self.secrets.certificates.check(&info, self.server_tls.is_none())?;
         let tcp = TcpSettings::default()
             // A batch is one write that waits for its answer, so delaying the write gains nothing.
             .set_nodelay(true)
@@ -341,7 +384,16 @@ impl RedisConfig {
             // otherwise keep sending it for minutes, so that an acquire could arrive after the
             // cancel that was sent for it over the next connection, and lock a key without an
             // owner.
-            .set_linger_time(Duration::ZERO);
+            .set_linger_time(Duration::ZERO)
+            // A load balancer that has dropped an idle connection says nothing.
+            .set_keepalive(
+                TcpKeepalive::new()
+                    .with_time(KEEPALIVE_IDLE)
+                    .with_interval(KEEPALIVE_INTERVAL)
+                    .with_retries(KEEPALIVE_PROBES),
+            );
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(DEAD_PEER_TIMEOUT);
         Ok(info.set_tcp_settings(tcp))
     }
 
@@ -356,14 +408,6 @@ impl RedisConfig {
             Some(first) => Ok((first, infos)),
             None => Err(ConnectError::Url { source: "no URL was given".into() }),
         }
-    }
-
-    fn authenticated(&self, info: ConnectionInfo) -> ConnectionInfo {
-        let Some((user, password)) = &self.credentials else {
-            return info;
-        };
-        let settings = info.redis_settings().clone().set_username(user).set_password(password);
-        info.set_redis_settings(settings)
     }
 }
 
@@ -454,6 +498,16 @@ mod tests {
             "redis+unix:///tmp/socket?pass=p@ss",
         ] {
             assert!(RedisConfig::from(url).topology().is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn idle_connections_are_probed() {
+        let config = RedisConfig::new("redis://127.0.0.1");
+        let info = config.connection_info("redis://127.0.0.1").unwrap();
+        let shown = format!("{:?}", info.tcp_settings());
+        for setting in ["time: Some(10s)", "interval: Some(5s)", "retries: Some(3)", "Some(25s)"] {
+            assert!(shown.contains(setting), "{setting} is not in {shown}");
         }
     }
 

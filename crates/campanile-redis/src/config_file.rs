@@ -13,6 +13,7 @@ struct Fields {
     sentinel: Option<Sentinel>,
     cluster: Option<Vec<String>>,
     credentials: Option<Credentials>,
+    server_tls: Option<bool>,
     connect_timeout: Option<HumanDuration>,
     command_timeout: Option<HumanDuration>,
     buckets: Option<u16>,
@@ -65,6 +66,9 @@ impl<'de> Deserialize<'de> for RedisConfig {
         };
         if let Some(Credentials { user, password }) = fields.credentials {
             config = config.with_credentials(user, password);
+        }
+        if let Some(tls) = fields.server_tls {
+            config = config.with_server_tls(tls);
         }
         if let Some(HumanDuration(timeout)) = fields.connect_timeout {
             config = config.with_connect_timeout(timeout);

@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Namespace};
 use campanile_idempotency::StoreError;
-use deadpool_redis::{Connection, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts};
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisResult, ServerError,
-    ServerErrorKind, Value, cmd,
-};
+use redis::{Cmd, Pipeline, RedisResult, ServerError, ServerErrorKind, Value, cmd};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
+use crate::connector::Endpoint;
 #[cfg(test)]
 use crate::simulation::{self, Bug};
 
@@ -28,12 +26,15 @@ const BUCKETS_CHECKED_FOR: Duration = Duration::from_secs(10);
 /// after it has been discarded.
 ///
 /// The connection is multiplexed: a call is written as soon as it is made, without waiting for the
-/// answers of other calls. The connection is therefore taken out of the pool once, and each call
-/// gets a clone; checking it out for each call would cost a round trip per call.
+/// answers of other calls. Each call gets a clone; checking a connection out of a pool for each call
+/// would cost a round trip per call.
 pub(crate) struct SharedConnection {
-    pool: Pool,
-    info: ConnectionInfo,
+    endpoint: Endpoint,
     create_timeout: Duration,
+    /// How often a connection to this server has not answered in time. The others, such as the lock
+    /// keeper's, were probably dropped with it on the way. They are therefore replaced before they
+    /// are used again, so that one fault costs one timeout.
+    silences: Arc<AtomicU64>,
     address: Box<str>,
     current: Mutex<Option<OpenConnection>>,
     /// The number of connections opened so far. Locked while connecting, so that concurrent callers
@@ -44,6 +45,8 @@ pub(crate) struct SharedConnection {
 struct OpenConnection {
     connection: MultiplexedConnection,
     number: u64,
+    /// The number of silences before it was opened.
+    silences: u64,
     checked_namespaces: Arc<CheckedNamespaces>,
     verified: Arc<OnceCell<()>>,
 }
@@ -57,6 +60,7 @@ type CheckedNamespaces = Mutex<BTreeMap<Namespace, Instant>>;
 pub(crate) struct ConnectionHandle {
     shared: Arc<SharedConnection>,
     number: u64,
+    silences: u64,
     pub(crate) connection: MultiplexedConnection,
     checked_namespaces: Arc<CheckedNamespaces>,
     /// Set once the server's data has been checked over this connection.
@@ -64,37 +68,24 @@ pub(crate) struct ConnectionHandle {
 }
 
 impl SharedConnection {
-    pub(crate) fn new(info: ConnectionInfo, create_timeout: Duration) -> Arc<Self> {
-        // The deadline of a call covers everything that the call waits for, so the library's own
-        // timeout for each response is disabled.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(create_timeout))
-            .set_response_timeout(None);
-        let address = info.addr().to_string().into_boxed_str();
-        let manager =
-            Manager::new_with_config(info.clone(), config).expect("there is no URL to parse");
-        let timeouts = Timeouts {
-            wait: Some(create_timeout),
-            create: Some(create_timeout),
-            recycle: Some(create_timeout),
-        };
-        let pool = Pool::builder(manager)
-            .config(PoolConfig { timeouts, ..PoolConfig::new(1) })
-            .runtime(Runtime::Tokio1)
-            .build()
-            .expect("the runtime that timeouts need is set");
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        create_timeout: Duration,
+        silences: Arc<AtomicU64>,
+    ) -> Arc<Self> {
+        let address = endpoint.info().addr().to_string().into_boxed_str();
         let (current, opened) = Default::default();
-        Arc::new(Self { pool, info, create_timeout, address, current, opened })
+        Arc::new(Self { endpoint, create_timeout, silences, address, current, opened })
     }
 
     /// Another connection to the same server.
     pub(crate) fn with_new_connection(&self) -> Arc<Self> {
-        Self::new(self.info.clone(), self.create_timeout)
+        Self::new(self.endpoint.clone(), self.create_timeout, Arc::clone(&self.silences))
     }
 
-    /// The connection info of the server.
-    pub(crate) fn info(&self) -> &ConnectionInfo {
-        &self.info
+    /// The server.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// The address of the server.
@@ -118,18 +109,24 @@ impl SharedConnection {
             return Ok(handle);
         }
         let (checked_namespaces, verified) = <(_, Arc<OnceCell<()>>)>::default();
-        // Never returned to the pool, which would check it at every checkout.
-        #[cfg(not(test))]
-        let connection = self.pool.get().await.map(Connection::take);
-        #[cfg(test)]
-        let connection = match simulation::connect(&self.info, Some(&verified)).await {
-            Some(simulated) => simulated.map_err(PoolError::Backend),
-            None => self.pool.get().await.map(Connection::take),
+        let silences = self.silences.load(Ordering::Relaxed);
+        let connect = async {
+            #[cfg(test)]
+            if let Some(simulated) =
+                simulation::connect(self.endpoint.info(), Some(&verified)).await
+            {
+                return simulated;
+            }
+            self.endpoint.open().await
         };
-        let connection = connection.map_err(|error| self.unreachable(error))?;
+        let connection = match timeout(self.create_timeout, connect).await {
+            Ok(opened) => opened.map_err(|error| StoreError::not_sent(self.unreachable(error)))?,
+            Err(elapsed) => return Err(StoreError::timeout(self.unreachable(elapsed))),
+        };
         *opened += 1;
         tracing::debug!(address = %self.address, number = *opened, "connected to Redis");
-        let current = OpenConnection { connection, number: *opened, checked_namespaces, verified };
+        let number = *opened;
+        let current = OpenConnection { connection, number, silences, checked_namespaces, verified };
         let handle = self.handle_of(&current);
         *self.lock_current() = Some(current);
         Ok(handle)
@@ -137,13 +134,20 @@ impl SharedConnection {
 
     /// The current connection, if there is one.
     pub(crate) fn current(self: &Arc<Self>) -> Option<ConnectionHandle> {
-        self.lock_current().as_ref().map(|current| self.handle_of(current))
+        let silences = self.silences.load(Ordering::Relaxed);
+        let mut current = self.lock_current();
+        if current.take_if(|current| current.silences != silences).is_some() {
+            let address = self.address();
+            tracing::debug!(address, "replacing a connection, because another did not answer");
+        }
+        current.as_ref().map(|current| self.handle_of(current))
     }
 
     fn handle_of(self: &Arc<Self>, current: &OpenConnection) -> ConnectionHandle {
         ConnectionHandle {
             shared: Arc::clone(self),
             number: current.number,
+            silences: current.silences,
             connection: current.connection.clone(),
             checked_namespaces: Arc::clone(&current.checked_namespaces),
             verified: Arc::clone(&current.verified),
@@ -154,30 +158,9 @@ impl SharedConnection {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unreachable(&self, error: PoolError) -> StoreError {
-        let is_timeout = matches!(error, PoolError::Timeout(_));
-        let source: BoxError = match error {
-            PoolError::Backend(error) => error.into(),
-            error => error.into(),
-        };
-        let unreachable = Unreachable { address: self.address.clone(), source };
-        if is_timeout {
-            StoreError::timeout(unreachable)
-        } else {
-            StoreError::not_sent(unreachable)
-        }
+    fn unreachable(&self, source: impl Into<BoxError>) -> Unreachable {
+        Unreachable { server: self.endpoint.to_string(), source: source.into() }
     }
-}
-
-/// Opens a connection for a single use. It has no timeouts of its own; the caller sets a deadline.
-pub(crate) async fn open(info: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-    #[cfg(test)]
-    if let Some(simulated) = simulation::connect(&info, None).await {
-        return simulated;
-    }
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
 impl ConnectionHandle {
@@ -198,6 +181,11 @@ impl ConnectionHandle {
                 "discarded a connection to Redis; the next call reconnects"
             );
         }
+    }
+
+    /// Has the other connections to this server replaced, because this one has not answered in time.
+    pub(crate) fn report_silence(&self) {
+        self.shared.silences.fetch_max(self.silences + 1, Ordering::Relaxed);
     }
 
     /// Sends one command. `asking` precedes it with `ASKING`, for a node that is importing the
@@ -273,13 +261,13 @@ fn reply_after_asking(asking: Value, reply: Value) -> Value {
 /// The error of a failed attempt to connect.
 #[derive(Debug)]
 struct Unreachable {
-    address: Box<str>,
+    server: String,
     source: BoxError,
 }
 
 impl fmt::Display for Unreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redis at {} cannot be reached", self.address)
+        write!(f, "Redis at {} cannot be reached", self.server)
     }
 }
 

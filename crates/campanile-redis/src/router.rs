@@ -365,7 +365,7 @@ pub(crate) struct InFlightGuard {
     is_finished: bool,
 }
 
-/// A call that is dropped sooner does not count against the node: its caller left it too little
+/// A call that is dropped sooner does not count against the server: its caller left it too little
 /// time.
 const MIN_UNANSWERED_TIME: Duration = Duration::from_millis(50);
 
@@ -411,12 +411,14 @@ impl Drop for InFlightGuard {
         if self.is_finished {
             return;
         }
+        let is_silent = self.since.elapsed() >= MIN_UNANSWERED_TIME;
         if let Some(handle) = &self.handle {
             handle.discard(&REASON);
+            if is_silent {
+                handle.report_silence();
+            }
         }
-        if let Some(node) =
-            self.node.as_ref().filter(|_| self.since.elapsed() >= MIN_UNANSWERED_TIME)
-        {
+        if let Some(node) = self.node.as_ref().filter(|_| is_silent) {
             node.mark_unavailable(&REASON);
         }
     }

@@ -77,7 +77,7 @@ pub(crate) const SHOWN: &[(&str, &[&str])] = &[
     ("campanile_consumer_store_unavailable", &["store-unavailable"]),
     (
         r#"campanile_store_errors_total{error_type="timeout"}"#,
-        &["redis-hang", "fault-lost-reply", "fault-mismatched-reply"],
+        &["redis-hang", "redis-dropped-connections", "fault-lost-reply", "fault-mismatched-reply"],
     ),
     (
         r#"campanile_store_errors_total{error_type="unavailable"}"#,
@@ -140,6 +140,7 @@ pub(crate) const SHOWN: &[(&str, &[&str])] = &[
 const NOT_SHOWN: &[(&str, &str)] = &[
     ("redis-script-flush", "the same call sends the script again"),
     ("fault-missing-script", "the same call sends the script again"),
+    ("redis-rotated-secrets", "the next connection uses them"),
     ("redis-moved-slots", "the same call follows the redirection"),
     ("fault-unlock-during-renewal", "the order of the calls excludes it"),
     ("fault-offset-gaps", "nothing happens"),

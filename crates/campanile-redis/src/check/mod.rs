@@ -18,7 +18,6 @@ use std::error::Error;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::ConnectionInfo;
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub(crate) use self::data_loss::{DataLossDetector, VerifyError};
@@ -26,7 +25,7 @@ pub use self::finding::{Finding, FindingKind, Safety, Severity};
 pub(crate) use self::report::Info;
 use self::report::ServerReport;
 pub(crate) use self::watch::SettingsWatch;
-use crate::connection;
+use crate::connector::Endpoint;
 use crate::error::is_transient;
 use crate::store::MAX_TIMEOUT;
 use crate::topology::Topology;
@@ -94,7 +93,7 @@ async fn check_all(
     let primaries = primaries.map_err(|error| ConnectError::classify(error, &address))?;
     let count = primaries.len();
 
-    let checks = primaries.into_iter().map(|info| check(info, config, watch, deadline));
+    let checks = primaries.into_iter().map(|server| check(server, config, watch, deadline));
     let (mut findings, mut unavailable) = (Vec::new(), Vec::new());
     for checked in join_all(checks).await {
         match checked {
@@ -125,25 +124,25 @@ async fn check_all(
 ///
 /// The accepted findings are logged and returned.
 async fn check(
-    info: ConnectionInfo,
+    server: Endpoint,
     config: &RedisConfig,
     watch: &SettingsWatch,
     deadline: &ConnectDeadline,
 ) -> Result<Box<[Finding]>, ConnectError> {
-    let address = info.addr().to_string().into_boxed_str();
-    let findings = deadline.timeout(&address, inspect(info, &address, config, watch)).await??;
+    let address = server.info().addr().to_string().into_boxed_str();
+    let findings = deadline.timeout(&address, inspect(server, &address, config, watch)).await??;
     findings.iter().for_each(log_finding);
     Ok(findings.into())
 }
 
 async fn inspect(
-    info: ConnectionInfo,
+    server: Endpoint,
     address: &str,
     config: &RedisConfig,
     watch: &SettingsWatch,
 ) -> Result<Vec<Finding>, ConnectError> {
     let failed = |error| ConnectError::classify(error, address);
-    let mut connection = connection::open(info).await.map_err(failed)?;
+    let mut connection = server.open().await.map_err(failed)?;
     if config.safety == Safety::Off {
         return Ok(Vec::new());
     }
@@ -153,7 +152,7 @@ async fn inspect(
     if !fatal.is_empty() {
         return Err(ConnectError::Unsafe { address: address.into(), findings: fatal });
     }
-    watch.accept(address, &report, &findings);
+    watch.record(address, &report, &findings);
     Ok(findings)
 }
 

@@ -181,9 +181,9 @@ pub(super) fn clock_skew(before: Duration, time: (u64, u64), after: Duration) ->
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "compared with the server's clock to report a difference; decides nothing"
+    reason = "compared with the server's clock and the end of a certificate, to report; decides nothing"
 )]
-fn client_time() -> Duration {
+pub(super) fn client_time() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -192,7 +192,7 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
-    use crate::connection;
+    use crate::connector::{Endpoint, Secrets};
     use crate::simulation::{Reply, ScriptedServers};
 
     #[tokio::test]
@@ -204,7 +204,8 @@ mod tests {
             _ => None,
         });
         let info = "redis://a:1".into_connection_info().unwrap();
-        let mut connection = connection::open(info).await.unwrap();
+        let server = Endpoint::new(info, Secrets::default());
+        let mut connection = server.open().await.unwrap();
         let config = RedisConfig::new("redis://a:1");
         let report = ServerReport::query(&mut connection, &config).await.unwrap();
         assert_eq!(report.denied, DeniedPermissions::default());

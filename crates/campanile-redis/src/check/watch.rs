@@ -20,6 +20,10 @@ use crate::{ConnectError, RedisConfig};
 /// 0.1 ms, and one call a round trip.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The interval between two looks at the client certificate.
+#[cfg(feature = "tls")]
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(60 * 60);
+
 /// The settings of each server as they were last seen, and whether they are safe.
 ///
 /// A look is one pipeline of `INFO` and `CONFIG GET`: over each new connection, because it may lead
@@ -32,6 +36,8 @@ pub(crate) struct SettingsWatch {
 
 #[derive(Default)]
 struct Servers {
+    #[cfg(feature = "tls")]
+    certificate_checked_at: Option<Instant>,
     by_address: BTreeMap<Box<str>, Server>,
     /// The server that was seen last, with which one that is seen for the first time is compared: a
     /// promoted replica takes the place of its primary.
@@ -48,25 +54,16 @@ struct Server {
     refusal: Option<StoreError>,
 }
 
-/// A setting that has changed, with its previous and its present value.
-struct Change {
-    was: String,
-    now: String,
-}
-
 impl SettingsWatch {
     pub(crate) fn new(config: RedisConfig) -> Arc<Self> {
         let findings = Counter::new(&instruments::REDIS_UNSAFE_SETTINGS, &[]);
         Arc::new(Self { config, servers: Mutex::default(), findings })
     }
 
-    /// Records what was accepted when the store connected.
-    pub(super) fn accept(&self, address: &str, report: &ServerReport, findings: &[Finding]) {
-        self.record(address, report, findings);
-    }
-
     /// Looks at the server at the end of a new connection.
     pub(crate) async fn look(&self, handle: &ConnectionHandle) -> RedisResult<()> {
+        #[cfg(feature = "tls")]
+        self.check_certificate();
         if self.config.safety == Safety::Off {
             return Ok(());
         }
@@ -78,16 +75,14 @@ impl SettingsWatch {
             Err(_) => return Ok(()),
         };
         let findings = evaluate::findings(&report, address, &self.config);
-        let (reported, change) = self.record(address, &report, &findings);
-        for finding in reported {
-            self.report(finding, &change);
-        }
+        let (new, was, now) = self.record(address, &report, &findings);
+        new.into_iter().for_each(|finding| self.report(finding, &was, &now));
         match findings.iter().find(|finding| finding.kind() == FindingKind::Replica) {
             // The connection is replaced, as after a write that the replica has refused. A node of
             // a cluster redirects to its master.
             Some(finding) if self.config.safety == Safety::Refuse && !self.config.is_cluster() => {
                 let kind = ErrorKind::Server(ServerErrorKind::ReadOnly);
-                Err(RedisError::from((kind, "not a primary", finding.to_string())))
+                Err(RedisError::from((kind, "a read only replica", finding.to_string())))
             }
             _ => Ok(()),
         }
@@ -114,14 +109,24 @@ impl SettingsWatch {
         }
     }
 
+    /// Reports each hour that the client certificate expires soon.
+    #[cfg(feature = "tls")]
+    fn check_certificate(&self) {
+        let checked_at = self.servers().certificate_checked_at;
+        if checked_at.is_none_or(|at| at.elapsed() >= CERTIFICATE_INTERVAL) {
+            self.servers().certificate_checked_at = Some(Instant::now());
+            self.config.secrets.certificates.report_expiry(super::report::client_time());
+        }
+    }
+
     /// Returns whether a look is due, for one caller.
     fn claim_look(&self, address: &str) -> bool {
         let mut servers = self.servers();
-        let Servers { by_address, latest } = &mut *servers;
-        if !by_address.contains_key(address) {
-            by_address.insert(address.into(), Server { looked_at: None, ..latest.clone() });
-        }
-        let server = by_address.get_mut(address).expect("just inserted");
+        let Servers { by_address, latest, .. } = &mut *servers;
+        let server = match by_address.get_mut(address) {
+            Some(server) => server,
+            None => by_address.entry(address.into()).or_insert(latest.clone()),
+        };
         let is_due = server.looked_at.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL);
         if is_due {
             server.looked_at = Some(Instant::now());
@@ -129,13 +134,14 @@ impl SettingsWatch {
         is_due
     }
 
-    /// Records a look. Returns the findings that are new, and what has changed.
-    fn record<'a>(
+    /// Records a look. Returns the findings that are new, and the settings that have changed, with the
+    /// previous and the present values.
+    pub(super) fn record<'a>(
         &self,
         address: &str,
         report: &ServerReport,
         findings: &'a [Finding],
-    ) -> (Vec<&'a Finding>, Change) {
+    ) -> (Vec<&'a Finding>, String, String) {
         let mut servers = self.servers();
         let known = servers.by_address.get(address).unwrap_or(&servers.latest);
         let mut server = Server { looked_at: Some(Instant::now()), ..known.clone() };
@@ -156,45 +162,37 @@ impl SettingsWatch {
         }
         server.reported.extend(findings.iter().map(Finding::id));
         if report.info.is_some() {
-            let was_refused = server.refusal.is_some();
-            server.refusal = self.refusal(address, findings);
-            if was_refused && server.refusal.is_none() {
+            // The connection to a replica is replaced.
+            let findings: Box<[_]> = fatal_findings(&self.config, findings)
+                .filter(|finding| finding.kind() != FindingKind::Replica)
+                .cloned()
+                .collect();
+            let (is_safe, was_safe) = (findings.is_empty(), server.refusal.is_none());
+            let refusal = ConnectError::Unsafe { address: address.into(), findings };
+            server.refusal = (!is_safe).then(|| StoreError::not_sent(refusal));
+            if is_safe && !was_safe {
                 tracing::info!(address, "Redis is safe to use again; granting locks");
             }
         }
-        servers.latest = server.clone();
+        servers.latest = Server { looked_at: None, refusal: None, ..server.clone() };
         servers.by_address.insert(address.into(), server);
-        (new, Change { was: was.join(", "), now: now.join(", ") })
+        (new, was.join(", "), now.join(", "))
     }
 
-    /// The error of the commands that a server with these findings is not sent.
-    fn refusal(&self, address: &str, findings: &[Finding]) -> Option<StoreError> {
-        let fatal = fatal_findings(&self.config, findings);
-        // The connection to a replica is replaced.
-        let findings: Box<[_]> =
-            fatal.filter(|finding| finding.kind() != FindingKind::Replica).cloned().collect();
-        let is_refused = !findings.is_empty();
-        let error = ConnectError::Unsafe { address: address.into(), findings };
-        is_refused.then(|| StoreError::not_sent(error))
-    }
-
-    fn report(&self, finding: &Finding, Change { was, now }: &Change) {
+    fn report(&self, finding: &Finding, was: &str, now: &str) {
         let (address, kind) = (finding.address(), finding.kind());
-        // Both change without a setting, and metrics of the server show them.
-        if matches!(kind, FindingKind::Replicas | FindingKind::Memory) {
-            return;
-        }
         match finding.severity() {
-            Severity::Unsafe if self.config.safety == Safety::Refuse => tracing::error!(
+            // Both change without a setting, and metrics of the server show them.
+            _ if matches!(kind, FindingKind::Replicas | FindingKind::Memory) => return,
+            Severity::Unsafe => tracing::error!(
                 address,
                 ?kind,
                 was,
                 now,
-                "Redis has become unsafe, so no lock is granted until it is corrected: {finding}"
+                refused = self.config.safety == Safety::Refuse,
+                "Redis has become unsafe; if it is refused, no lock is granted until that is \
+                 corrected: {finding}"
             ),
-            Severity::Unsafe => {
-                tracing::error!(address, ?kind, was, now, "Redis has become unsafe: {finding}");
-            }
             Severity::DataLoss => {
                 tracing::warn!(address, ?kind, was, now, "Redis has become less safe: {finding}");
             }

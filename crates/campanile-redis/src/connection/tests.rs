@@ -1,10 +1,13 @@
 use redis::IntoConnectionInfo;
 
 use super::*;
+use crate::connector::{Connector, Secrets};
 use crate::simulation::ScriptedServers;
+use crate::topology::Address;
 
 fn shared_connection(url: &str) -> Arc<SharedConnection> {
-    SharedConnection::new(url.into_connection_info().unwrap(), Duration::from_secs(1))
+    let server = Endpoint::new(url.into_connection_info().unwrap(), Secrets::default());
+    SharedConnection::new(server, Duration::from_secs(1), Arc::default())
 }
 
 #[tokio::test]
@@ -29,6 +32,24 @@ async fn late_discard_keeps_the_new_connection() {
     let new = shared.get().await.unwrap();
     discarded.discard(&"test");
     assert!(shared.current().is_some_and(|current| current.is_same(&new)));
+}
+
+#[tokio::test]
+async fn silence_replaces_other_connections_to_same_server_once() {
+    let _servers = ScriptedServers::start(|_, _| None);
+    let info = "redis://a:1".into_connection_info().unwrap();
+    let connector = Connector::new(Endpoint::new(info, Secrets::default()), Duration::from_secs(1));
+    let connection = |host: &str| connector.connection(&Address { host: host.into(), port: 1 });
+    let [silent, keeper, other] = ["a", "a", "b"].map(connection);
+    let [handle, of_keeper, _] =
+        [silent.get().await.unwrap(), keeper.get().await.unwrap(), other.get().await.unwrap()];
+    handle.report_silence();
+    assert!(keeper.current().is_none());
+    assert!(other.current().is_some(), "another server");
+    let new = keeper.get().await.unwrap();
+    // A call that was in flight over the previous connection.
+    of_keeper.report_silence();
+    assert!(keeper.current().is_some_and(|current| current.is_same(&new)));
 }
 
 #[tokio::test(start_paused = true)]

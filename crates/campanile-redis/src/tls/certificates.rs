@@ -3,17 +3,29 @@
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates};
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisError, RedisResult,
+    TlsCertificates,
+};
 use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
 
+use crate::connector::{ReadSecret, read};
 use crate::{ConnectError, RedisConfig};
+
+/// The longest time before its end at which a client certificate is reported.
+const MAX_EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// Certificates and a key, as PEM.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
-    authority: Option<Vec<u8>>,
-    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    authority: Option<ReadSecret<Vec<u8>>>,
+    client_certificate: Option<ReadSecret<(Vec<u8>, Vec<u8>)>>,
 }
 
 /// Methods of the feature `tls`. TLS is used for URLs that begin with `rediss://`, and for all
@@ -21,42 +33,112 @@ pub(crate) struct Certificates {
 impl RedisConfig {
     /// Trusts the certificate authorities in this PEM and no others. Default: the authorities that
     /// the system trusts.
-    pub fn with_ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.authority = Some(pem.into());
+    pub fn with_ca(self, pem: impl Into<Vec<u8>>) -> Self {
+        let pem = pem.into();
+        self.with_ca_from(move || Ok(pem.clone()))
+    }
+
+    /// Reads the PEM of [`with_ca`](Self::with_ca) for each new connection, as
+    /// [`with_client_certificate_from`](Self::with_client_certificate_from) does.
+    pub fn with_ca_from(
+        mut self,
+        read: impl Fn() -> io::Result<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
+        self.secrets.certificates.authority = Some(Arc::new(read));
         self
     }
 
     /// Presents this client certificate, with its chain, and authenticates with its private key
     /// (both PEM). Default: none, which a server with `tls-auth-clients yes` refuses.
     pub fn with_client_certificate(
-        mut self,
+        self,
         certificates: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.certificates.client_certificate = Some((certificates.into(), key.into()));
+        let pem = (certificates.into(), key.into());
+        self.with_client_certificate_from(move || Ok(pem.clone()))
+    }
+
+    /// Reads the client certificate, with its chain, and its key for each new connection, so that
+    /// rotated files need no restart. Replaces
+    /// [`with_client_certificate`](Self::with_client_certificate).
+    ///
+    /// A certificate of which a fifth of its lifetime is left, and at most 14 days, is reported at
+    /// WARN every hour while the store is used.
+    ///
+    /// ```
+    /// # use campanile_redis::RedisConfig;
+    /// let config = RedisConfig::new("rediss://redis.internal").with_client_certificate_from(|| {
+    ///     Ok((std::fs::read("/certificates/tls.crt")?, std::fs::read("/certificates/tls.key")?))
+    /// });
+    /// ```
+    pub fn with_client_certificate_from(
+        mut self,
+        read: impl Fn() -> io::Result<(Vec<u8>, Vec<u8>)> + Send + Sync + 'static,
+    ) -> Self {
+        self.secrets.certificates.client_certificate = Some(Arc::new(read));
         self
     }
 }
 
 impl Certificates {
-    /// Adds the certificates to a server's connection info.
-    pub(crate) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, ConnectError> {
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            install_crypto_provider();
+    /// Reads the certificates.
+    pub(crate) fn read(&self) -> io::Result<TlsCertificates> {
+        let client = read(self.client_certificate.as_ref(), "client certificate")?;
+        let client_tls =
+            client.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+        let root_cert = read(self.authority.as_ref(), "certificate authority")?;
+        Ok(TlsCertificates { client_tls, root_cert })
+    }
+
+    /// Fails if the certificates are unusable, or if they are `required` and there is no TLS.
+    pub(crate) fn check(&self, info: &ConnectionInfo, required: bool) -> Result<(), ConnectError> {
+        let is_set = self.authority.is_some() || self.client_certificate.is_some();
+        if required && is_set && !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            const SCHEME: &str = "certificates need a URL that begins with `rediss://`";
+            return Err(ConnectError::Url { source: SCHEME.into() });
         }
-        let Self { authority, client_certificate } = self;
-        if authority.is_none() && client_certificate.is_none() {
+        self.apply(info.clone()).map(|_| ()).map_err(ConnectError::url)
+    }
+
+    /// Adds the certificates to a server's connection info.
+    pub(crate) fn apply(&self, info: ConnectionInfo) -> RedisResult<ConnectionInfo> {
+        if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             return Ok(info);
         }
-        let client_certificate = client_certificate.clone();
-        let certificates = TlsCertificates {
-            client_tls: client_certificate
-                .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
-            root_cert: authority.clone(),
-        };
-        let client = Client::build_with_tls(info, certificates).map_err(ConnectError::url)?;
-        Ok(client.get_connection_info().clone())
+        install_crypto_provider();
+        let certificates = self.read()?;
+        if certificates.client_tls.is_none() && certificates.root_cert.is_none() {
+            return Ok(info);
+        }
+        Ok(Client::build_with_tls(info, certificates)?.get_connection_info().clone())
     }
+
+    /// Logs a warning if the client certificate expires soon. `now` is a Unix time.
+    pub(crate) fn report_expiry(&self, now: Duration) {
+        let Ok(TlsCertificates { client_tls: Some(client), .. }) = self.read() else { return };
+        if let Some((not_after, left)) = soon_expiry(&client.client_cert, now) {
+            tracing::warn!(
+                %not_after,
+                ?left,
+                "the client certificate for Redis expires soon; new connections will then be \
+                 refused. Replace its files if the store reads them for each connection \
+                 (with_client_certificate_from); otherwise also restart"
+            );
+        }
+    }
+}
+
+/// The end of the certificate and the time until then, if a fifth of its lifetime or less is left, and
+/// at most 14 days. Certificates that are rotated live for days or for months.
+fn soon_expiry(pem: &[u8], now: Duration) -> Option<(x509_cert::time::Time, Duration)> {
+    let der = CertificateDer::from_pem_slice(pem).ok()?;
+    let validity = Certificate::from_der(&der).ok()?.tbs_certificate.validity;
+    let [start, end] =
+        [validity.not_before, validity.not_after].map(|time| time.to_unix_duration());
+    let left = end.saturating_sub(now);
+    let lead = (end.saturating_sub(start) / 5).min(MAX_EXPIRY_WARNING);
+    (left <= lead).then_some((validity.not_after, left))
 }
 
 /// Installs a default crypto provider. The process has a single one, so a provider that the
@@ -75,4 +157,26 @@ pub(crate) fn is_handshake_failure(error: &RedisError) -> bool {
     let shared = error.source().and_then(|s| s.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let failed = shared.and_then(|shared| shared.downcast_ref::<io::Error>());
     failed.and_then(io::Error::get_ref).is_some_and(|error| error.is::<rustls::Error>())
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_test::Authority;
+
+    use super::*;
+
+    #[test]
+    fn last_fifth_of_a_certificate_is_soon() {
+        let authority = Authority::new().unwrap();
+        // For two days.
+        authority.sign("client", "DNS:client").unwrap();
+        let pem = authority.read("client.crt").unwrap();
+        let (not_after, left) = soon_expiry(&pem, Duration::MAX).unwrap();
+        assert_eq!(left, Duration::ZERO);
+        let hours_left = |hours: u64| {
+            soon_expiry(&pem, not_after.to_unix_duration() - Duration::from_secs(3_600 * hours))
+        };
+        assert!(hours_left(10).is_none() && hours_left(9).is_some());
+        assert!(soon_expiry(b"no certificate", Duration::MAX).is_none());
+    }
 }

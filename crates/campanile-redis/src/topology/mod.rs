@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use campanile_core::BoxError;
 use campanile_idempotency::StoreError;
-use redis::ConnectionInfo;
 
 pub(crate) use self::cluster::{Address, Cluster, Node, slot_of};
 pub(crate) use self::sentinel::{NoPrimary, Sentinel};
 use crate::connection::{ConnectionHandle, SharedConnection};
+use crate::connector::Endpoint;
 
 /// The servers of a store and the connections to them.
 pub(crate) enum Topology {
@@ -53,13 +53,13 @@ impl Topology {
     }
 
     /// Finds the servers that accept writes now.
-    pub(crate) async fn primaries(&self) -> Result<Vec<ConnectionInfo>, BoxError> {
+    pub(crate) async fn primaries(&self) -> Result<Vec<Endpoint>, BoxError> {
         Ok(match self {
-            Self::Standalone(connection) => vec![connection.info().clone()],
-            Self::Sentinel(sentinel) => vec![sentinel.primary_info().await?],
+            Self::Standalone(connection) => vec![connection.endpoint().clone()],
+            Self::Sentinel(sentinel) => vec![sentinel.primary_endpoint().await?],
             Self::Cluster(cluster) => {
                 let masters = cluster.fetch_masters().await?;
-                masters.iter().map(|address| cluster.connection_info(address)).collect()
+                masters.iter().map(|address| cluster.endpoint(address)).collect()
             }
         })
     }

@@ -131,6 +131,15 @@ async fn wrong_or_missing_password_is_denied_and_not_shown() {
 }
 
 #[tokio::test]
+async fn server_without_free_connections_is_named_as_the_cause() {
+    let server = RedisServer::builder().config("maxclients", "1").start().unwrap();
+    let _only = crate::support::raw_connection(&server);
+    let config = RedisConfig::new(server.url()).with_connect_timeout(Duration::from_millis(500));
+    let text = chain(&RedisStore::connect(config).await.unwrap_err());
+    assert!(text.contains("maxclients"), "{text}");
+}
+
+#[tokio::test]
 async fn invalid_url_is_an_error() {
     for url in ["", "localhost", "http://127.0.0.1", "redis://127.0.0.1/x"] {
         let error = RedisStore::connect(url).await.unwrap_err();
@@ -177,4 +186,14 @@ async fn minimal_permissions_are_sufficient() {
     assert_eq!(apply(&store, &key, renew).await.unwrap(), Reply::Renewed);
     assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
     assert!(matches!(apply(&store, &key, acquire(2)).await.unwrap(), Reply::Duplicate { .. }));
+}
+
+#[tokio::test]
+async fn store_without_free_connection_names_the_cause() {
+    let server = RedisServer::start().unwrap();
+    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
+    let _only = crate::support::raw_connection(&server);
+    server.cli(&["CONFIG", "SET", "maxclients", "1"]).unwrap();
+    let error = apply(&store, &key("a"), acquire(1)).await.unwrap_err();
+    assert!(chain(&error).contains("maxclients"), "{}", chain(&error));
 }

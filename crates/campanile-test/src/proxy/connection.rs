@@ -27,6 +27,8 @@ pub(super) struct Connection {
     closed: AtomicBool,
     /// Set once bytes were swallowed.
     gap: AtomicBool,
+    /// Set once all further bytes are swallowed.
+    forgotten: AtomicBool,
 }
 
 impl Connection {
@@ -44,6 +46,14 @@ impl Connection {
 
     pub(super) fn mark_gap(&self) {
         self.gap.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn forget(&self) {
+        self.forgotten.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.forgotten.load(Ordering::SeqCst)
     }
 
     pub(super) fn has_gap(&self) -> bool {
@@ -72,7 +82,8 @@ fn connect(client: TcpStream, faults: &Faults) -> io::Result<Connection> {
     let server = TcpStream::connect_timeout(&faults.server(), CONNECT_TIMEOUT)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    Ok(Connection { client, server, closed: AtomicBool::new(false), gap: AtomicBool::new(false) })
+    let [closed, gap, forgotten] = [false; 3].map(AtomicBool::new);
+    Ok(Connection { client, server, closed, gap, forgotten })
 }
 
 /// Forwards bytes from one side to the other, subject to the faults.

@@ -81,6 +81,10 @@ impl Faults {
         self.changed.notify_all();
     }
 
+    pub(super) fn forget_connections(&self) {
+        self.state().connections.iter().for_each(|connection| connection.forget());
+    }
+
     /// Registers a connection accepted in this generation, unless the generation is over.
     pub(super) fn register(&self, connection: &Arc<Connection>, generation: u64) -> bool {
         let mut state = self.state();
@@ -123,6 +127,10 @@ impl Faults {
     ) -> Decision {
         let mut state = self.state();
         loop {
+            if connection.is_forgotten() {
+                state.swallowed += length as u64;
+                return Decision::Swallow;
+            }
             let remaining = match (state.mode, direction) {
                 (Mode::SwallowRequests, Direction::Request)
                 | (Mode::SwallowReplies, Direction::Reply) => {

@@ -78,6 +78,12 @@ impl Proxy {
         self.faults.set_mode(Mode::SwallowRequests);
     }
 
+    /// Discards all bytes of the connections that are open now, as a load balancer does that has
+    /// dropped them silently. New connections work.
+    pub fn forget_connections(&self) {
+        self.faults.forget_connections();
+    }
+
     /// The number of bytes swallowed so far, from which a test knows that its request or its reply
     /// is lost.
     pub fn swallowed(&self) -> u64 {

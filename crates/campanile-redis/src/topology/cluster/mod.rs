@@ -16,14 +16,14 @@ use campanile_core::{BoxError, Namespace};
 use campanile_idempotency::StoreError;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::{ConnectionInfo, cmd};
+use redis::cmd;
 use tokio::runtime::Handle;
 
 pub(crate) use self::node::Node;
 use self::slots::SlotMap;
 pub(crate) use self::slots::{Address, slot_of};
 use crate::connection::SharedConnection;
-use crate::connector::Connector;
+use crate::connector::{Connector, Endpoint};
 use crate::failure;
 use crate::topology::vote::Vote;
 
@@ -78,9 +78,9 @@ impl Cluster {
         cluster
     }
 
-    /// The connection info of the server at this address.
-    pub(crate) fn connection_info(&self, address: &Address) -> ConnectionInfo {
-        self.0.connector.connection_info(address)
+    /// The server at this address.
+    pub(crate) fn endpoint(&self, address: &Address) -> Endpoint {
+        self.0.connector.endpoint(address)
     }
 
     /// Fetches the slot map. Returns the masters, of which there is at least one.

@@ -7,16 +7,17 @@ use redis::IntoConnectionInfo;
 use tokio::time::sleep;
 
 use super::*;
+use crate::connector::Secrets;
 use crate::simulation::{Reply, ScriptedServers};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The cluster to which the node at this URL belongs.
 fn cluster(url: &str) -> Cluster {
-    let info = url.into_connection_info().unwrap();
-    let seeds = Address::from_connection_addr(info.addr()).into_iter().collect();
+    let server = Endpoint::new(url.into_connection_info().unwrap(), Secrets::default());
+    let seeds = Address::from_connection_addr(server.info().addr()).into_iter().collect();
     let timeout = Duration::from_secs(1);
-    Cluster::new(Connector::new(info, timeout), seeds, timeout)
+    Cluster::new(Connector::new(server, timeout), seeds, timeout)
 }
 
 fn address(host: &str) -> Address {

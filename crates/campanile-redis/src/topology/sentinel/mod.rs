@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use campanile_core::BoxError;
 use campanile_idempotency::StoreError;
-use redis::ConnectionInfo;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
@@ -22,7 +21,7 @@ use self::monitor::FailoverMonitor;
 use self::sentinels::{FoundPrimary, Sentinels};
 use super::Address;
 use crate::connection::{ConnectionHandle, SharedConnection};
-use crate::connector::Connector;
+use crate::connector::{Connector, Endpoint};
 
 /// The maximum time of a search when the store connects, which is 2 s for each of its parts. A
 /// failover during a search is noticed by the next one, so a server that hangs must not hold it up.
@@ -48,13 +47,13 @@ struct Primary {
 impl Sentinel {
     pub(crate) fn new(
         name: Box<str>,
-        sentinels: Box<[ConnectionInfo]>,
+        sentinels: Box<[Endpoint]>,
         connector: Connector,
         command_timeout: Duration,
     ) -> Self {
         Self::with_monitor(FailoverMonitor::new(Sentinels {
             name,
-            infos: sentinels,
+            endpoints: sentinels,
             connector,
             command_timeout,
         }))
@@ -89,11 +88,11 @@ impl Sentinel {
     }
 
     /// Finds the server that is the primary when the store connects.
-    pub(crate) async fn primary_info(&self) -> Result<ConnectionInfo, BoxError> {
+    pub(crate) async fn primary_endpoint(&self) -> Result<Endpoint, BoxError> {
         let sentinels = &self.monitor.sentinels;
         let time = sentinels.connector.connect_timeout().min(MAX_STARTUP_SEARCH);
         let FoundPrimary { address, .. } = sentinels.find_primary(time).await?;
-        Ok(sentinels.connector.connection_info(&address))
+        Ok(sentinels.connector.endpoint(&address))
     }
 
     /// Has the sentinels asked at once: the server may no longer be the primary although it

@@ -128,17 +128,19 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
-    use crate::connector::Connector;
+    use crate::connector::{Connector, Endpoint, Secrets};
 
     #[test]
     fn primary_is_new_only_if_another_was_named_since() {
         let (before, second) = (Instant::now(), Duration::from_secs(1));
         let polled_at = before + second;
+        let info = "redis://a:1".into_connection_info().unwrap();
+        let server = Endpoint::new(info, Secrets::default());
         let address = |host: &str| Address { host: host.into(), port: 1 };
         let monitor = FailoverMonitor::new(Sentinels {
             name: "tower".into(),
-            infos: Box::default(),
-            connector: Connector::new("redis://a:1".into_connection_info().unwrap(), second),
+            endpoints: Box::default(),
+            connector: Connector::new(server, second),
             command_timeout: second,
         });
         let new_primary_since = |current, since| {

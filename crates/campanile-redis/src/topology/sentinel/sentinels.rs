@@ -7,12 +7,12 @@ use std::time::Duration;
 use campanile_core::BoxError;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::{ConnectionInfo, Value, cmd};
+use redis::{Value, cmd};
 use tokio::time::timeout;
 
 use super::error::{NoPrimary, SentinelError, SentinelErrorKind};
-use crate::connection::{self, ConnectionHandle, SharedConnection};
-use crate::connector::Connector;
+use crate::connection::{ConnectionHandle, SharedConnection};
+use crate::connector::{Connector, Endpoint};
 use crate::topology::Address;
 use crate::topology::vote::Vote;
 
@@ -24,7 +24,7 @@ const PARTS: u32 = 3;
 pub(super) struct Sentinels {
     /// The name of the primary in the sentinels' configuration.
     pub(super) name: Box<str>,
-    pub(super) infos: Box<[ConnectionInfo]>,
+    pub(super) endpoints: Box<[Endpoint]>,
     pub(super) connector: Connector,
     /// The time for a search within a call, or between two calls.
     pub(super) command_timeout: Duration,
@@ -80,7 +80,7 @@ impl Sentinels {
             Ok(handle) => {
                 Ok(FoundPrimary { address: address.clone(), handle: handle?, connection })
             }
-            Err(_) => Err(format!("the server at {address} did not answer").into()),
+            Err(_) => Err(format!("the server at {} did not answer", connection.endpoint()).into()),
         }
     }
 
@@ -88,8 +88,8 @@ impl Sentinels {
     /// failures to `no_primary`.
     async fn query_all(&self, limit: Duration, no_primary: &mut NoPrimary) -> Vote<Address> {
         let mut queries: FuturesUnordered<_> =
-            self.infos.iter().map(|sentinel| self.query(sentinel, limit)).collect();
-        let mut vote = Vote::new(self.infos.len());
+            self.endpoints.iter().map(|sentinel| self.query(sentinel, limit)).collect();
+        let mut vote = Vote::new(self.endpoints.len());
         while let Some(answer) = queries.next().await {
             match answer {
                 Ok(address) => {
@@ -104,10 +104,10 @@ impl Sentinels {
     }
 
     /// Asks one sentinel for the address of the primary.
-    async fn query(&self, sentinel: &ConnectionInfo, limit: Duration) -> Result<Address, BoxError> {
-        let failed = |kind| SentinelError { sentinel: sentinel.addr().to_string(), kind };
+    async fn query(&self, sentinel: &Endpoint, limit: Duration) -> Result<Address, BoxError> {
+        let failed = |kind| SentinelError { sentinel: sentinel.to_string(), kind };
         let query = async {
-            let mut connection = connection::open(sentinel.clone()).await?;
+            let mut connection = sentinel.open().await?;
             let mut command = cmd("SENTINEL");
             command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.name);
             command.query_async::<Option<(String, u16)>>(&mut connection).await
@@ -136,9 +136,9 @@ async fn connect_and_check_role(
 impl fmt::Display for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the primary `{}` of the sentinels at ", self.name)?;
-        for (place, sentinel) in self.infos.iter().enumerate() {
+        for (place, sentinel) in self.endpoints.iter().enumerate() {
             let separator = if place == 0 { "" } else { ", " };
-            write!(f, "{separator}{}", sentinel.addr())?;
+            write!(f, "{separator}{}", sentinel.info().addr())?;
         }
         Ok(())
     }
