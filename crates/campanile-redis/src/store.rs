@@ -63,8 +63,8 @@ pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// looked up when the cluster has changed. Only a store that has used the namespace before the loss
 /// can report it.
 ///
-/// The settings of each server are looked at over each new connection and every 5 s. What has become
-/// unsafe is logged and counted (`campanile.redis.unsafe_settings`). With [`Safety::Refuse`], acquires
+/// The settings of each server are looked at over each new connection and every second. What has
+/// become unsafe is logged and counted (`campanile.redis.unsafe_settings`). With [`Safety::Refuse`], acquires
 /// and steps then fail as [`Unavailable`] until it is corrected.
 ///
 /// [`Safety::Refuse`]: crate::Safety::Refuse

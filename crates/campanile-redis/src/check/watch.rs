@@ -16,9 +16,9 @@ use crate::failure::Failure;
 use crate::script::Verb;
 use crate::{ConnectError, RedisConfig};
 
-/// The interval between two looks at a server while calls are made. A look takes the server some
-/// 0.1 ms, and one call a round trip.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// The interval between two looks at a server while calls are made, as between two queries to
+/// sentinels. A look takes the server some 30 µs, and one call a round trip.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The interval between two looks at the client certificate.
 #[cfg(feature = "tls")]
@@ -27,7 +27,7 @@ const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// The settings of each server as they were last seen, and whether they are safe.
 ///
 /// A look is one pipeline of `INFO` and `CONFIG GET`: over each new connection, because it may lead
-/// to another server, and every 5 s, because a change of settings breaks no connection.
+/// to another server, and every second, because a change of settings breaks no connection.
 pub(crate) struct SettingsWatch {
     config: RedisConfig,
     servers: Mutex<Servers>,
@@ -41,17 +41,21 @@ struct Servers {
     by_address: BTreeMap<Box<str>, Server>,
     /// The server that was seen last, with which one that is seen for the first time is compared: a
     /// promoted replica takes the place of its primary.
-    latest: Server,
+    latest: Observed,
+}
+
+struct Server {
+    looked_at: Instant,
+    observed: Observed,
+    /// Why the server is refused, if it is.
+    refusal: Option<StoreError>,
 }
 
 #[derive(Clone, Default)]
-struct Server {
-    looked_at: Option<Instant>,
+struct Observed {
     settings: BTreeMap<&'static str, String>,
     /// The findings that have been reported and that no change of settings has ended.
     reported: BTreeSet<(Severity, &'static str)>,
-    /// Why the server is refused, if it is.
-    refusal: Option<StoreError>,
 }
 
 impl SettingsWatch {
@@ -88,7 +92,7 @@ impl SettingsWatch {
         }
     }
 
-    /// Looks at the server if the last look is 5 s old. Fails if the server must not grant a lock or
+    /// Looks at the server if the last look is a second old. Fails if the server must not grant a lock or
     /// record a step. What ends an attempt is still sent: without it the record would certainly run
     /// again.
     pub(crate) async fn check(&self, handle: &ConnectionHandle, verb: Verb) -> Result<(), Failure> {
@@ -122,16 +126,14 @@ impl SettingsWatch {
     /// Returns whether a look is due, for one caller.
     fn claim_look(&self, address: &str) -> bool {
         let mut servers = self.servers();
-        let Servers { by_address, latest, .. } = &mut *servers;
-        let server = match by_address.get_mut(address) {
-            Some(server) => server,
-            None => by_address.entry(address.into()).or_insert(latest.clone()),
-        };
-        let is_due = server.looked_at.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL);
-        if is_due {
-            server.looked_at = Some(Instant::now());
-        }
-        is_due
+        // The look over a new connection failed if the server is unknown.
+        servers.by_address.get_mut(address).is_none_or(|server| {
+            let is_due = server.looked_at.elapsed() >= LOOK_INTERVAL;
+            if is_due {
+                server.looked_at = Instant::now();
+            }
+            is_due
+        })
     }
 
     /// Records a look. Returns the findings that are new, and the settings that have changed, with the
@@ -143,38 +145,41 @@ impl SettingsWatch {
         findings: &'a [Finding],
     ) -> (Vec<&'a Finding>, String, String) {
         let mut servers = self.servers();
-        let known = servers.by_address.get(address).unwrap_or(&servers.latest);
-        let mut server = Server { looked_at: Some(Instant::now()), ..known.clone() };
-
+        let previous = servers.by_address.remove(address);
+        let (Observed { mut settings, mut reported }, mut refusal) = match previous {
+            Some(server) => (server.observed, server.refusal),
+            None => (servers.latest.clone(), None),
+        };
         let (mut was, mut now) = (Vec::new(), Vec::new());
         // A value that the server does not report any more may not have changed.
         for (name, value) in report.watched_settings() {
-            let previous = server.settings.insert(name, value.into());
+            let previous = settings.insert(name, value.into());
             if previous.as_deref() != Some(value) {
                 was.push(format!("{name} {}", previous.as_deref().unwrap_or("unknown")));
                 now.push(format!("{name} {value}"));
             }
         }
-        let is_new = |finding: &&Finding| !server.reported.contains(&finding.id());
-        let new = findings.iter().filter(is_new).collect();
+        let new = findings.iter().filter(|finding| !reported.contains(&finding.id())).collect();
         if !now.is_empty() {
-            server.reported.clear();
+            reported.clear();
         }
-        server.reported.extend(findings.iter().map(Finding::id));
+        reported.extend(findings.iter().map(Finding::id));
         if report.info.is_some() {
             // The connection to a replica is replaced.
-            let findings: Box<[_]> = fatal_findings(&self.config, findings)
-                .filter(|finding| finding.kind() != FindingKind::Replica)
-                .cloned()
-                .collect();
-            let (is_safe, was_safe) = (findings.is_empty(), server.refusal.is_none());
-            let refusal = ConnectError::Unsafe { address: address.into(), findings };
-            server.refusal = (!is_safe).then(|| StoreError::not_sent(refusal));
-            if is_safe && !was_safe {
+            let fatal = fatal_findings(&self.config, findings)
+                .filter(|finding| finding.kind() != FindingKind::Replica);
+            let (fatal, was_refused) = (fatal.cloned().collect::<Box<[_]>>(), refusal.is_some());
+            refusal = (!fatal.is_empty()).then(|| {
+                let (address, findings) = (address.into(), fatal);
+                StoreError::not_sent(ConnectError::Unsafe { address, findings })
+            });
+            if was_refused && refusal.is_none() {
                 tracing::info!(address, "Redis is safe to use again; granting locks");
             }
         }
-        servers.latest = Server { looked_at: None, refusal: None, ..server.clone() };
+        let observed = Observed { settings, reported };
+        servers.latest = observed.clone();
+        let server = Server { looked_at: Instant::now(), observed, refusal };
         servers.by_address.insert(address.into(), server);
         (new, was.join(", "), now.join(", "))
     }

@@ -6,7 +6,7 @@
 //! writes, stalls, and forgets its scripts.
 //!
 //! All time is virtual. The nonces are not determined by the seed, because the operating system draws
-//! them; they are only compared for equality. The pool that opens a real connection, and the check of a
+//! them; they are only compared for equality. How a real connection is opened, and the check of a
 //! server's settings, are not simulated.
 
 mod planted;

@@ -22,7 +22,7 @@ fn set(server: &RedisServer, name: &str, value: &str) {
 /// Lets the time pass in which a server is not looked at again.
 async fn until_look_is_due() {
     tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(5)).await;
+    tokio::time::advance(Duration::from_secs(1)).await;
     tokio::time::resume();
 }
 
