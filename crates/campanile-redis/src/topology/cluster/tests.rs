@@ -92,7 +92,7 @@ async fn replica_of_dead_seed_is_found_by_unused_masters() {
     let copy = cluster.with_new_connections();
     IS_DEAD.store(true, Ordering::Relaxed);
     let seed = copy.master_of(0).unwrap();
-    assert_eq!(reason(&seed).await, "Redis at a:1 cannot be reached");
+    assert_eq!(reason(&seed).await, "Redis at a:1 (without TLS) cannot be reached");
     sleep(MILLISECOND).await;
     assert_eq!(copy.master_of(0).unwrap().address, address("replica"));
 }
@@ -126,7 +126,7 @@ async fn unavailable_master_is_probed_until_it_answers() {
     let cluster = cluster("redis://:password@a:1");
     cluster.fetch_masters().await.unwrap();
     let master = cluster.master_of(0).unwrap();
-    assert_eq!(reason(&master).await, "Redis at b:1 cannot be reached");
+    assert_eq!(reason(&master).await, "Redis at b:1 (without TLS) cannot be reached");
     // The probe fails at once, fails again after an interval, and succeeds after another.
     sleep(PROBE_INTERVAL + MILLISECOND).await;
     assert!(reason(&master).await.contains("is unavailable"));
@@ -144,7 +144,7 @@ async fn unavailable_node_without_slots_is_not_probed() {
     let cluster = cluster("redis://:password@a:1");
     let node = cluster.node_at(address("b"));
     for _ in 0..2 {
-        assert_eq!(reason(&node).await, "Redis at b:1 cannot be reached");
+        assert_eq!(reason(&node).await, "Redis at b:1 (without TLS) cannot be reached");
         sleep(MILLISECOND).await;
     }
 }
