@@ -122,8 +122,8 @@ impl IdempotencyConfig {
     /// Sets how long a COMPLETED entry is kept, from 1 s to 10 years. After that, a duplicate runs
     /// the handler again.
     ///
-    /// Default: 7 d, because Kafka keeps records for 7 d by default. The Kafka driver logs a
-    /// warning if a topic keeps them longer.
+    /// Default: 7 d, because Kafka keeps records for 7 d by default. `campanile
+    /// doctor` reports a topic that keeps them longer.
     pub fn with_retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self

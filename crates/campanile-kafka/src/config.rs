@@ -190,7 +190,7 @@ impl ConsumerConfig {
     /// ```
     ///
     /// The token is used by the consumer and by all producers and other clients that are made with this
-    /// configuration: for dead letters, retry topics, transactions, the retention check, and a
+    /// configuration: for dead letters, retry topics, transactions, and a
     /// [`Publisher`](crate::Publisher). They share one token, so the function is called once per token
     /// and not once per client.
     ///

@@ -21,7 +21,6 @@ use crate::kafka;
 use crate::log::LogLimit;
 use crate::order::ProcessingOrder;
 use crate::policies::{Classifiers, Policies};
-use crate::retention::RetentionCheck;
 use crate::retry_topics::{RetryPublisher, RetryTopics, SourceTopics};
 use crate::routes::{Router, Routes, ServiceRoute};
 use crate::serve::Serve;
@@ -50,7 +49,6 @@ pub struct Consumer {
     max_in_flight: usize,
     stall_warning: Duration,
     span: SpanKind,
-    checks_retention: bool,
     classifiers: Classifiers,
     pub(crate) transactions: Option<Transactions>,
 }
@@ -75,7 +73,6 @@ impl Consumer {
             max_in_flight: 256,
             stall_warning: Duration::from_secs(60),
             span: SpanKind::Level(Level::DEBUG),
-            checks_retention: true,
             classifiers: Classifiers(Vec::new()),
             transactions: None,
         })
@@ -225,20 +222,6 @@ impl Consumer {
         self
     }
 
-    /// Disables the comparison of how long a topic's records and their entries are kept.
-    ///
-    /// By default, the driver reads each topic's configuration once (`DescribeConfigs`), when the first
-    /// of its records that passed an idempotency layer is finished. If the topic keeps records for
-    /// longer (its `retention.ms`; forever, if it is compacted) than the layer keeps COMPLETED entries
-    /// (`with_retention`), an event at level WARN reports both times. The reason: a record that is read
-    /// again after its entry has expired is processed again, for example when the group's offset was
-    /// reset or lost. The comparison refuses nothing. If the user is not allowed to read the
-    /// configuration, an event at level INFO says so.
-    pub fn without_retention_check(mut self) -> Self {
-        self.checks_retention = false;
-        self
-    }
-
     /// Sets what happens to a record that has used up its attempts, or cannot be processed at all: a
     /// [`DeadLetter`](crate::DeadLetter) topic, or another [`OnGiveUp`]. Default: [`OnGiveUp::Stop`].
     pub fn on_give_up(mut self, policy: impl Into<OnGiveUp>) -> Self {
@@ -371,10 +354,6 @@ impl Consumer {
             OnGiveUp::DeadLetter(policy) => policy.flood_limit,
             _ => FloodLimit::disabled(),
         };
-        let retention_check = match self.checks_retention {
-            true => RetentionCheck::new(&self.config.client),
-            false => RetentionCheck::disabled(),
-        };
         let transactions = self.transactions.map(|t| t.checked(&self.config.client));
         let transactions = transactions.transpose().map_err(ConsumerError::Config)?;
         let mut dead_letter_targets = DeadLetterTargets::default();
@@ -430,7 +409,6 @@ impl Consumer {
             commits_start_offset: non_earliest_reset(&self.config.client).is_some(),
             max_in_flight: self.max_in_flight,
             stall_warning: self.stall_warning,
-            retention_check,
             given_up,
             skip_at: self.skip_at,
             flood_limit,

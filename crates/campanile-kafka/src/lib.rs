@@ -108,9 +108,8 @@
 //! [`campanile_core::telemetry::instruments`] lists. [`Handle::status`] has the number of records by
 //! outcome in any case.
 //!
-//! At startup, an unsafe configuration is logged at WARN: a topic that [retains records for longer than
-//! their entries are kept](Consumer::without_retention_check), and a drain timeout above half of
-//! `max.poll.interval.ms`, which a revoke would shorten.
+//! At startup, a drain timeout above half of `max.poll.interval.ms`, which a revoke would shorten, is
+//! logged at WARN. `campanile doctor` compares the other settings of a deployment.
 //!
 //! # Layout
 //!
@@ -125,7 +124,6 @@
 //! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of
 //!   transactions.
 //! * `telemetry` has the metrics of a consumer.
-//! * `retention` compares how long a topic's records and their entries are kept.
 
 mod backoff;
 mod client;
@@ -147,7 +145,6 @@ mod order;
 mod policies;
 mod publish;
 mod rebalance;
-mod retention;
 mod retry_topics;
 mod routes;
 mod seek;
@@ -175,8 +172,6 @@ pub use self::oauth::OauthToken;
 pub use self::order::ProcessingOrder;
 pub use self::publish::{PublishError, Publisher, PublisherConfig};
 pub use self::rebalance::{Rebalance, Rebalances, TopicPartition};
-#[doc(hidden)]
-pub use self::retention::{RetentionTime, TopicConfig};
 pub use self::retry_topics::RetryTopics;
 pub use self::routes::{NoRoute, Routes};
 pub use self::seek::{SeekError, SeekTo};

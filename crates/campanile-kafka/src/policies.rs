@@ -11,7 +11,6 @@ use crate::dead_letter::DeadLetterTargets;
 use crate::flood_limit::FloodLimit;
 use crate::give_up::GiveUpAction;
 use crate::order::ProcessingOrder;
-use crate::retention::RetentionCheck;
 use crate::retry_topics::{RetryPublisher, SourceTopics};
 
 /// The settings of the scheduler.
@@ -27,7 +26,6 @@ pub(crate) struct Policies {
     pub(crate) skip_at: HashSet<Coordinates>,
     pub(crate) flood_limit: FloodLimit,
     pub(crate) stall_warning: Duration,
-    pub(crate) retention_check: RetentionCheck,
     pub(crate) dead_letter_targets: DeadLetterTargets,
     pub(crate) retry_publisher: Option<Arc<RetryPublisher>>,
     pub(crate) source_topics: SourceTopics,

@@ -97,7 +97,7 @@ async fn each_right_of_doctor_is_necessary_and_named() {
     // The brokers have created the topic of the offsets.
     scene.produce(&["paid"]);
     scene.serve_all(scene.unlimited_client()).await;
-    let consumer = scene.allow(&["consumer", "retention check", "retry topics", "dead letters"]);
+    let consumer = scene.allow(&["consumer", "retry topics", "dead letters"]);
     let rights = scene.allow(&["`doctor`"]);
     let redis = RedisServer::start().unwrap();
     let store: StoreConfig = redis.url().parse().unwrap();
@@ -115,8 +115,8 @@ async fn each_right_of_doctor_is_necessary_and_named() {
         lines.filter(|line| line.contains("allow the user")).collect::<Vec<_>>()
     };
     // The report does not know whether the consumer may write.
-    let [group, topic, settings, ..] = &consumer[..] else { panic!("{consumer:?}") };
-    for right in rights.iter().chain([group, topic, settings]) {
+    let [group, topic, ..] = &consumer[..] else { panic!("{consumer:?}") };
+    for right in rights.iter().chain([group, topic]) {
         right.forbid();
         right.assert_is_named(&missing().await.join("\n"));
         right.allow();

@@ -7,7 +7,7 @@ use crate::rights::for_purposes;
 use crate::scene::{Running, Scene};
 use crate::{SERVER, TIMEOUT, group};
 
-const PURPOSES: &[&str] = &["consumer", "retention check", "retry topics", "dead letters"];
+const PURPOSES: &[&str] = &["consumer", "retry topics", "dead letters"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_right_of_a_consumer_is_necessary_and_named() {

@@ -54,7 +54,25 @@ pub async fn examine(deployment: &Deployment) -> Report {
     report.finish(&deployment.accepted)
 }
 
-/// Formats a time without fractions that nobody set.
+/// Formats a time in the largest unit that represents it exactly. [`Duration::MAX`] is forever.
 fn display(time: Duration) -> String {
-    campanile_kafka::RetentionTime::For(time).to_string()
+    let fits = |(unit, _): &(u64, _)| time.subsec_nanos() == 0 && time.as_secs() % unit == 0;
+    match [(86_400, "d"), (3_600, "h"), (60, "min")].into_iter().find(fits) {
+        _ if time == Duration::MAX => "forever".to_owned(),
+        Some((unit, name)) => format!("{} {name}", time.as_secs() / unit),
+        None => format!("{time:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_shown_in_the_largest_exact_unit() {
+        let text = |seconds| display(Duration::from_secs(seconds));
+        assert_eq!([text(604_800), text(90_000), text(120)], ["7 d", "25 h", "2 min"]);
+        assert_eq!([text(61), display(Duration::MAX)], ["61s", "forever".to_owned()]);
+        assert_eq!(display(Duration::from_millis(1_500)), "1.5s");
+    }
 }

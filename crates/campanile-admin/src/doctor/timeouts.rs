@@ -143,9 +143,9 @@ fn compare_retentions(deployment: &Deployment, kafka: &Facts, report: &mut Repor
     for (topic, records) in &kafka.source_retentions {
         let subject = || format!("topic `{topic}`");
         let is_kept = |name: &str, entries| {
-            format!("records are kept {records}, but {name} {}", display(entries))
+            format!("records are kept {}, but {name} {}", display(*records), display(entries))
         };
-        if records.outlives(layer.retention()) {
+        if *records > layer.retention() {
             report.add(
                 (FindingKind::Retention, Severity::DataLoss),
                 subject(),
@@ -157,7 +157,7 @@ fn compare_retentions(deployment: &Deployment, kafka: &Facts, report: &mut Repor
             // The same records, and the same fix.
             continue;
         }
-        if records.outlives(layer.attempt_retention()) {
+        if *records > layer.attempt_retention() {
             report.add(
                 (FindingKind::AttemptRetention, Severity::Advice),
                 subject(),
@@ -166,7 +166,7 @@ fn compare_retentions(deployment: &Deployment, kafka: &Facts, report: &mut Repor
                 "raise `attempt_retention` of the layer",
             );
         }
-        if records.outlives(layer.failed_retention()) {
+        if *records > layer.failed_retention() {
             report.add(
                 (FindingKind::FailedRetention, Severity::Advice),
                 subject(),

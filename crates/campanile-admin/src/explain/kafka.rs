@@ -14,8 +14,8 @@ use tokio::runtime::Handle;
 use super::{Cause, GroupReport};
 use crate::AdminError;
 use crate::kafka::{
-    ATTEMPT_TIMEOUT, Context, Members, check_partition, committed_offsets, is_unreadable, observer,
-    partitions, topic_config,
+    ATTEMPT_TIMEOUT, Context, Members, check_partition, committed_offsets, fetch_config,
+    is_unreadable, observer, partitions,
 };
 
 const SETTINGS: &[(&str, &str)] = &[
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
 
     /// Whether the topic is compacted. If the brokers do not say, it may be.
     fn is_compacted(&self) -> bool {
-        let config = topic_config(&self.kafka, &self.at.topic, self.timeout);
+        let config = fetch_config(&self.kafka, &self.at.topic, self.timeout);
         let config = Handle::current().block_on(config);
         config
             .as_ref()

@@ -3,6 +3,7 @@
 mod assignment;
 mod members;
 mod topic;
+mod topic_config;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,8 @@ use rdkafka::metadata::Metadata;
 use rdkafka::statistics::Statistics;
 
 pub(crate) use self::members::{Members, Partition};
-pub(crate) use self::topic::{check_partition, partitions, topic_config};
+pub(crate) use self::topic::{check_partition, fetch_config, partitions};
+pub(crate) use self::topic_config::TopicConfig;
 use crate::AdminError;
 
 const SETTINGS: &[(&str, &str)] = &[

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use campanile_core::ConfigError;
-use campanile_kafka::TopicConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-use super::{Context, fetch_metadata};
+use super::{Context, TopicConfig, fetch_metadata};
 use crate::AdminError;
 
 /// Returns the numbers of the topic's partitions. Waits for a broker for at most this time.
@@ -37,7 +36,7 @@ pub(crate) fn partitions(
 }
 
 /// Reads the settings of a topic. `None` if the brokers do not say.
-pub(crate) async fn topic_config(
+pub(crate) async fn fetch_config(
     kafka: &ClientConfig,
     topic: &str,
     timeout: Duration,

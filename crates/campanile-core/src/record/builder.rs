@@ -1,7 +1,7 @@
 //! The builder of records, for drivers and tests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use bytes::Bytes;
 
@@ -91,7 +91,6 @@ impl RecordBuilder {
             headers,
             interrupted: AtomicBool::new(false),
             progress: AttemptProgress::default(),
-            entry_retention: AtomicU32::new(0),
             waited_elsewhere: AtomicBool::new(false),
             interrupts: AtomicUsize::new(0),
             wakers: Wakers::default(),

@@ -6,7 +6,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use super::{Record, Turn};
 use crate::wakers::{Wakers, Watch, Watcher};
@@ -53,12 +52,6 @@ impl Interrupt {
     /// Notifies the driver that the record is a duplicate.
     pub fn set_duplicate(&self) {
         self.0.0.progress.set_duplicate();
-    }
-
-    /// Sets how long the record's entry is kept, rounded down to seconds.
-    pub fn set_entry_kept(&self, time: Duration) {
-        let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-        self.0.0.entry_retention.store(seconds, Ordering::Relaxed);
     }
 }
 
@@ -116,22 +109,9 @@ impl fmt::Debug for LockReleased {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio_test::{assert_pending, assert_ready, task};
 
     use crate::Record;
-
-    #[test]
-    fn entry_kept_returns_time_set_by_layer() {
-        let record = Record::builder("t", 0, 0).build();
-        assert_eq!(record.entry_retention(), None);
-        let day = Duration::from_secs(86_400);
-        record.interrupt().set_entry_kept(day);
-        assert_eq!(record.entry_retention(), Some(day));
-        record.interrupt().set_entry_kept(Duration::MAX);
-        assert!(record.entry_retention() >= Some(day * 3650));
-    }
 
     #[test]
     fn let_go_resolves_when_last_interrupt_is_dropped() {

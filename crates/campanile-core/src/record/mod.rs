@@ -8,8 +8,8 @@ mod turn;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 
@@ -54,8 +54,6 @@ struct Inner {
     headers: Headers,
     interrupted: AtomicBool,
     progress: AttemptProgress,
-    /// How long the entry is kept, in seconds; 0 if no layer has set it.
-    entry_retention: AtomicU32,
     /// Whether the record has waited for the lock of another process.
     waited_elsewhere: AtomicBool,
     /// The number of [`Interrupt`]s.
@@ -209,13 +207,6 @@ impl Record {
     #[doc(hidden)]
     pub fn interrupt(&self) -> Interrupt {
         Interrupt::new(self.clone())
-    }
-
-    /// Reads how long the key's entry is kept once it is COMPLETED, if a layer has set it.
-    #[doc(hidden)]
-    pub fn entry_retention(&self) -> Option<Duration> {
-        let seconds = self.0.entry_retention.load(Ordering::Relaxed);
-        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
     /// Notes that another process holds the lock of the record's key. Called by the layer.

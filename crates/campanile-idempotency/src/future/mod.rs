@@ -335,9 +335,6 @@ fn start_acquire<S: Service<R>, R: CarryLock, C>(
     pending: Pending<S, R>,
 ) -> ResponseState<S, R> {
     let interrupt = pending.request.interrupt();
-    if let Some(interrupt) = &interrupt {
-        interrupt.set_entry_kept(layer.settings.retention.completed);
-    }
     let (key, fingerprint) = (pending.key.clone(), pending.fingerprint);
     let site = RunSite::of(interrupt.as_ref().map(Interrupt::record));
     let keeper = &layer.policies.keeper;

@@ -22,7 +22,6 @@ use support::{consumer, serve, until, until_committed, within};
 
 mod captured_log;
 mod events;
-mod retention;
 mod seeks;
 mod stalls;
 mod stops;
@@ -163,4 +162,24 @@ async fn unpublished_letter_and_flood_are_logged_with_help() {
         assert!(logged[0].contains(part), "{part} is not in {}", logged[0]);
     }
     assert!(!log.text().contains("s3cret"), "{}", log.text());
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn drain_timeout_shortened_by_a_revoke_is_logged_at_startup() {
+    for (poll_interval, logged) in [("30000", 0), ("10000", 1)] {
+        let (log, _guard) = CapturedLog::start();
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("orders", 1).unwrap();
+        let mut config = kafka.consumer_config("g");
+        config.set("max.poll.interval.ms", poll_interval).set("session.timeout.ms", "6000");
+        let consumer = consumer(config, "orders").with_drain_timeout(Duration::from_secs(15));
+        let serving = serve(consumer, service_fn(async |_: Record| Ok::<_, BoxError>(())));
+        let handle = serving.handle();
+        until("the consumer is ready", || handle.health().ready.is_ok()).await;
+        serving.stop().await.unwrap();
+        let lines = log.lines("WARN", "less time to finish");
+        assert_eq!(lines.len(), logged, "{lines:?}");
+        let parts = ["drain_timeout=15s", "at_a_revoke=5s", "`max.poll.interval.ms`"];
+        assert!(lines.iter().all(|line| parts.iter().all(|part| line.contains(part))), "{lines:?}");
+    }
 }

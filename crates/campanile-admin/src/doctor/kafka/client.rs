@@ -4,7 +4,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use campanile_core::Clock;
-use campanile_kafka::TopicConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
@@ -14,7 +13,7 @@ use rdkafka::metadata::Metadata;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 
-use crate::kafka::is_unreadable;
+use crate::kafka::{TopicConfig, is_unreadable};
 
 /// The time limit of a request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -7,7 +7,6 @@ mod topic;
 
 use std::time::Duration;
 
-use campanile_kafka::RetentionTime;
 use rdkafka::ClientConfig;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -23,8 +22,8 @@ pub(super) struct Facts {
     /// `None` if the brokers decide.
     pub(super) session_timeout: Option<Duration>,
     pub(super) max_poll_interval: Option<Duration>,
-    /// How long the records of each consumed topic are kept, as far as it is known.
-    pub(super) source_retentions: Vec<(String, RetentionTime)>,
+    /// How long each consumed topic keeps its records, as far as it is known.
+    pub(super) source_retentions: Vec<(String, Duration)>,
 }
 
 /// Examines Kafka on a thread on which librdkafka may block.

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use campanile_kafka::{RetentionTime, TopicConfig};
 use rdkafka::admin::ResourceSpecifier;
 use rdkafka::error::RDKafkaErrorCode as Code;
 
 use super::client::Client;
 use crate::doctor::finding::{FindingKind, Severity};
 use crate::doctor::{Report, display};
+use crate::kafka::TopicConfig;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -65,8 +65,8 @@ impl Topic {
     }
 
     /// How long the records are kept.
-    pub(super) fn retention(&self) -> Option<RetentionTime> {
-        RetentionTime::of_topic(self.config.as_ref()?)
+    pub(super) fn retention(&self) -> Option<Duration> {
+        self.config.as_ref()?.retention()
     }
 
     fn setting(&self, name: &str) -> Option<&str> {
@@ -162,7 +162,7 @@ impl Topic {
 
     /// Letters and copies are kept from their publication on, however old their records are.
     fn check_retention(&self, report: &mut Report) {
-        let Some(RetentionTime::For(kept)) = self.retention() else { return };
+        let Some(kept) = self.retention() else { return };
         let risk = match self.role {
             Role::DeadLetter => "dead letters are deleted before anybody has seen them",
             _ => "records that wait for a retry are deleted during an outage, unprocessed",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::BoxError;
-use campanile_kafka::{RetentionTime, topic_id};
+use campanile_kafka::topic_id;
 use rdkafka::consumer::{Consumer, StreamConsumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Source;
 use super::context::Context;
 use crate::AdminError;
-use crate::kafka::{advice, code, topic_config};
+use crate::kafka::{advice, code, fetch_config};
 
 /// The operation on the dead-letter topic and on the group that the user needs.
 pub(super) const READ: &str = "Read";
@@ -66,15 +66,9 @@ impl Source {
 
     /// Reads after which time a topic deletes records with their own timestamps, if the brokers say so.
     pub(in crate::redrive) async fn retention_of(&self, topic: &str) -> Option<Duration> {
-        let config = topic_config(&self.kafka, topic, self.timeout).await?;
-        match RetentionTime::of_topic(&config)? {
-            RetentionTime::For(kept)
-                if config.get("message.timestamp.type") == Some("CreateTime") =>
-            {
-                Some(kept)
-            }
-            _ => None,
-        }
+        let config = fetch_config(&self.kafka, topic, self.timeout).await?;
+        let has_own = config.get("message.timestamp.type") == Some("CreateTime");
+        config.retention().filter(|_| has_own)
     }
 
     /// Makes a call that blocks, and repeats it until it succeeds or the timeout is over. A broker

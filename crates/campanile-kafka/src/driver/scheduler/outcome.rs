@@ -234,9 +234,6 @@ impl Scheduler {
         let amount = if is_planted(Bug::BudgetNotReturned) { Amount::default() } else { amount };
         partition.release(amount);
         let unblocked = partition.finish(delivery, outputs, max_ahead);
-        if !partition.retention_checked {
-            self.check_retention(id);
-        }
         self.advance(id);
         self.enqueue_all(unblocked);
     }

@@ -43,8 +43,6 @@ pub(super) struct Partition {
     /// Whether no further records are started, because of a revoke or a shutdown, or because the
     /// partition was stopped at a record.
     pub(super) draining: bool,
-    /// Whether it is known how long the entries of the topic's records are kept.
-    pub(super) retention_checked: bool,
 }
 
 /// Records that wait for the order's extractor.
@@ -76,7 +74,6 @@ impl Partition {
             stopped_at: None,
             commits_start_offset,
             draining: false,
-            retention_checked: false,
         }
     }
 

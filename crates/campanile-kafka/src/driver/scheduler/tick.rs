@@ -42,24 +42,11 @@ impl Scheduler {
         }
         let (resolved, oldest) = self.stalls.finish_round(now);
         self.log_resolved(&resolved);
-        self.policies.retention_check.poll();
         self.status().update(self.breaker.is_store_unavailable(), oldest);
     }
 
     pub(in crate::driver) fn status(&self) -> &DriverStatus {
         self.control.status()
-    }
-
-    /// Compares the topic's retention with the time that the entries of its records are kept, once
-    /// that time is known.
-    pub(super) fn check_retention(&mut self, id: QueueId) {
-        let record = &self.queue(id).first().record;
-        // Without an idempotency layer this time stays unknown.
-        if let Some(kept) = record.entry_retention() {
-            let topic = record.coordinates().topic.clone();
-            self.partition(id).retention_checked = true;
-            self.policies.retention_check.add_topic(&topic, kept);
-        }
     }
 
     /// Finds the queue with the oldest unfinished record of each partition. Leaves out partitions in

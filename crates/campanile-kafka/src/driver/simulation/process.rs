@@ -29,7 +29,6 @@ use crate::flood_limit::FloodLimit;
 use crate::give_up::GiveUpAction;
 use crate::order::ProcessingOrder;
 use crate::policies::{Classifiers, Policies};
-use crate::retention::RetentionCheck;
 use crate::retry_topics::SourceTopics;
 use crate::routes::{Router, ServiceRoute};
 use crate::seek::SeekTo;
@@ -206,7 +205,6 @@ fn policies(by_partition: bool) -> Policies {
         skip_at: HashSet::new(),
         flood_limit: FloodLimit::disabled(),
         stall_warning: Duration::from_secs(60),
-        retention_check: RetentionCheck::disabled(),
         dead_letter_targets: DeadLetterTargets::default(),
         retry_publisher: None,
         source_topics: SourceTopics::new(&[], false),
