@@ -13,6 +13,7 @@ use campanile_admin::explain::{Cause, Explain, Explanation, KeySource};
 use campanile_admin::{AnyStore, StoreConfig};
 use campanile_core::{Coordinates, Namespace};
 use campanile_idempotency::{Found, InspectStore, Inspection};
+use campanile_kafka::topic_id;
 use campanile_redis::RedisConfig;
 use campanile_test::{KafkaServer, Message, RedisServer, eventually};
 use futures_util::FutureExt;
@@ -209,10 +210,17 @@ fn partition_list(situations: &[Situation], group: &str) -> TopicPartitionList {
     list
 }
 
+/// Creates the topic, with more partitions than there are situations. Its id is a part of keys by coordinates.
+static TOPIC_ID: LazyLock<String> = LazyLock::new(|| {
+    KAFKA.create_topic(TOPIC, 150, &[]).unwrap();
+    let consumer: BaseConsumer = kafka_config().create().unwrap();
+    let id = || topic_id(consumer.client(), TOPIC, TIMEOUT).ok()?;
+    eventually(TIMEOUT, id).expect("the topic has an id").to_string()
+});
+
 /// Creates what the situations need in Kafka. Returns the member of the first group.
 fn plant(situations: &[Situation]) -> BaseConsumer {
-    let partitions = i32::try_from(situations.len()).unwrap();
-    KAFKA.create_topic(TOPIC, partitions, &[]).unwrap();
+    LazyLock::force(&TOPIC_ID);
     KAFKA.create_topic("elsewhere", 1, &[]).unwrap();
     let records = situations.iter().flat_map(|situation| situation.records.clone());
     KAFKA.producer().produce_all(records).unwrap();

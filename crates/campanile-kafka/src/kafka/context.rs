@@ -350,7 +350,7 @@ fn seek_and_resume(
         }
         // A seek wakes librdkafka's thread that fetches, and a resume does not, so that it could sleep for
         // another second. No record from before the seek is delivered after it.
-        seek(consumer, position_list(&sought));
+        drop(seek(consumer, position_list(&sought)));
     }
     sought
 }

@@ -14,7 +14,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::{BUSY, HEADER, IDLE, KAFKA, Situation, TIMEOUT, TRANSACTIONAL, kafka_config};
+use super::{BUSY, HEADER, IDLE, KAFKA, Situation, TIMEOUT, TOPIC_ID, TRANSACTIONAL, kafka_config};
 use crate::planter::{DAY, HOUR, Planter, TTL};
 
 const NOW: Duration = Duration::ZERO;
@@ -120,7 +120,7 @@ fn add_keys(add: Add<'_>) {
         s.plant(|entry, this, _| entry.start(this))
     });
     add("coordinates as key", Cause::Running, |mut s| {
-        s.planter = Planter::new(&s.at.to_string());
+        s.planter = Planter::new(&format!("{}#{}", s.at, *TOPIC_ID));
         s.key(KeySource::Coordinates).plant(|entry, this, _| entry.start(this))
     });
     add("Kafka key as key", Cause::Running, |s| {
