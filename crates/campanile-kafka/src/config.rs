@@ -73,6 +73,10 @@ const COMPARED: &[&str] = &["auto.offset.reset", "group.protocol", "isolation.le
 /// that names their partition. No record behind them is processed or committed. To skip corrupt records,
 /// set the group's offset behind them; to process them as they are, set `check.crcs` to `false`.
 ///
+/// `auto.offset.reset` applies to partitions for which the group has no offset. If the records at the group's
+/// offset were deleted, or the topic was recreated, the partition continues at the first record that exists;
+/// with `error`, serving ends.
+///
 /// With an `auto.offset.reset` of `latest`, a group skips the records that a partition contains before
 /// the group first reads from it. The first record that is delivered determines this start offset. The
 /// offset is committed while that record is still unfinished, so that the next owner of the partition

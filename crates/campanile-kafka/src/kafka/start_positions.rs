@@ -39,7 +39,7 @@ use crate::driver::{Assignment, LogChange, LogChanged};
 /// and goes on with it after the timeout. So a short timeout would add up to many requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The timeout of a request for the ids of topics. It is short, because another broker is asked next.
+/// The timeout of the first request for the ids of topics. It is short, because another broker is asked next.
 const ID_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The delay before offsets that could not be looked up are requested again.

@@ -21,18 +21,24 @@ use crate::driver::{Assignment, LogChange};
 /// How often topics are checked that nothing is committed for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The timeout of the request. It is shorter than the time that the last commit has.
+/// The timeout of the first request. It is shorter than the time that the last commit has. The timeout grows
+/// by this with each further request that fails, since brokers may be slow.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The longest timeout of a request.
+const MAX_REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Checks topics.
 pub(super) struct TopicCheck {
+    /// The request in flight, and the partitions of its topics. Dropped before the consumer.
+    request: Option<(TopicIdRequest, Vec<Arc<Assignment>>)>,
     consumer: Arc<BaseConsumer<Context>>,
     waker: SourceWaker,
-    /// The request in flight, and the partitions of its topics.
-    request: Option<(TopicIdRequest, Vec<Arc<Assignment>>)>,
     next_check: Instant,
-    /// The number of requests that have failed.
+    /// The number of requests that have failed: another broker is asked after each.
     failures: usize,
+    /// The timeout of the next request.
+    timeout: Duration,
     /// Changes of logs that are none if their topic was recreated.
     pub(super) suspected: Vec<LogChange>,
 }
@@ -48,7 +54,8 @@ impl TopicCheck {
     pub(super) fn new(consumer: Arc<BaseConsumer<Context>>, waker: SourceWaker) -> Self {
         let (request, suspected) = (None, Vec::new());
         let next_check = Instant::now() + CHECK_INTERVAL;
-        Self { consumer, waker, request, next_check, failures: 0, suspected }
+        let (failures, timeout) = (0, REQUEST_TIMEOUT);
+        Self { request, consumer, waker, next_check, failures, timeout, suspected }
     }
 
     /// Starts a check of these partitions, in place of one in flight. Returns whether there is anything to
@@ -61,7 +68,7 @@ impl TopicCheck {
         }
         self.next_check = Instant::now() + CHECK_INTERVAL;
         let (client, waker) = (self.consumer.client(), Some(self.waker.clone()));
-        let request = TopicIdRequest::start(client, topics, REQUEST_TIMEOUT, self.failures, waker);
+        let request = TopicIdRequest::start(client, topics, self.timeout, self.failures, waker);
         self.request = Some((request, partitions));
         true
     }
@@ -78,6 +85,10 @@ impl TopicCheck {
     pub(super) fn poll(&mut self) -> Option<Checked> {
         let (request, _) = self.request.as_ref()?;
         let ids = request.poll(Duration::ZERO)?;
+        self.timeout = match &ids {
+            Ok(_) => REQUEST_TIMEOUT,
+            Err(_) => (self.timeout + REQUEST_TIMEOUT).min(MAX_REQUEST_TIMEOUT),
+        };
         self.failures += usize::from(ids.is_err());
         let (_, partitions) = self.request.take()?;
         Some(Checked { partitions, ids })
@@ -108,13 +119,15 @@ impl Checked {
 }
 
 /// Requests the ids of the topics of these partitions, and waits for them. Consecutive attempts ask different
-/// brokers.
+/// brokers, and wait longer.
 pub(super) fn request_ids<C: ClientContext>(
     client: &Client<C>,
     partitions: &[Arc<Assignment>],
     attempt: usize,
-    timeout: Duration,
+    first_timeout: Duration,
 ) -> KafkaResult<TopicIds> {
+    let count = u32::try_from(attempt + 1).unwrap_or(u32::MAX);
+    let timeout = first_timeout.saturating_mul(count).min(MAX_REQUEST_TIMEOUT);
     let topics: BTreeSet<&str> = partitions.iter().map(|assignment| &*assignment.topic).collect();
     let request = TopicIdRequest::start(client, topics, timeout, attempt, None);
     loop {
