@@ -243,8 +243,8 @@ impl Consumer {
     /// coordinates are those of the copy.
     ///
     /// Remove the call once the record has passed. It has no effect then, unless the group's offset
-    /// is reset. In a topic that was recreated since the group has read it, it skips nothing, and an
-    /// event at WARN says so.
+    /// is reset. If the topic was recreated, it skips nothing until the partition is assigned again, and
+    /// an event at WARN says so.
     ///
     /// ```
     /// # use campanile_core::BoxError;

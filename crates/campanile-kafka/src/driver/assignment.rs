@@ -45,6 +45,7 @@ pub(crate) struct Assignment {
     committed: AtomicOffset,
     revoked: AtomicBool,
     log_lost: AtomicBool,
+    unfetched: AtomicBool,
     stopped: AtomicBool,
     /// The first record at which the partition was stopped, by offset, and when.
     stopped_at: Mutex<Option<(i64, Instant)>>,
@@ -76,6 +77,7 @@ impl Assignment {
             committed: AtomicOffset::none(),
             revoked: AtomicBool::new(false),
             log_lost: AtomicBool::new(false),
+            unfetched: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             stopped_at: Mutex::default(),
             paused: AtomicBool::new(false),
@@ -141,6 +143,15 @@ impl Assignment {
     /// Notes that the partition has another log by now, so that nothing more is committed.
     pub(crate) fn lose_log(&self) {
         self.log_lost.store(true, Ordering::Release);
+    }
+
+    /// Checks whether the client does not fetch the partition any more, although there are records.
+    pub(crate) fn is_unfetched(&self) -> bool {
+        self.unfetched.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_unfetched(&self, unfetched: bool) {
+        self.unfetched.store(unfetched, Ordering::Relaxed);
     }
 
     /// Returns the id of the partition's log, if the brokers have ids.

@@ -105,6 +105,12 @@ impl DriverStatus {
         self.since(&self.ping_sent)
     }
 
+    /// Checks whether the client does not fetch a partition any more.
+    pub(crate) fn is_unfetched(&self) -> bool {
+        let is_unfetched = |it: &Arc<Assignment>| it.is_unfetched() && !it.is_revoked();
+        self.assignments().iter().any(is_unfetched)
+    }
+
     /// Checks whether a partition was assigned at least this long ago and is not started yet.
     pub(crate) fn is_start_overdue(&self, after: Duration) -> bool {
         let is_overdue = |assignment: &Arc<Assignment>| {

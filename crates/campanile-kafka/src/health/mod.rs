@@ -63,6 +63,9 @@ pub enum Unhealthy {
     /// Not live: for a minute, no broker has been reachable because TLS fails or the client certificate
     /// has expired, and the files with the certificates were replaced after the client had read them.
     Certificate,
+    /// Not live: librdkafka does not fetch a partition that has further records, and a seek has not helped. It
+    /// cannot follow a topic that was recreated after its leader had changed.
+    NotFetched,
     /// Not live: serving has ended.
     Ended,
     /// Not ready: the brokers, the topics, or a place in the group have not been found yet.
@@ -88,6 +91,9 @@ impl fmt::Display for Unhealthy {
                 f,
                 "the runtime has run no task for {silent:.0?}: something blocks all of its threads"
             ),
+            Self::NotFetched => {
+                f.write_str("librdkafka does not fetch a partition any more; only a restart helps")
+            }
             Self::Certificate => f.write_str("only a restart can read the new certificates"),
             Self::Ended => f.write_str("serving has ended"),
             Self::Starting => f.write_str("starting: brokers or topics have not been found yet"),
@@ -123,6 +129,9 @@ fn live(status: &DriverStatus) -> Result<(), Unhealthy> {
     }
     if status.stale_certificate.load(Ordering::Relaxed) {
         return Err(Unhealthy::Certificate);
+    }
+    if status.is_unfetched() {
+        return Err(Unhealthy::NotFetched);
     }
     match exceeding(status.since_last_poll(), status.max_poll_interval()) {
         // The last round drops the consumer, and `Serve` limits how long that may take.

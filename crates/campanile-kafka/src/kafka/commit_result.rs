@@ -5,22 +5,49 @@ use std::sync::Arc;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::context::Position;
 use super::native;
 use crate::driver::{Assignment, CommitResult};
 
 /// The start of the metadata of the offsets that are committed. The id of the topic follows.
 const TOPIC_ID: &str = "topic-id=";
 
-/// Collects the watermarks that are not committed.
-pub(super) fn uncommitted(partitions: &[Arc<Assignment>]) -> Vec<Position> {
-    let position = |of: &Arc<Assignment>| Some((of.clone(), of.uncommitted()?));
-    partitions.iter().filter_map(position).collect()
+/// An offset to commit, with the leader epoch of the records before it.
+pub(super) struct Uncommitted {
+    pub(super) assignment: Arc<Assignment>,
+    offset: i64,
+    leader_epoch: Option<i32>,
+}
+
+impl Uncommitted {
+    /// Collects the watermarks that are not committed.
+    pub(super) fn of(partitions: &[Arc<Assignment>]) -> Vec<Self> {
+        let of = |assignment: &Arc<Assignment>| {
+            let (offset, leader_epoch) = (assignment.uncommitted()?, assignment.leader_epoch());
+            Some(Self { assignment: assignment.clone(), offset, leader_epoch })
+        };
+        partitions.iter().filter_map(of).collect()
+    }
+
+    /// Checks whether the offset may still be committed: the partition is not released, and its position was
+    /// not reset.
+    pub(super) fn is_current(&self) -> bool {
+        !self.assignment.pending_outputs.is_closed()
+            && self.assignment.uncommitted() >= Some(self.offset)
+    }
+
+    pub(super) fn add_to(&self, list: &mut TopicPartitionList) {
+        add_offset(list, &self.assignment, self.offset, self.leader_epoch);
+    }
 }
 
 /// Adds the offset of a partition to a list that is to be committed, with the identity of its log: the id
 /// of the topic as metadata, and the leader epoch.
-pub(crate) fn add_offset(list: &mut TopicPartitionList, assignment: &Assignment, offset: i64) {
+pub(crate) fn add_offset(
+    list: &mut TopicPartitionList,
+    assignment: &Assignment,
+    offset: i64,
+    leader_epoch: Option<i32>,
+) {
     let (topic, partition) = (&*assignment.topic, assignment.partition);
     let mut element = list.add_partition(topic, partition);
     let valid = element.set_offset(Offset::Offset(offset));
@@ -28,7 +55,7 @@ pub(crate) fn add_offset(list: &mut TopicPartitionList, assignment: &Assignment,
     if let Some(id) = assignment.log_id() {
         element.set_metadata(commit_metadata(id));
     }
-    if let Some(epoch) = assignment.leader_epoch() {
+    if let Some(epoch) = leader_epoch {
         native::set_leader_epoch(list, topic, partition, epoch);
     }
 }
@@ -63,8 +90,8 @@ pub(super) struct OffsetCommits {
 }
 
 impl OffsetCommits {
-    pub(super) fn start(&mut self, offsets: &[Position]) {
-        self.in_flight = offsets.iter().map(|(assignment, _)| assignment.clone()).collect();
+    pub(super) fn start(&mut self, offsets: Vec<Uncommitted>) {
+        self.in_flight = offsets.into_iter().map(|offset| offset.assignment).collect();
     }
 
     /// Handles the answer to the commit in flight.

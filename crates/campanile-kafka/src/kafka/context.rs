@@ -153,8 +153,12 @@ impl Context {
         let replace = |(old, offset): Position| {
             let new = self.new_assignment(&mut state, old.topic.clone(), old.partition);
             new.offset_range.set_start(offset);
-            if let Some(id) = old.log_id.get() {
-                new.log_id.get_or_init(|| id.clone());
+            for (old, new) in
+                [(&old.log_id, &new.log_id), (&old.replaced_log_id, &new.replaced_log_id)]
+            {
+                if let Some(id) = old.get() {
+                    new.get_or_init(|| id.clone());
+                }
             }
             old.revoke();
             // Otherwise a revoke would find the old assignment, and the new one would never end.
@@ -329,7 +333,7 @@ impl State {
 fn position_list(positions: &[Position]) -> TopicPartitionList {
     let mut list = TopicPartitionList::new();
     for (assignment, offset) in positions {
-        add_offset(&mut list, assignment, *offset);
+        add_offset(&mut list, assignment, *offset, assignment.leader_epoch());
     }
     list
 }

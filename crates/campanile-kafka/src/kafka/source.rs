@@ -12,7 +12,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::certificate::ClientCertificate;
-use super::commit_result::{self, OffsetCommits};
+use super::commit_result::{OffsetCommits, Uncommitted};
 use super::context::{Context, PartitionNames, Position, Rebalance, SourceWaker};
 use super::errors::handle_error;
 use super::fetch_batch::{FetchBatch, LastPartition};
@@ -71,10 +71,8 @@ pub(crate) struct KafkaSource {
     /// The positions that drained partitions are moved to.
     seeks: Vec<Position>,
     topic_check: TopicCheck,
-    /// Changes of logs without a record that shows them.
-    changes: Vec<LogChange>,
     /// The offsets that are committed once their topics are checked.
-    unchecked: Vec<Position>,
+    unchecked: Option<Vec<Uncommitted>>,
     /// The revoked partitions that are not released yet: those of the group, or none of the group.
     revoked: Option<Option<TopicPartitionList>>,
     newer_protocol: bool,
@@ -113,6 +111,8 @@ impl KafkaSource {
         // For a position that is not in the log. Those of partitions without a committed offset are looked
         // up by this crate. With `latest`, librdkafka would skip the records that the log still has.
         client.set("auto.offset.reset", "earliest");
+        // The end of a partition says how far the markers of transactions reach, which are no records.
+        client.set("enable.partition.eof", "true");
         let mut consumer: BaseConsumer<Context> =
             client.create_with_context(context).map_err(|error| {
                 let what = format!("librdkafka rejects the settings: {}", config_error(error));
@@ -159,8 +159,7 @@ impl KafkaSource {
             resets: Vec::new(),
             seeks: Vec::new(),
             topic_check,
-            changes: Vec::new(),
-            unchecked: Vec::new(),
+            unchecked: None,
             revoked: None,
             newer_protocol,
             joined: false,
@@ -254,7 +253,10 @@ impl KafkaSource {
             while let Some(message) = messages.next() {
                 match message {
                     Ok(message) => batch.push(last, consumer, &message),
-                    Err(FetchError { error, reason }) => {
+                    Err(FetchError { end: Some((topic, partition, offset)), .. }) => {
+                        batch.reach_end(consumer, &topic, partition, offset);
+                    }
+                    Err(FetchError { error, reason, .. }) => {
                         handle_error(consumer.context(), error, reason, events);
                     }
                 }
@@ -266,12 +268,11 @@ impl KafkaSource {
     /// Handles changes of logs that records have shown. With an `auto.offset.reset` of `error` they end
     /// serving, and no further record is delivered.
     fn handle_changes(&mut self, batch: &mut FetchBatch, events: &mut Vec<Event>) {
-        self.changes.append(&mut batch.changes);
-        for change in std::mem::take(&mut self.changes) {
+        for change in std::mem::take(&mut batch.changes) {
             match change.what {
                 // A topic that was recreated has no offset in common with the old one.
                 LogChanged::Truncated { .. } if change.partition.log_id().is_some() => {
-                    self.topic_check.suspected.push(change);
+                    self.topic_check.suspect(change);
                 }
                 _ => events.extend(self.change_events(change)),
             }
@@ -295,23 +296,21 @@ impl KafkaSource {
     /// Commits offsets whose topics are checked by now, and replaces the partitions of topics that were
     /// recreated.
     fn poll_topic_check(&mut self, events: &mut Vec<Event>) {
-        let Some(checked) = self.topic_check.poll() else {
+        let Some(mut checked) = self.topic_check.poll() else {
             return;
         };
         let recreated = checked.recreated();
         recreated.iter().for_each(|assignment| assignment.lose_log());
         self.consumer.context().replace(&self.consumer, recreated);
-        if checked.ids.is_ok() {
-            let mut suspected = std::mem::take(&mut self.topic_check.suspected);
-            suspected.retain(|change| !change.partition.is_log_lost());
-            events.extend(suspected.into_iter().flat_map(|change| self.change_events(change)));
+        for change in std::mem::take(&mut checked.changes) {
+            events.extend(self.change_events(change));
         }
-        let (mut offsets, mut error) = (std::mem::take(&mut self.unchecked), None);
-        if offsets.is_empty() {
+        let Some(mut offsets) = self.unchecked.take() else {
             return;
-        }
-        offsets.retain(|(assignment, _)| match checked.check(assignment) {
-            Ok(is_same) => is_same,
+        };
+        let mut error = None;
+        offsets.retain(|offset| match checked.check(&offset.assignment) {
+            Ok(is_same) => is_same && offset.is_current(),
             Err(failed) => {
                 error.get_or_insert(failed);
                 false
@@ -321,7 +320,7 @@ impl KafkaSource {
             return;
         };
         let result = match (offsets.is_empty(), error) {
-            (false, _) => match self.commit_offsets(&offsets) {
+            (false, _) => match self.commit_offsets(offsets) {
                 CommitStart::Started => return,
                 _ => CommitResult::Failed,
             },
@@ -331,15 +330,13 @@ impl KafkaSource {
         events.push(Event::Committed(result));
     }
 
-    fn commit_offsets(&mut self, offsets: &[Position]) -> CommitStart {
+    fn commit_offsets(&mut self, offsets: Vec<Uncommitted>) -> CommitStart {
         let CommitStrategy::Offsets(commits) = &mut self.commits else {
             return CommitStart::NotNow;
         };
         let span = tracing::debug_span!("commit", partitions = offsets.len());
         let mut list = TopicPartitionList::new();
-        for (assignment, offset) in offsets {
-            commit_result::add_offset(&mut list, assignment, *offset);
-        }
+        offsets.iter().for_each(|offset| offset.add_to(&mut list));
         match span.in_scope(|| native::commit(&self.consumer, &list)) {
             Ok(()) => {
                 commits.start(offsets);
@@ -467,15 +464,14 @@ impl Source for KafkaSource {
             let consumer = &self.consumer;
             return committer.commit(partitions, || group(consumer));
         }
-        let offsets = commit_result::uncommitted(partitions);
+        let offsets = Uncommitted::of(partitions);
         if offsets.is_empty() {
             return CommitStart::NotNow;
         }
-        let checked = offsets.iter().map(|(assignment, _)| assignment.clone()).collect();
-        if !self.topic_check.start(checked) {
-            return self.commit_offsets(&offsets);
+        if !self.topic_check.start(partitions.to_vec()) {
+            return self.commit_offsets(offsets);
         }
-        self.unchecked = offsets;
+        self.unchecked = Some(offsets);
         CommitStart::Started
     }
 
@@ -486,12 +482,7 @@ impl Source for KafkaSource {
     }
 
     fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]) {
-        let Unfetched { stalled, unstarted, emptied } = self.stalled.check(partitions);
-        for (partition, start) in emptied {
-            let position = partition.offset_range.skip_to(start);
-            let what = position.map(|position| LogChanged::Deleted { position, start });
-            self.changes.extend(what.map(|what| LogChange { partition, what }));
-        }
+        let Unfetched { stalled, unstarted } = self.stalled.check(partitions);
         if !unstarted.is_empty() {
             tracing::warn!(
                 partitions = %PartitionNames(&unstarted),

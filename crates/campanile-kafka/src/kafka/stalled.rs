@@ -50,8 +50,6 @@ pub(super) struct Unfetched {
     /// Those that it has started.
     pub(super) stalled: Vec<Arc<Assignment>>,
     pub(super) unstarted: Vec<Arc<Assignment>>,
-    /// Those of which all records were deleted, with the start of their log.
-    pub(super) emptied: Vec<(Arc<Assignment>, i64)>,
 }
 
 /// The progress of a partition since it was seen last.
@@ -63,6 +61,8 @@ struct Progress {
     /// The partition's end by the brokers, if it is beyond that of the last fetch, and since when that is
     /// known.
     behind: Option<(i64, Instant)>,
+    /// How often the partition was sought, because it was stalled.
+    seeks: u32,
 }
 
 impl StalledPartitions {
@@ -112,7 +112,7 @@ impl StalledPartitions {
             let range = native::log_range(&self.consumer, &assignment.topic, assignment.partition);
             let fetched_end = range.map(|(_, end)| end);
             let next = assignment.offset_range.next();
-            let new = || Progress { next, fetched_end, since: now, behind: None };
+            let new = || Progress { next, fetched_end, since: now, behind: None, seeks: 0 };
             let progress = self.progress.entry(assignment.id).or_insert_with(new);
             let is_same = (progress.next, progress.fetched_end) == (next, fetched_end);
             // Before it is started, a partition is paused too.
@@ -125,6 +125,7 @@ impl StalledPartitions {
             }
             if !is_same || self.paused.contains(&assignment.id) {
                 *progress = new();
+                assignment.set_unfetched(false);
             }
             let end = progress.behind.map(|(end, _)| end).max(fetched_end);
             if let Some(end) = end {
@@ -132,16 +133,13 @@ impl StalledPartitions {
             }
             match progress.behind {
                 Some((_, since)) if now - since >= FETCH_TIMEOUT => {
-                    *progress = Progress { since: now, behind: None, ..*progress };
+                    // A seek has not helped, and nothing else will.
+                    assignment.set_unfetched(progress.seeks > 0);
+                    let seeks = progress.seeks + 1;
+                    *progress = Progress { since: now, behind: None, seeks, ..*progress };
                     unfetched.stalled.push(assignment.clone());
                 }
-                None if now - progress.since >= SILENCE => {
-                    silent.push(assignment.clone());
-                    let start = range.map(|(start, _)| start);
-                    if let Some(start) = start.filter(|_| start == fetched_end) {
-                        unfetched.emptied.push((assignment.clone(), start));
-                    }
-                }
+                None if now - progress.since >= SILENCE => silent.push(assignment.clone()),
                 _ => {}
             }
         }
@@ -293,6 +291,37 @@ mod tests {
             assert!(source.stalled.check(&partitions).stalled.is_empty());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stalled_partition_that_a_seek_does_not_bring_back_is_not_live() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        let mut client = kafka.consumer_config("billing");
+        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
+        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut partitions = Vec::new();
+        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
+        produce().unwrap();
+        read(&mut source, &mut partitions).await;
+
+        // The source does not know of this pause, and its seeks are not made.
+        source.consumer.pause(&list(&partitions, Offset::Invalid)).unwrap();
+        produce().unwrap();
+        let start = Instant::now();
+        while !partitions[0].is_unfetched() {
+            source.update_end_offsets(&partitions);
+            source.starts.clear();
+            assert!(poll(&mut source, Some(ROOM)).is_empty());
+            assert!(start.elapsed() < TIMEOUT, "the partition is still considered fetched");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(start.elapsed() >= 2 * (SILENCE + FETCH_TIMEOUT));
+        source.consumer.resume(&list(&partitions, Offset::Invalid)).unwrap();
+        read(&mut source, &mut partitions).await;
+        source.update_end_offsets(&partitions);
+        assert!(!partitions[0].is_unfetched());
     }
 
     #[tokio::test(start_paused = true)]

@@ -39,23 +39,27 @@ pub(super) struct TopicCheck {
     failures: usize,
     /// The timeout of the next request.
     timeout: Duration,
-    /// Changes of logs that are none if their topic was recreated.
-    pub(super) suspected: Vec<LogChange>,
+    /// Changes of logs that are none if their topic was recreated, and that the next request decides.
+    suspected: Vec<LogChange>,
+    /// Those that the request in flight decides.
+    checking: Vec<LogChange>,
 }
 
 /// The end of a check.
 pub(super) struct Checked {
-    pub(super) partitions: Vec<Arc<Assignment>>,
-    pub(super) ids: KafkaResult<TopicIds>,
+    partitions: Vec<Arc<Assignment>>,
+    ids: KafkaResult<TopicIds>,
+    /// The changes of logs whose topics are unchanged.
+    pub(super) changes: Vec<LogChange>,
 }
 
 impl TopicCheck {
     /// Wakes `waker` when a check ends.
     pub(super) fn new(consumer: Arc<BaseConsumer<Context>>, waker: SourceWaker) -> Self {
-        let (request, suspected) = (None, Vec::new());
+        let (request, suspected, checking) = (None, Vec::new(), Vec::new());
         let next_check = Instant::now() + CHECK_INTERVAL;
         let (failures, timeout) = (0, REQUEST_TIMEOUT);
-        Self { request, consumer, waker, next_check, failures, timeout, suspected }
+        Self { request, consumer, waker, next_check, failures, timeout, suspected, checking }
     }
 
     /// Starts a check of these partitions, in place of one in flight. Returns whether there is anything to
@@ -66,7 +70,8 @@ impl TopicCheck {
         if topics.is_empty() {
             return false;
         }
-        self.next_check = Instant::now() + CHECK_INTERVAL;
+        // Only a request that is sent after a change was seen decides it.
+        self.checking.append(&mut self.suspected);
         let (client, waker) = (self.consumer.client(), Some(self.waker.clone()));
         let request = TopicIdRequest::start(client, topics, self.timeout, self.failures, waker);
         self.request = Some((request, partitions));
@@ -77,8 +82,14 @@ impl TopicCheck {
     pub(super) fn check_regularly(&mut self, partitions: &[Arc<Assignment>]) {
         let is_due = Instant::now() >= self.next_check || !self.suspected.is_empty();
         if is_due && self.request.is_none() {
+            self.next_check = Instant::now() + CHECK_INTERVAL;
             self.start(partitions.to_vec());
         }
+    }
+
+    /// Keeps a change until it is known whether its topic was recreated.
+    pub(super) fn suspect(&mut self, change: LogChange) {
+        self.suspected.push(change);
     }
 
     /// Takes the end of the check, if it has ended.
@@ -91,7 +102,15 @@ impl TopicCheck {
         };
         self.failures += usize::from(ids.is_err());
         let (_, partitions) = self.request.take()?;
-        Some(Checked { partitions, ids })
+        let mut changes = std::mem::take(&mut self.checking);
+        changes.retain(|change| !change.partition.is_revoked());
+        let current =
+            |change: &LogChange| ids.as_ref().ok()?.get(&*change.partition.topic)?.as_ref().ok();
+        // Topics that are unknown at the moment are requested again.
+        self.suspected.extend(changes.extract_if(.., |change| current(change).is_none()));
+        changes
+            .retain(|change| current(change).and_then(Option::as_ref) == change.partition.log_id());
+        Some(Checked { partitions, ids, changes })
     }
 }
 
@@ -103,7 +122,8 @@ impl Checked {
         };
         let has_other_log = |assignment: &&Arc<Assignment>| {
             let (old, new) = (assignment.log_id(), ids.get(&*assignment.topic));
-            matches!((old, new), (Some(old), Some(Ok(Some(new)))) if old != new)
+            let is_other = matches!((old, new), (Some(old), Some(Ok(Some(new)))) if old != new);
+            is_other || assignment.is_log_lost()
         };
         self.partitions.iter().filter(has_other_log).cloned().collect()
     }
@@ -149,7 +169,7 @@ pub(crate) fn check_topics<C: ClientContext>(
         return Ok(());
     }
     let ids = request_ids(client, partitions, attempt, REQUEST_TIMEOUT)?;
-    let checked = Checked { partitions: partitions.to_vec(), ids: Ok(ids) };
+    let checked = Checked { partitions: partitions.to_vec(), ids: Ok(ids), changes: Vec::new() };
     checked.recreated().iter().for_each(|assignment| assignment.lose_log());
     Ok(())
 }

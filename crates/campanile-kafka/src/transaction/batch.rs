@@ -18,6 +18,7 @@ pub(super) struct Batch {
 struct PartitionBatch {
     assignment: Arc<Assignment>,
     watermark: i64,
+    leader_epoch: Option<i32>,
     outputs: Vec<RecordOutputs>,
 }
 
@@ -39,7 +40,8 @@ impl Batch {
         let part = |assignment: &Arc<Assignment>| {
             let (watermark, outputs) =
                 assignment.pending_outputs.take(|| assignment.uncommitted())?;
-            Some(PartitionBatch { assignment: assignment.clone(), watermark, outputs })
+            let (assignment, leader_epoch) = (assignment.clone(), assignment.leader_epoch());
+            Some(PartitionBatch { assignment, watermark, leader_epoch, outputs })
         };
         Self { parts: partitions.iter().filter_map(part).collect() }
     }
@@ -61,11 +63,15 @@ impl Batch {
         self
     }
 
-    /// Lists the offsets of the partitions that still have the log that they belong to.
+    /// Drops the partitions that have another log by now.
+    pub(super) fn retain_same_log(&mut self) {
+        self.parts.retain(|part| !part.assignment.is_log_lost());
+    }
+
     pub(super) fn offsets(&self) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
-        for PartitionBatch { assignment, watermark, .. } in self.current_parts() {
-            add_offset(&mut list, assignment, *watermark);
+        for PartitionBatch { assignment, watermark, leader_epoch, .. } in &self.parts {
+            add_offset(&mut list, assignment, *watermark, *leader_epoch);
         }
         list
     }
@@ -74,17 +80,13 @@ impl Batch {
         self.parts.iter().map(|part| part.assignment.clone()).collect()
     }
 
-    fn current_parts(&self) -> impl Iterator<Item = &PartitionBatch> {
-        self.parts.iter().filter(|part| !part.assignment.is_log_lost())
-    }
-
     /// Checks whether the batch was committed, given the group's committed offset of each of its
     /// partitions. Of one transaction's offsets, either all are committed or none.
     ///
     /// An offset above the batch's is that of the partition's next owner. If the partition still
     /// belongs to this consumer, the offset is older than the batch: the position was reset since.
     pub(super) fn is_committed(&self, committed: &TopicPartitionList) -> bool {
-        self.current_parts().all(|part| {
+        self.parts.iter().all(|part| {
             let PartitionBatch { assignment, watermark, .. } = part;
             let committed = committed.find_partition(&assignment.topic, assignment.partition);
             match committed.map(|element| element.offset()) {

@@ -52,6 +52,8 @@ pub(super) struct Worker {
     reconnect: Reconnect,
     log_limit: LogLimit,
     metrics: ProducerMetrics,
+    /// The number of requests for the ids of topics that have failed: another broker is asked after each.
+    failed_checks: usize,
 }
 
 /// The reason why a transaction is not committed.
@@ -75,7 +77,18 @@ impl Worker {
     ) -> Self {
         let (reconnect, log_limit) = (Reconnect::default(), LogLimit::default());
         let (clock, metrics) = (Clock::boot(), ProducerMetrics::new());
-        Self { producer, settings, clock, abandoned, waker, reconnect, log_limit, metrics }
+        let failed_checks = 0;
+        Self {
+            producer,
+            settings,
+            clock,
+            abandoned,
+            waker,
+            reconnect,
+            log_limit,
+            metrics,
+            failed_checks,
+        }
     }
 
     pub(super) fn run(
@@ -108,22 +121,29 @@ impl Worker {
     }
 
     /// Commits a batch. Returns `None` if no caller waits for the answer any more.
-    fn commit(&mut self, CommitRequest { batch, group }: CommitRequest) -> Option<WorkerResponse> {
-        let partitions = batch.partitions();
-        let span = tracing::debug_span!("transaction", partitions = partitions.len());
+    fn commit(
+        &mut self,
+        CommitRequest { mut batch, group }: CommitRequest,
+    ) -> Option<WorkerResponse> {
+        // Everything in the batch was read before this. What was read from another topic is dropped, as after
+        // a lost assignment.
+        if let Err(failure) = self.check_topics(&batch.partitions()) {
+            return self.end_response(failure);
+        }
+        batch.retain_same_log();
+        if batch.is_empty() {
+            return Some(WorkerResponse::Committed(batch));
+        }
+        let offsets = batch.offsets();
+        let span = tracing::debug_span!("transaction", partitions = offsets.count());
         let _entered = span.enter();
         let start = self.clock.now();
         let committed = self
             .call("begin_transaction", || self.producer.begin_transaction())
             .and_then(|()| self.send(&batch))
-            .and_then(|()| self.check_topics(&partitions))
             .and_then(|()| {
-                // The records of a topic that was recreated are not delivered again, so their outputs are
-                // committed without an offset.
-                let offsets = batch.offsets();
-                self.call("send_offsets_to_transaction", || match offsets.count() {
-                    0 => Ok(()),
-                    _ => self.producer.send_offsets_to_transaction(&offsets, &group, CALL_TIMEOUT),
+                self.call("send_offsets_to_transaction", || {
+                    self.producer.send_offsets_to_transaction(&offsets, &group, CALL_TIMEOUT)
                 })
             })
             .and_then(|()| {
@@ -230,18 +250,18 @@ impl Worker {
     }
 
     /// Marks the partitions whose topics were recreated.
-    fn check_topics(&self, partitions: &[Arc<Assignment>]) -> Result<(), Failure> {
-        for attempt in 0.. {
-            match check_topics(self.producer.client(), partitions, attempt) {
-                Ok(()) => break,
+    fn check_topics(&mut self, partitions: &[Arc<Assignment>]) -> Result<(), Failure> {
+        loop {
+            match check_topics(self.producer.client(), partitions, self.failed_checks) {
+                Ok(()) => return Ok(()),
                 Err(_) if self.abandoned.load(Ordering::Acquire) => return Err(Failure::Abandoned),
                 Err(error) => {
+                    self.failed_checks += 1;
                     tracing::debug!(%error, "failed to request the ids of topics; retrying");
                     thread::sleep(RETRY_DELAY);
                 }
             }
         }
-        Ok(())
     }
 
     /// Hands all outputs to the producer.
