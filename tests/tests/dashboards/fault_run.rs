@@ -54,6 +54,7 @@ async fn faults_show_in_every_panel_and_alert() {
     faults.unsafe_store().await;
     faults.lost_data().await;
     faults.policies().await;
+    faults.log_changes().await;
     faults.rebalance(&billing).await;
     faults.publications().await;
     faults.kafka_outage().await;

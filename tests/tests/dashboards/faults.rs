@@ -19,6 +19,9 @@ use campanile::{
     RetryTopics,
 };
 use campanile_test::{KafkaServer, Message, PgServer, RedisServer};
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::{sleep, timeout};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
@@ -68,6 +71,7 @@ impl Faults {
             ("stops", 1),
             ("refunds", 1),
             ("refunds.retry", 1),
+            ("changed", 3),
         ] {
             kafka.create_topic(topic, partitions, &[]).unwrap();
         }
@@ -302,6 +306,36 @@ impl Faults {
             .rise(&[r#"campanile_consumer_records_total{campanile_record_outcome="unfinished"}"#]);
         tokio::join!(floods.stop(), stops.stop(), refunds.stop());
         self.wait_for(unfinished).await;
+    }
+
+    /// The group's offsets are those of an earlier topic, of records that were deleted, and of records that the
+    /// brokers have lost.
+    pub(crate) async fn log_changes(&self) {
+        let rise = self.rise(&[
+            r#"campanile_consumer_log_changes_total{campanile_log_change_kind="recreated"}"#,
+            r#"campanile_consumer_log_changes_total{campanile_log_change_kind="deleted"}"#,
+            r#"campanile_consumer_log_changes_total{campanile_log_change_kind="truncated"}"#,
+        ]);
+        for partition in 0..3 {
+            self.produce("changed", partition, &Job::new("deleted", Does::Succeed));
+            self.produce("changed", partition, &Job::new("changed", Does::Succeed));
+        }
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset("changed", 1, Offset::Offset(1)).unwrap();
+        let admin: AdminClient<_> = self.kafka.consumer_config("changed").create().unwrap();
+        admin.delete_records(&offsets, &AdminOptions::new()).await.unwrap();
+        offsets.set_partition_offset("changed", 1, Offset::Offset(0)).unwrap();
+        offsets.add_partition_offset("changed", 2, Offset::Offset(9)).unwrap();
+        let mut recreated = offsets.add_partition("changed", 0);
+        recreated.set_offset(Offset::Offset(1)).unwrap();
+        recreated.set_metadata("topic-id=AAAAAAAAAAAAAAAAAAAAAQ");
+        let group: BaseConsumer = self.kafka.consumer_config("changed").create().unwrap();
+        group.commit(&offsets, CommitMode::Sync).unwrap();
+        let keeper = self.keeper().await;
+        let consumer = self.consumer("changed", "changed");
+        let changed = Serving::start(consumer.serve(decoded(self.service(&keeper, "changed"))));
+        self.wait_for(rise).await;
+        changed.stop().await;
     }
 
     /// Another consumer joins the group, and leaves it again.

@@ -132,6 +132,18 @@ pub(crate) const SHOWN: &[(&str, &[&str])] = &[
         &["dead-letter-not-published", "fault-undeliverable-letter"],
     ),
     // Faults that are described elsewhere.
+    (
+        r#"campanile_consumer_log_changes_total{campanile_log_change_kind="recreated"}"#,
+        &["recreated-topic"],
+    ),
+    (
+        r#"campanile_consumer_log_changes_total{campanile_log_change_kind="deleted"}"#,
+        &["deleted-records"],
+    ),
+    (
+        r#"campanile_consumer_log_changes_total{campanile_log_change_kind="truncated"}"#,
+        &["lost-end"],
+    ),
     ("campanile_outbox_oldest_age_seconds", &["outbox-refused-message", "outbox-relay-failover"]),
     (r#"campanile_store_errors_total{error_type="unreadable"}"#, &["unreadable-entry"]),
 ];

@@ -83,9 +83,10 @@ fn partitions() -> TopicPartitionList {
     list
 }
 
-fn committed(fixture: &Fixture) -> TopicPartitionList {
+fn committed(fixture: &Fixture) -> Vec<(i32, Offset)> {
     let consumer: BaseConsumer = fixture.kafka.consumer_config(GROUP).create().unwrap();
-    consumer.committed_offsets(partitions(), TIMEOUT).unwrap()
+    let committed = consumer.committed_offsets(partitions(), TIMEOUT).unwrap();
+    committed.elements().iter().map(|it| (it.partition(), it.offset())).collect()
 }
 
 /// Does what `kafka-consumer-groups --reset-offsets --to-datetime` does.
