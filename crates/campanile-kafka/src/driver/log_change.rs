@@ -49,8 +49,9 @@ impl LogChange {
                 position,
                 start,
                 lost = start - position,
-                "records were deleted before they were read, by the topic's retention or by an operator: \
-                 continuing at the start of the log; raise the retention, or speed up the consumer"
+                "records were deleted before they were read, by the topic's retention or by an operator, unless \
+                 all of these offsets were markers of transactions: continuing at the start of the log; raise \
+                 the retention, or speed up the consumer"
             ),
             LogChanged::Truncated { position, offset } => tracing::error!(
                 topic,

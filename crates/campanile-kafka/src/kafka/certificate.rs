@@ -179,6 +179,8 @@ AAAA
     async fn refused_certificate_with_a_new_file_is_not_live_while_no_broker_is_reachable() {
         let kafka = MockKafka::start(1).unwrap();
         let (reachable, unreachable) = (client(&kafka.bootstrap()), client("127.0.0.1:1"));
+        // The probes are shorter than a first connection may take.
+        reachable.fetch_metadata(None, Duration::from_secs(60)).unwrap();
         let (settings, path, _control) = with_certificate("refused");
         let certificate = ClientCertificate::new(&settings);
         let live_after = async |client: &BaseConsumer, time: Duration| {

@@ -48,24 +48,6 @@ impl FetchBatch {
         self.largest = self.largest.max(one.bytes);
         self.records.push(received);
     }
-
-    /// Moves the position to the end of a partition: past the markers of transactions, which are no records.
-    pub(super) fn reach_end(
-        &mut self,
-        consumer: &BaseConsumer<Context>,
-        topic: &str,
-        partition: i32,
-        end: i64,
-    ) {
-        let Some(partition) = consumer.context().assignment(topic, partition) else {
-            return;
-        };
-        if let Some(position) = partition.offset_range.skip_to(end) {
-            // All records may have been deleted.
-            let what = change(consumer, &partition, position, end);
-            self.changes.extend(what.map(|what| LogChange { partition, what }));
-        }
-    }
 }
 
 /// Finds out why a record is not the one at the position. Compaction and transactions leave gaps as well.

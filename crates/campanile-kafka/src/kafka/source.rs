@@ -71,6 +71,8 @@ pub(crate) struct KafkaSource {
     /// The positions that drained partitions are moved to.
     seeks: Vec<Position>,
     topic_check: TopicCheck,
+    /// Changes of logs without a record that shows them.
+    changes: Vec<LogChange>,
     /// The offsets that are committed once their topics are checked.
     unchecked: Option<Vec<Uncommitted>>,
     /// The revoked partitions that are not released yet: those of the group, or none of the group.
@@ -111,8 +113,6 @@ impl KafkaSource {
         // For a position that is not in the log. Those of partitions without a committed offset are looked
         // up by this crate. With `latest`, librdkafka would skip the records that the log still has.
         client.set("auto.offset.reset", "earliest");
-        // The end of a partition says how far the markers of transactions reach, which are no records.
-        client.set("enable.partition.eof", "true");
         let mut consumer: BaseConsumer<Context> =
             client.create_with_context(context).map_err(|error| {
                 let what = format!("librdkafka rejects the settings: {}", config_error(error));
@@ -159,6 +159,7 @@ impl KafkaSource {
             resets: Vec::new(),
             seeks: Vec::new(),
             topic_check,
+            changes: Vec::new(),
             unchecked: None,
             revoked: None,
             newer_protocol,
@@ -253,10 +254,7 @@ impl KafkaSource {
             while let Some(message) = messages.next() {
                 match message {
                     Ok(message) => batch.push(last, consumer, &message),
-                    Err(FetchError { end: Some((topic, partition, offset)), .. }) => {
-                        batch.reach_end(consumer, &topic, partition, offset);
-                    }
-                    Err(FetchError { error, reason, .. }) => {
+                    Err(FetchError { error, reason }) => {
                         handle_error(consumer.context(), error, reason, events);
                     }
                 }
@@ -268,7 +266,8 @@ impl KafkaSource {
     /// Handles changes of logs that records have shown. With an `auto.offset.reset` of `error` they end
     /// serving, and no further record is delivered.
     fn handle_changes(&mut self, batch: &mut FetchBatch, events: &mut Vec<Event>) {
-        for change in std::mem::take(&mut batch.changes) {
+        self.changes.append(&mut batch.changes);
+        for change in std::mem::take(&mut self.changes) {
             match change.what {
                 // A topic that was recreated has no offset in common with the old one.
                 LogChanged::Truncated { .. } if change.partition.log_id().is_some() => {
@@ -482,7 +481,12 @@ impl Source for KafkaSource {
     }
 
     fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]) {
-        let Unfetched { stalled, unstarted } = self.stalled.check(partitions);
+        let Unfetched { stalled, unstarted, emptied } = self.stalled.check(partitions);
+        for (partition, start) in emptied {
+            let position = partition.offset_range.skip_to(start);
+            let what = position.map(|position| LogChanged::Deleted { position, start });
+            self.changes.extend(what.map(|what| LogChange { partition, what }));
+        }
         if !unstarted.is_empty() {
             tracing::warn!(
                 partitions = %PartitionNames(&unstarted),

@@ -50,6 +50,8 @@ pub(super) struct Unfetched {
     /// Those that it has started.
     pub(super) stalled: Vec<Arc<Assignment>>,
     pub(super) unstarted: Vec<Arc<Assignment>>,
+    /// Those of which all records were deleted, with the start of their log.
+    pub(super) emptied: Vec<(Arc<Assignment>, i64)>,
 }
 
 /// The progress of a partition since it was seen last.
@@ -139,7 +141,13 @@ impl StalledPartitions {
                     *progress = Progress { since: now, behind: None, seeks, ..*progress };
                     unfetched.stalled.push(assignment.clone());
                 }
-                None if now - progress.since >= SILENCE => silent.push(assignment.clone()),
+                None if now - progress.since >= SILENCE => {
+                    silent.push(assignment.clone());
+                    let start = range.map(|(start, _)| start);
+                    if let Some(start) = start.filter(|_| start == fetched_end) {
+                        unfetched.emptied.push((assignment.clone(), start));
+                    }
+                }
                 _ => {}
             }
         }

@@ -168,13 +168,11 @@ impl FetchedMessages<'_> {
             Code::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(message),
             Code::RD_KAFKA_RESP_ERR__PARTITION_EOF => Err(FetchError {
                 error: KafkaError::PartitionEOF(message.partition()),
-                reason: String::new(),
-                end: Some((message.topic().to_owned(), message.partition(), message.offset())),
+                reason: message.reason(),
             }),
             code => Err(FetchError {
                 error: KafkaError::MessageConsumption(code.into()),
                 reason: message.reason(),
-                end: None,
             }),
         })
     }
@@ -194,8 +192,6 @@ pub(in crate::kafka) struct FetchError {
     pub(in crate::kafka) error: KafkaError,
     /// librdkafka's text, prefixed with the partition that it is about.
     pub(in crate::kafka) reason: String,
-    /// The topic, partition and offset of the partition's end, if this is no error but that.
-    pub(in crate::kafka) end: Option<(String, i32, i64)>,
 }
 
 /// A message of librdkafka.
