@@ -147,7 +147,8 @@ async fn record_started_with_a_blocking_record_is_processed() {
     let config = kafka.consumer_config("g");
     let (log, (block, block_point)) = (Log::default(), Block::new());
     let store = MemoryStore::new();
-    let layer = IdempotencyLayer::new(store.clone(), "orders", key::coordinates()).unwrap();
+    let key = key::from_fn(|request: &Request| request.record().coordinates().to_string());
+    let layer = IdempotencyLayer::new(store.clone(), "orders", key).unwrap();
     let seen = log.clone();
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |request: Request| {
