@@ -30,6 +30,8 @@ pub enum Event {
     Commit(Position),
     /// An operator or a seek moved the group to an offset.
     Reset(Position),
+    /// An operator or the retention deleted the records of a partition below an offset.
+    Deleted(Position),
     /// The entry of a key, as the store has it.
     Entry(Entry),
     /// The effect of a run, as a reader of the store sees it.
@@ -175,10 +177,10 @@ pub struct Skipped {
     pub record: Coordinates,
 }
 
-/// A committed offset, or one that the group was moved to.
+/// A committed offset, one that the group was moved to, or the end of what was deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// When the broker recorded it.
+    /// When the broker recorded it. For records that were deleted, before that.
     pub at: u64,
     /// The partition.
     pub partition: Partition,
@@ -341,7 +343,7 @@ impl Event {
             Self::Answer(event) => event.at,
             Self::DeadLetter(event) | Self::Copy(event) | Self::Output(event) => event.at,
             Self::Skipped(event) => event.at,
-            Self::Commit(event) | Self::Reset(event) => event.at,
+            Self::Commit(event) | Self::Reset(event) | Self::Deleted(event) => event.at,
             Self::Entry(event) => event.at,
             Self::Visible(event) => event.at,
             Self::Reopened(event) | Self::Unlocked(event) => event.at,

@@ -48,6 +48,9 @@ pub(crate) fn describe(event: &Event) -> String {
             format!("{} is committed up to {}", commit.partition, commit.offset)
         }
         Event::Reset(reset) => format!("{} is moved to {}", reset.partition, reset.offset),
+        Event::Deleted(deleted) => {
+            format!("the records of {} below {} are deleted", deleted.partition, deleted.offset)
+        }
         Event::Entry(entry) => {
             let state = match entry.state {
                 State::Absent => return format!("{} has no entry", entry.key),

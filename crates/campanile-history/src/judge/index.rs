@@ -80,6 +80,8 @@ pub(super) struct PartitionEvents<'a> {
     pub(super) commits: Vec<usize>,
     /// When the group was moved.
     pub(super) resets: Vec<u64>,
+    /// Below which offset records were deleted, when, and the event.
+    pub(super) deletions: Vec<(i64, u64, usize)>,
 }
 
 /// A handler that has started.

@@ -178,6 +178,11 @@ impl<'a> Indexer<'a> {
                 let partition = self.partition(&reset.partition);
                 self.index.partitions[partition].resets.push(reset.at);
             }
+            Event::Deleted(deleted) => {
+                let partition = self.partition(&deleted.partition);
+                let deletion = (deleted.offset, deleted.at, event);
+                self.index.partitions[partition].deletions.push(deletion);
+            }
             Event::Entry(entry) => {
                 let key = self.key(entry.key.as_str().into());
                 let key = &mut self.index.keys[key];
@@ -206,6 +211,7 @@ impl<'a> Indexer<'a> {
     /// Connects what events of different processes say.
     fn finish(mut self) -> Index<'a> {
         self.find_keys();
+        self.finish_deleted();
         for record in &self.index.records {
             if let (Some(key), Some(sent)) = (record.key, record.sent) {
                 let first = self.index.keys[key].first_sent.get_or_insert(sent);
@@ -282,6 +288,31 @@ impl<'a> Indexer<'a> {
         }
     }
 
+    /// Finishes the records that were deleted, also those that were sent later.
+    fn finish_deleted(&mut self) {
+        for number in 0..self.index.partitions.len() {
+            let partition = &mut self.index.partitions[number];
+            partition.deletions.sort_unstable();
+            // The first deletion of all with this offset or a larger one.
+            let mut first: Vec<(i64, u64, usize)> = Vec::new();
+            for &(offset, at, event) in partition.deletions.iter().rev() {
+                let (_, at, event) = match first.last() {
+                    Some(&later) if later.1 < at => later,
+                    _ => (offset, at, event),
+                };
+                first.push((offset, at, event));
+            }
+            first.reverse();
+            for record in partition.records.clone() {
+                let offset = self.index.records[record].offset;
+                let above = first.partition_point(|deletion| deletion.0 <= offset);
+                if let Some(&(_, at, event)) = first.get(above) {
+                    self.finish_record(record, at, event);
+                }
+            }
+        }
+    }
+
     fn finish_record(&mut self, record: usize, at: u64, event: usize) {
         let finished = &mut self.index.records[record].finished;
         if finished.is_none_or(|(before, _)| at < before) {
@@ -319,6 +350,7 @@ impl<'a> Indexer<'a> {
                 records: Vec::new(),
                 commits: Vec::new(),
                 resets: Vec::new(),
+                deletions: Vec::new(),
             });
             self.index.partitions.len() - 1
         })

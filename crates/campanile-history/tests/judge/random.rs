@@ -252,7 +252,7 @@ impl Random {
                 format!("\"event\":\"skipped\",\"at\":{at},\"record\":\"{record}\"")
             }
             24 | 25 => {
-                let event = self.rng.choice(["commit", "commit", "reset"]).unwrap();
+                let event = self.rng.choice(["commit", "commit", "reset", "deleted"]).unwrap();
                 let ((partition, _), offset) = (self.record(), self.rng.u64(..5));
                 format!(
                     "\"event\":\"{event}\",\"at\":{at},\"partition\":\"{partition}\",\"offset\":{offset}"

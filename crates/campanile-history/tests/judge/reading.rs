@@ -209,6 +209,7 @@ const EXTREME: &[&str] = &[
     r#"{"event":"commit","at":T,"partition":"t/0","offset":T}"#,
     r#"{"event":"commit","at":T,"partition":"t/0","offset":-9223372036854775808}"#,
     r#"{"event":"reset","at":T,"partition":"t/0","offset":T}"#,
+    r#"{"event":"deleted","at":T,"partition":"t/0","offset":T}"#,
     r#"{"event":"entry","at":T,"key":"k","state":"completed","token":T}"#,
     r#"{"event":"entry","at":T,"key":"k","state":"absent"}"#,
     r#"{"event":"visible","at":T,"process":"w-1","run":R}"#,

@@ -33,6 +33,8 @@ pub(super) struct History {
     pub(super) skipped: Vec<(Time, Record)>,
     pub(super) commits: Vec<(Time, Partition, Time)>,
     pub(super) resets: Vec<(Time, Partition)>,
+    /// Until which offset the records of a partition were deleted.
+    pub(super) deleted: Vec<(Time, Partition, Time)>,
     pub(super) entries: Vec<Entry>,
     pub(super) visible: Vec<Visible>,
     pub(super) outputs: Vec<Published>,
@@ -292,6 +294,10 @@ impl History {
             "reset" => {
                 line.integer("offset")?;
                 self.resets.push((at, line.partition("partition")?));
+            }
+            "deleted" => {
+                let offset = line.integer("offset")?;
+                self.deleted.push((at, line.partition("partition")?, offset.into()));
             }
             "entry" => {
                 let states = ["absent", "processing", "retrying", "completed", "failed"];

@@ -216,7 +216,11 @@ impl<'h> Terms<'h> {
 
     /// Returns when a record was finished, or `NEVER`.
     pub(super) fn finished(&self, record: &Record) -> Time {
-        self.finished.get(record).copied().unwrap_or(NEVER)
+        let deleted = self.history.deleted.iter().filter(|(_, partition, offset)| {
+            *partition == record.partition && Time::from(record.offset) < *offset
+        });
+        let times = deleted.map(|(at, ..)| *at).chain(self.finished.get(record).copied());
+        times.min().unwrap_or(NEVER)
     }
 
     /// Returns the interval of a fault. The time of a kill is its `at`, whenever it ends.
