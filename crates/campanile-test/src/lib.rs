@@ -108,7 +108,8 @@ pub use self::{
     dynamodb::DynamoDbServer,
     error::ServerError,
     kafka::{
-        Acl, Delivered, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer, create_topic,
+        Acl, Delivered, KafkaAdmin, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer,
+        create_topic,
     },
     port::free_port,
     postgres::{PgServer, PgServerBuilder},

@@ -14,7 +14,8 @@ use campanile_idempotency::{
 };
 use campanile_test::TestClock;
 use campanile_test::history::{
-    Cause, Event, History, HistoryRecorder, How, Order, Outcome, Rule, Settings, judge,
+    Cause, Event, History, HistoryRecorder, How, Order, Outcome, Rule, Settings, TOPIC_HEADER,
+    judge,
 };
 use tokio::sync::Notify;
 use tower::{Service, ServiceBuilder, ServiceExt};
@@ -181,6 +182,28 @@ fn run_without_a_stack_is_recorded() {
     let history = History::read(folder.path()).unwrap();
     let kinds: Vec<_> = history.events().map(|(_, event)| std::mem::discriminant(event)).collect();
     assert_eq!(kinds.len(), 3);
+}
+
+#[tokio::test]
+async fn records_of_a_recreated_topic_are_others() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), TestClock::new());
+    let history = recorder(folder.path(), &clock);
+    let store = MemoryStore::with_clock(clock.store_clock());
+    let stack = stack(&history, &clock, &store, Arc::default());
+    let place = |topic| campanile_core::Coordinates { topic, partition: 0, offset: 0 };
+    history.sent(history.now(), record(0, "").coordinates(), Some("1"), None);
+    history.deleted(history.now(), "jobs", 0, i64::MAX);
+    for (key, name) in [("2", "jobs~2"), ("3", "jobs~3")] {
+        history.sent(history.now(), &place(name.into()), Some(key), None);
+    }
+    // That of another topic has no meaning.
+    for (topic, body, name) in [("jobs", r#""2""#, "jobs~2"), ("other", r#""4""#, "jobs~2")] {
+        let again = Record::builder(topic, 0, 0).payload(body).header(TOPIC_HEADER, name);
+        stack.clone().oneshot(again.build()).await.unwrap();
+    }
+    let verdict = judge(&History::read(folder.path()).unwrap());
+    let lost: Vec<_> = verdict.violations.iter().map(|it| (it.rule, &*it.subject)).collect();
+    assert_eq!(lost, [(Rule::Lost, "jobs~3/0@0")]);
 }
 
 #[tokio::test]

@@ -174,6 +174,25 @@ fn heal_closes_only_connections_with_a_gap() {
 }
 
 #[test]
+fn forgotten_connections_stay_open_and_new_ones_work() {
+    let echo = Echo::start();
+    let proxy = Proxy::to(echo.addr).unwrap();
+    let mut forgotten = Client::connect(&proxy);
+    assert_eq!(forgotten.request("ding"), "ding");
+    proxy.forget_connections();
+    forgotten.send("dong");
+    eventually(TIMEOUT, || (proxy.swallowed() == 5).then_some(())).expect("the request is lost");
+    assert_eq!(Client::connect(&proxy).request("dong"), "dong");
+    assert_eq!(echo.lines(), 2);
+    forgotten.0.get_ref().set_nonblocking(true).unwrap();
+    let nothing = forgotten.0.read(&mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+    forgotten.0.get_ref().set_nonblocking(false).unwrap();
+    proxy.heal().unwrap();
+    assert!(forgotten.is_closed());
+}
+
+#[test]
 fn cut_closes_and_refuses_connections_until_heal() {
     let proxy = Proxy::to(Echo::start().addr).unwrap();
     let mut client = Client::connect(&proxy);

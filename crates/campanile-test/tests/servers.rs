@@ -3,12 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use campanile_test::{
-    Delivered, KafkaServer, Message, Proxy, RedisServer, ServerError, eventually, free_port,
+    Delivered, KafkaAdmin, KafkaServer, Message, Producer, Proxy, RedisServer, ServerError,
+    eventually, free_port,
 };
-use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::message::{BorrowedMessage, Headers};
+use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
+use rdkafka::{ClientConfig, ClientContext, Message as _, Statistics};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,6 +42,28 @@ fn in_memory_redis_is_empty_after_restart() {
     redis.cli(&["SET", "bell", "rung"]).unwrap();
     redis.restart().unwrap();
     assert_eq!(redis.cli(&["GET", "bell"]).unwrap(), "(nil)");
+}
+
+#[test]
+fn redis_that_loads_slowly_answers_loading() {
+    let mut redis = RedisServer::builder().append_only(true).start().unwrap();
+    for number in 0..100 {
+        redis.cli(&["SET", &format!("bell-{number}"), &"rung".repeat(20)]).unwrap();
+    }
+    let addr = redis.addr();
+    let client = thread::spawn(move || {
+        let answer = || {
+            let mut stream = TcpStream::connect(addr).ok()?;
+            stream.write_all(b"PING\r\n").ok()?;
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer).ok()?;
+            (answer == *b"-LOADING").then_some(())
+        };
+        eventually(TIMEOUT, answer)
+    });
+    redis.restart_slowly(Duration::from_millis(10)).unwrap();
+    assert_eq!(redis.cli(&["DBSIZE"]).unwrap(), "100");
+    client.join().unwrap().expect("the server answers while it loads");
 }
 
 #[test]
@@ -146,6 +173,82 @@ fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
     consumer.subscribe(&["orders"]).unwrap();
     let received = next(&consumer);
     assert_eq!((received.offset(), received.payload()), (1, None));
+}
+
+#[test]
+fn kafka_operator_changes_topics_and_quotas() {
+    let kafka = KafkaServer::builder()
+        .property("log.retention.check.interval.ms", "200")
+        .property("log.initial.task.delay.ms", "200")
+        .start()
+        .unwrap();
+    let admin = KafkaAdmin::new(kafka.bootstrap());
+    let produce = |count: usize| {
+        let producer = Producer::new(&kafka.bootstrap()).unwrap();
+        let message = || Message::to("orders").partition(0).payload("an order");
+        producer.produce_all(std::iter::repeat_with(message).take(count)).unwrap();
+    };
+    admin.create_topic("orders", 1, &[]).unwrap();
+    produce(3);
+    admin.delete_records("orders", 0, 2).unwrap();
+    assert_eq!(admin.watermarks("orders", 0).unwrap(), (2, 3));
+    admin.set_topic_config("orders", &[("retention.ms", "1")]).unwrap();
+    let is_empty = || (admin.watermarks("orders", 0).unwrap() == (3, 3)).then_some(());
+    eventually(TIMEOUT, is_empty).expect("the retention deletes all");
+    admin.delete_topic("orders").unwrap();
+    admin.create_topic("orders", 1, &[]).unwrap();
+    produce(1);
+    assert_eq!(admin.watermarks("orders", 0).unwrap(), (0, 1));
+    admin.add_partitions("orders", 3).unwrap();
+    assert_eq!(admin.watermarks("orders", 2).unwrap(), (0, 0));
+    // The broker holds back the answer to a client that has sent too much.
+    admin.set_quota("slow", "producer_byte_rate", Some(1_000.0)).unwrap();
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", kafka.bootstrap()).set("client.id", "slow");
+    config.set("statistics.interval.ms", "100");
+    let producer: BaseProducer<Throttled> =
+        config.create_with_context(Throttled::default()).unwrap();
+    let payload = vec![b'x'; 20_000];
+    let is_throttled = || {
+        let record = BaseRecord::<[u8], [u8]>::to("orders").payload(&payload);
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.flush(TIMEOUT).unwrap();
+        producer.context().0.load(Ordering::SeqCst).then_some(())
+    };
+    eventually(TIMEOUT, is_throttled).expect("the client is throttled");
+    admin.set_quota("slow", "producer_byte_rate", None).unwrap();
+}
+
+/// Notes whether the broker has throttled the client.
+#[derive(Default)]
+struct Throttled(AtomicBool);
+
+impl ClientContext for Throttled {
+    fn stats(&self, statistics: Statistics) {
+        let throttled = statistics
+            .brokers
+            .values()
+            .any(|broker| broker.throttle.as_ref().is_some_and(|throttle| throttle.max > 0));
+        self.0.fetch_or(throttled, Ordering::SeqCst);
+    }
+}
+
+impl ProducerContext for Throttled {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn kafka_with_a_full_disk_exits_and_keeps_what_it_acknowledged() {
+    let mut kafka = KafkaServer::builder().separate_controller().start().unwrap();
+    kafka.create_topic("orders", 1, &[]).unwrap();
+    kafka.producer().produce(Message::to("orders").payload("an order")).unwrap();
+    kafka.fill_disk().unwrap();
+    kafka.restart().unwrap();
+    let delivered = kafka.producer().produce(Message::to("orders").payload("an order"));
+    assert_eq!(delivered.unwrap().offset, 1);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::HistoryRecorder;
-use super::recorder::coordinates;
+use super::recorder::place;
 
 /// Records each answer of a stack, and each response that is dropped before its answer. Created by
 /// [`HistoryRecorder::answers`].
@@ -58,7 +58,7 @@ where
     }
 
     fn call(&mut self, record: Record) -> Self::Future {
-        let (recorder, record_at) = (self.recorder.clone(), coordinates(record.coordinates()));
+        let (recorder, record_at) = (self.recorder.clone(), place(&record));
         let future = self.inner.call(record);
         Box::pin(async move {
             // Dropped after the inner future, whose handler may end when it is dropped.

@@ -36,6 +36,22 @@ impl HistoryRecorder {
     /// # Errors
     /// Fails if the broker does not answer.
     pub fn record_commits(&self, config: &ClientConfig, group: &str) -> Result<usize, ServerError> {
+        self.record_commits_as(config, group, |topic, _| topic.to_owned())
+    }
+
+    /// Records all commits of a group as [`record_commits`](Self::record_commits) does, with other names of
+    /// the topics. The function gets the name of the topic and the time of the commit, in microseconds of
+    /// the history's clock. Needed for topics that were deleted and created again, which have another name
+    /// each time.
+    ///
+    /// # Errors
+    /// Fails if the broker does not answer.
+    pub fn record_commits_as(
+        &self,
+        config: &ClientConfig,
+        group: &str,
+        name: impl Fn(&str, u64) -> String,
+    ) -> Result<usize, ServerError> {
         let mut config = config.clone();
         config.set("group.id", format!("{group}-auditor")).set("enable.partition.eof", "true");
         // A fetch that finds nothing new ends at once.
@@ -50,7 +66,8 @@ impl HistoryRecorder {
             for partition in topic.partitions() {
                 for commit in read(&consumer, &uncommitted, partition.id(), group)? {
                     let at = convert(commit.at);
-                    self.committed(at, &commit.topic, commit.partition, commit.offset);
+                    let topic = name(&commit.topic, at);
+                    self.committed(at, &topic, commit.partition, commit.offset);
                     count += 1;
                 }
             }

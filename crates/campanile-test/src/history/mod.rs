@@ -59,6 +59,6 @@ mod runs;
 pub use campanile_history::*;
 
 pub use self::answers::{AnswersLayer, RecordAnswers};
-pub use self::recorder::HistoryRecorder;
+pub use self::recorder::{HistoryRecorder, TOPIC_HEADER};
 pub use self::run::RunRecorder;
 pub use self::runs::{RecordRuns, RunsLayer};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
 
-use campanile_core::{Clock, LockHandle};
+use campanile_core::{Clock, LockHandle, Record};
 use campanile_history::{
     Begin, Entry, Event, Fault, FaultKind, Partition, Position, Published, Recorder, Sent,
     Settings, Skipped, State, Visible,
@@ -78,11 +78,20 @@ impl HistoryRecorder {
         record: &campanile_core::Coordinates,
         lock: Option<&LockHandle>,
     ) -> RunRecorder {
+        self.begin_run_of(coordinates(record), lock)
+    }
+
+    /// Records the begin of a run of the record at this place in the history.
+    pub(super) fn begin_run_of(
+        &self,
+        record: campanile_history::Coordinates,
+        lock: Option<&LockHandle>,
+    ) -> RunRecorder {
         let run = self.0.last_run.fetch_add(1, Ordering::Relaxed) + 1;
         self.record(&Event::Begin(Begin {
             at: self.now(),
             run,
-            record: coordinates(record),
+            record,
             key: lock.map(|lock| lock.key().to_text().into_owned()),
             token: lock.map(|lock| lock.token().get()),
             attempt: lock.map(LockHandle::attempt),
@@ -116,6 +125,13 @@ impl HistoryRecorder {
     pub fn skipped(&self, record: &campanile_core::Coordinates) {
         let (at, record) = (self.now(), coordinates(record));
         self.record(&Event::Skipped(Skipped { at, record }));
+    }
+
+    /// Records that the records of a partition below this offset are about to be deleted. `i64::MAX` deletes
+    /// all of them.
+    pub fn deleted(&self, at: u64, topic: &str, partition: i32, offset: i64) {
+        let partition = Partition { topic: topic.into(), number: partition };
+        self.record(&Event::Deleted(Position { at, partition, offset }));
     }
 
     /// Records the store's entry of a key as it was read between this time, in microseconds of the
@@ -171,6 +187,24 @@ impl fmt::Debug for HistoryRecorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("HistoryRecorder").field(&self.0.recorder).finish()
     }
+}
+
+/// The header of records whose topic has another name in the history, because a topic with the same name
+/// was deleted before: `NAME~ANYTHING`, such as `payments~2`. The layers that record answers and runs read
+/// it. Copies in other topics can keep the header, which has no meaning there.
+pub const TOPIC_HEADER: &str = "campanile-test-topic";
+
+/// Returns the coordinates of a record in the history.
+pub(super) fn place(record: &Record) -> campanile_history::Coordinates {
+    let mut place = coordinates(record.coordinates());
+    let named = record.headers().get_str(TOPIC_HEADER);
+    let of_topic = |name: &&str| {
+        name.strip_prefix(&*place.partition.topic).is_some_and(|it| it.starts_with('~'))
+    };
+    if let Some(name) = named.filter(of_topic) {
+        place.partition.topic = name.to_owned();
+    }
+    place
 }
 
 pub(super) fn coordinates(

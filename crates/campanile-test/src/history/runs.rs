@@ -10,6 +10,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::HistoryRecorder;
+use super::recorder::place;
 use super::run::RunId;
 
 /// Records the begin and the end of each run of the inner service. Created by
@@ -74,8 +75,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let record = request.record().coordinates();
-        let run = self.recorder.begin_run(record, request.lock_handle());
+        let record = place(request.record());
+        let run = self.recorder.begin_run_of(record, request.lock_handle());
         request.extensions_mut().insert(run.id());
         let future = self.inner.call(request);
         Box::pin(async move {

@@ -1,11 +1,8 @@
+use super::raw::{Connection, TIMEOUT, put_string};
 use crate::eventually;
 use std::fmt;
-use std::io::{self, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream};
-use std::time::Duration;
-
-/// Time limit of reading and writing, each.
-const TIMEOUT: Duration = Duration::from_secs(30);
+use std::io;
+use std::net::Ipv4Addr;
 
 /// The versions of the requests are 1, in which strings have a length of 16 bits.
 const VERSION: i16 = 1;
@@ -81,14 +78,15 @@ impl Acl {
     /// Sends the request, and waits until the broker has this number of such rights: the controller
     /// has answered by then, but the broker learns of the change slightly later.
     fn change(&self, port: u16, request: i16, count: u8) -> io::Result<()> {
-        let mut broker = Connection::open(port)?;
+        let mut broker = Connection::open((Ipv4Addr::LOCALHOST, port))?;
         // The requests have a list of rights, and the responses one of their errors.
-        let response = broker.request(request, &[&[0, 0, 0, 1], &*self.encode()].concat())?;
+        let response =
+            broker.request(request, VERSION, &[&[0, 0, 0, 1], &*self.encode()].concat())?;
         if response.get(8..14) != Some(&[0, 0, 0, 1, 0, 0]) {
             return Err(io::Error::other(format!("Kafka refused to change `{self}`")));
         }
         let changed = eventually(TIMEOUT, || {
-            let response = broker.request(DESCRIBE_ACLS, &self.encode());
+            let response = broker.request(DESCRIBE_ACLS, VERSION, &self.encode());
             // No error, an empty text of the error, and the number of resources with such a right.
             let expected = [0, 0, 0, 0, 0, 0, 0, count];
             response.map(|it| (it.get(8..16) == Some(&expected)).then_some(())).transpose()
@@ -114,36 +112,4 @@ impl fmt::Display for Acl {
         let Self { user, operation, resource, name } = self;
         write!(f, "{user}: {operation} on {resource} `{name}`")
     }
-}
-
-/// A connection to the broker for the requests that librdkafka's safe interface does not offer.
-struct Connection(TcpStream);
-
-impl Connection {
-    fn open(port: u16) -> io::Result<Self> {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Self(stream))
-    }
-
-    /// Sends a request, and returns the response, which begins with 8 bytes of no interest.
-    fn request(&mut self, kind: i16, body: &[u8]) -> io::Result<Vec<u8>> {
-        let mut request = [kind.to_be_bytes(), VERSION.to_be_bytes(), [0, 0], [0, 0]].concat();
-        put_string(&mut request, "campanile-test");
-        request.extend(body);
-        let length = u32::try_from(request.len()).expect("the request is small").to_be_bytes();
-        self.0.write_all(&[&length, &*request].concat())?;
-        let mut length = [0; 4];
-        self.0.read_exact(&mut length)?;
-        let mut response = vec![0; u32::from_be_bytes(length) as usize];
-        self.0.read_exact(&mut response)?;
-        Ok(response)
-    }
-}
-
-fn put_string(to: &mut Vec<u8>, text: &str) {
-    let length = u16::try_from(text.len()).expect("a name in a test is short");
-    to.extend(length.to_be_bytes());
-    to.extend(text.as_bytes());
 }

@@ -1,17 +1,20 @@
 //! A real Apache Kafka, librdkafka's mock cluster, and a producer for both.
 
 mod acl;
+mod admin;
 mod builder;
 mod libs;
 mod message;
 mod mock;
 mod producer;
+mod raw;
 mod rebalance_delay;
 mod secured;
 mod server;
 mod topic;
 
 pub use acl::Acl;
+pub use admin::KafkaAdmin;
 pub use builder::KafkaServerBuilder;
 pub use message::Message;
 pub use mock::MockKafka;

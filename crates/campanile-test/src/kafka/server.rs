@@ -17,6 +17,10 @@ use tempfile::TempDir;
 /// Time limit of a start, on a machine that is busy with other tests.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// How long a server may not notice that its disk is full.
+#[cfg(target_os = "linux")]
+const FULL_DISK_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Time limit of one metadata request to a server that is starting.
 const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -208,6 +212,22 @@ impl KafkaServer {
         self.process.kill()?;
         let (folder, cluster) = (self.folder.path(), &self.cluster);
         (self.process, self.producer) = run(&self.jvm, folder, self.ports.plain, cluster)?;
+        Ok(())
+    }
+
+    /// Lets no file of the server grow any more, as on a full disk, and waits until the server has noticed
+    /// and exited, because it has no other folder. Kills it if it does not write for 10 s. All that it has
+    /// acknowledged is there after a [`restart`](Self::restart), which also makes room.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server does not run.
+    #[cfg(target_os = "linux")]
+    pub fn fill_disk(&mut self) -> Result<(), ServerError> {
+        self.process.limit_files()?;
+        if self.process.wait(FULL_DISK_TIMEOUT)?.is_none() {
+            self.process.kill()?;
+        }
         Ok(())
     }
 

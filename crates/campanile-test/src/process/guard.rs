@@ -2,6 +2,8 @@ use super::children::kill_children;
 use super::spawner;
 use crate::{ServerError, eventually};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+#[cfg(target_os = "linux")]
+use rustix::process::{Resource, Rlimit, prlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -120,6 +122,14 @@ impl Process {
     /// Fails if the process has exited.
     pub fn resume(&mut self) -> io::Result<()> {
         self.signal(Signal::CONT)
+    }
+
+    /// Lets no file of the process grow any more.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn limit_files(&mut self) -> io::Result<()> {
+        let limit = Rlimit { current: Some(0), maximum: None };
+        prlimit(Some(self.native_pid()), Resource::Fsize, limit)?;
+        Ok(())
     }
 
     /// Returns the exit status if the process has exited.

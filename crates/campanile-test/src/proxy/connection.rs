@@ -27,7 +27,7 @@ pub(super) struct Connection {
     closed: AtomicBool,
     /// Set once bytes were swallowed.
     gap: AtomicBool,
-    /// Set once all further bytes are swallowed.
+    /// Set if nothing is forwarded any more, and neither side learns of it.
     forgotten: AtomicBool,
 }
 
@@ -82,7 +82,7 @@ fn connect(client: TcpStream, faults: &Faults) -> io::Result<Connection> {
     let server = TcpStream::connect_timeout(&faults.server(), CONNECT_TIMEOUT)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let [closed, gap, forgotten] = [false; 3].map(AtomicBool::new);
+    let [closed, gap, forgotten] = [const { AtomicBool::new(false) }; 3];
     Ok(Connection { client, server, closed, gap, forgotten })
 }
 
@@ -104,6 +104,9 @@ fn pump(direction: Direction, connection: &Connection, faults: &Faults) {
             Decision::Swallow => {}
         }
     }
-    connection.close();
+    // A client does not learn that the server has closed a forgotten connection.
+    if direction == Direction::Request || !connection.is_forgotten() {
+        connection.close();
+    }
     faults.wake_waiters();
 }

@@ -81,8 +81,13 @@ impl Faults {
         self.changed.notify_all();
     }
 
-    pub(super) fn forget_connections(&self) {
-        self.state().connections.iter().for_each(|connection| connection.forget());
+    /// Forwards nothing more on the connections that exist.
+    pub(super) fn forget_all(&self) {
+        let state = self.state();
+        for connection in &state.connections {
+            connection.forget();
+        }
+        self.changed.notify_all();
     }
 
     /// Registers a connection accepted in this generation, unless the generation is over.
@@ -127,18 +132,18 @@ impl Faults {
     ) -> Decision {
         let mut state = self.state();
         loop {
-            if connection.is_forgotten() {
-                state.swallowed += length as u64;
-                return Decision::Swallow;
-            }
-            let remaining = match (state.mode, direction) {
+            let is_swallowed = match (state.mode, direction) {
                 (Mode::SwallowRequests, Direction::Request)
-                | (Mode::SwallowReplies, Direction::Reply) => {
+                | (Mode::SwallowReplies, Direction::Reply) => true,
+                _ => connection.is_forgotten(),
+            };
+            let remaining = match state.mode {
+                _ if is_swallowed => {
                     state.swallowed += length as u64;
                     connection.mark_gap();
                     return Decision::Swallow;
                 }
-                (Mode::Delay(delay), _) => (read_at + delay).saturating_duration_since(now()),
+                Mode::Delay(delay) => (read_at + delay).saturating_duration_since(now()),
                 _ => Duration::ZERO,
             };
             // A write to a closed connection fails, which ends the thread.

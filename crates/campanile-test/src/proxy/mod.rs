@@ -78,10 +78,11 @@ impl Proxy {
         self.faults.set_mode(Mode::SwallowRequests);
     }
 
-    /// Discards all bytes of the connections that are open now, as a load balancer does that has
-    /// dropped them silently. New connections work.
+    /// Discards all that is sent on the connections that exist, in both directions, and keeps them open, as
+    /// a load balancer or a NAT forgets idle connections. New connections are forwarded. A client that
+    /// waits for an answer learns nothing until [`heal`](Self::heal) closes those that have lost bytes.
     pub fn forget_connections(&self) {
-        self.faults.forget_connections();
+        self.faults.forget_all();
     }
 
     /// The number of bytes swallowed so far, from which a test knows that its request or its reply

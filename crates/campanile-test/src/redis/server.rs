@@ -109,7 +109,24 @@ impl RedisServer {
     /// Fails as [`RedisServerBuilder::start`] does.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
-        self.process = run(&self.builder, &self.program, self.folder.path(), self.port)?;
+        self.process = run(&self.builder, &self.program, self.folder.path(), self.port, &[])?;
+        Ok(())
+    }
+
+    /// Restarts the server as [`restart`](Self::restart) does, with a pause for each command that it loads.
+    /// Meanwhile it answers `LOADING`, as with a large data set.
+    ///
+    /// # Errors
+    ///
+    /// Fails as [`RedisServerBuilder::start`] does, also if loading takes longer than 30 s.
+    pub fn restart_slowly(&mut self, pause: Duration) -> Result<(), ServerError> {
+        self.process.kill()?;
+        let pause = pause.as_micros().to_string();
+        // A server that loads answers after each so many bytes.
+        let args = ["--key-load-delay", &pause, "--loading-process-events-interval-bytes", "1024"];
+        let folder = self.folder.path();
+        self.process = run(&self.builder, &self.program, folder, self.port, &args)?;
+        self.cli(&["CONFIG", "SET", "key-load-delay", "0"])?;
         Ok(())
     }
 
@@ -140,7 +157,7 @@ impl RedisServer {
         let folder = tempfile::Builder::new().prefix("campanile-redis-").tempdir()?;
         let config = builder.render_config(port, folder.path(), &socket(folder.path()));
         fs::write(folder.path().join("redis.conf"), config)?;
-        let process = run(builder, program, folder.path(), port)?;
+        let process = run(builder, program, folder.path(), port, &[])?;
         Ok(Self { process, folder, program: program.to_owned(), builder: builder.clone(), port })
     }
 }
@@ -151,9 +168,10 @@ fn run(
     program: &Path,
     folder: &Path,
     port: u16,
+    args: &[&str],
 ) -> Result<Process, ServerError> {
     let mut command = Command::new(program);
-    command.arg(folder.join("redis.conf")).current_dir(folder);
+    command.arg(folder.join("redis.conf")).args(args).current_dir(folder);
     command.envs(builder.env.iter().map(|(name, value)| (name, value)));
     let mut process = Process::spawn(&command, folder.join("log"))?;
     let socket = socket(folder);
