@@ -34,6 +34,16 @@ pub async fn connect_before(config: StoreConfig) -> Result<AnyStore, BoxError> {
     })
 }
 
+/// Writes events at WARN and ERROR to standard error.
+pub fn log_events() {
+    let level = tracing_subscriber::filter::LevelFilter::WARN;
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
 /// A document with code blocks that run as doctests.
 macro_rules! document {
     ($name:ident, $path:literal) => {

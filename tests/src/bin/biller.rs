@@ -18,7 +18,7 @@ use campanile::{
     Transactions, consumer::Summary,
 };
 use campanile_test::history::HistoryRecorder;
-use campanile_tests::START_TIMEOUT;
+use campanile_tests::{START_TIMEOUT, log_events};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -26,6 +26,7 @@ use tower::ServiceBuilder;
 async fn main() -> Result<(), BoxError> {
     // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
+    log_events();
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let options = arguments.split_off(arguments.len().min(7));
     let arguments: Result<[String; 7], _> = arguments.try_into();

@@ -15,7 +15,7 @@ use campanile::postgres::{Inbox, Transaction};
 use campanile::prelude::*;
 use campanile::{Consumer, PgConfig, PgStore, Request, consumer::Summary};
 use campanile_test::history::HistoryRecorder;
-use campanile_tests::START_TIMEOUT;
+use campanile_tests::{START_TIMEOUT, log_events};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -30,6 +30,7 @@ struct Booking {
 async fn main() -> Result<(), BoxError> {
     // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
+    log_events();
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let options = arguments.split_off(arguments.len().min(5));
     let arguments: Result<[String; 5], _> = arguments.try_into();

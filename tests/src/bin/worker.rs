@@ -17,7 +17,7 @@ use campanile::{
 };
 use campanile_admin::StoreConfig;
 use campanile_test::history::HistoryRecorder;
-use campanile_tests::{START_TIMEOUT, connect_before};
+use campanile_tests::{START_TIMEOUT, connect_before, log_events};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::{Service, ServiceBuilder, ServiceExt};
 
@@ -39,6 +39,7 @@ struct Payment {
 async fn main() -> Result<(), BoxError> {
     // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
+    log_events();
     let ([brokers, group, topic, store, folder], options) = arguments()?;
     let history = HistoryRecorder::create(folder, &*options.process, None)?;
     let config = store.parse::<StoreConfig>()?;

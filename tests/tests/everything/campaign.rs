@@ -10,7 +10,7 @@ use crate::faults::{Faults, Injector};
 use crate::length::env_or;
 use crate::overload::OverloadWatch;
 use crate::scenario::Scenario;
-use crate::{broker, load, stores};
+use crate::{broker, load, operator, stores};
 
 /// How much longer than expected the campaign may take before it fails, on a busy machine.
 const MAX_SLOWDOWN: f64 = 3.0;
@@ -27,7 +27,7 @@ pub(crate) fn run() {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut kafka = broker::start();
     let mut scenarios = Scenario::start_all(&kafka);
-    let faults = &Faults::default();
+    let faults = &Faults::from_env();
     let expected = (records as f64 / rate).max(min_faults as f64 * FAULT_INTERVAL.as_secs_f64());
     let limit = Duration::from_secs_f64(expected * MAX_SLOWDOWN + 60.0);
 
@@ -45,27 +45,33 @@ pub(crate) fn run() {
         });
         for scenario in &mut scenarios {
             let recorder = scenario.recorder();
-            let Scenario { kind, history, store, processes, keys } = scenario;
+            let Scenario { kind, history, store, processes, topic, keys } = scenario;
             let recorders = vec![recorder.clone()];
             let injector = Injector { rng: rng.fork(), recorders: recorders.clone(), faults };
             scope.spawn(move || {
                 let _guard = faults.end_on_panic();
                 processes.inject_faults(history, injector);
             });
-            let injector = Injector { rng: rng.fork(), recorders, faults };
+            let injector = Injector { rng: rng.fork(), recorders: recorders.clone(), faults };
             scope.spawn(move || {
                 let _guard = faults.end_on_panic();
                 stores::inject_faults(&mut **store, injector);
             });
-            let (rng, bootstrap) = (rng.fork(), &*bootstrap);
+            let (kind, topic, bootstrap) = (&*kind, &*topic, &*bootstrap);
+            let rng_of_load = rng.fork();
             scope.spawn(move || {
                 let _guard = faults.end_on_panic();
-                *keys = load::run(kind, bootstrap, &recorder, rate, faults, rng);
+                *keys = load::run(kind, bootstrap, topic, &recorder, rate, faults, rng_of_load);
+            });
+            let injector = Injector { rng: rng.fork(), recorders, faults };
+            scope.spawn(move || {
+                let _guard = faults.end_on_panic();
+                operator::inject_faults(kind, bootstrap, topic, injector);
             });
         }
         let is_long_enough = || {
             let produced = faults.records.load(Ordering::Relaxed);
-            let is_done = produced >= records && faults.totals().0 >= min_faults;
+            let is_done = produced >= records && faults.injected() >= min_faults;
             (is_done || faults.is_over()).then_some(())
         };
         let done = eventually(limit, is_long_enough);
@@ -93,23 +99,25 @@ fn finish(
     watch: OverloadWatch,
     seed: u64,
 ) -> Duration {
+    // All are awaited and judged, also if one of them fails.
+    let mut failed = Vec::new();
     for scenario in &mut scenarios {
-        scenario.wait_until_committed(kafka);
+        let name = scenario.kind.name;
+        let waited = || scenario.wait_until_committed(kafka);
+        if thread::scope(|scope| scope.spawn(waited).join()).is_err() {
+            failed.push(name);
+        }
     }
     for Scenario { processes, history, .. } in &mut scenarios {
         processes.stop(history);
     }
     let overloaded = watch.stop();
-    // All are judged, also if one of them fails.
-    let failed: Vec<_> = scenarios
-        .iter_mut()
-        .filter_map(|scenario| {
-            let name = scenario.kind.name;
-            let judged =
-                thread::scope(|scope| scope.spawn(move || scenario.finish(kafka, seed)).join());
-            judged.is_err().then_some(name)
-        })
-        .collect();
+    for scenario in &mut scenarios {
+        let name = scenario.kind.name;
+        if thread::scope(|scope| scope.spawn(|| scenario.finish(kafka, seed)).join()).is_err() {
+            failed.push(name);
+        }
+    }
     assert!(failed.is_empty(), "violations of the groups {failed:?}");
     overloaded
 }

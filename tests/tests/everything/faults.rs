@@ -1,13 +1,14 @@
 //! What all threads of the campaign share: the faults so far, and whether it continues.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+use std::{env, fmt};
 
+use crate::operator;
 use campanile::lock::Clock;
 use campanile_test::history::{FaultKind, HistoryRecorder};
 
@@ -16,7 +17,15 @@ pub(crate) const TICK: Duration = Duration::from_millis(20);
 
 /// What an operator does, and is no fault.
 const PLANNED: &[&str] = &[
+    "append-only file turned off",
+    "commits made asynchronous",
+    "eviction allowed",
     "failed over by command",
+    operator::ADDED,
+    operator::DELETED,
+    operator::QUOTA,
+    operator::RECREATED,
+    operator::RETENTION,
     "process stopped",
     "replica promoted",
     "scripts flushed",
@@ -29,12 +38,32 @@ pub(crate) struct Faults {
     by_kind: Mutex<BTreeMap<&'static str, usize>>,
     pub(crate) records: AtomicUsize,
     is_over: AtomicBool,
+    /// The only kinds, or none if all are injected.
+    only: Vec<String>,
 }
 
 impl Faults {
     pub(crate) fn count(&self, kind: &'static str) {
         let mut by_kind = self.by_kind.lock().unwrap_or_else(PoisonError::into_inner);
         *by_kind.entry(kind).or_default() += 1;
+    }
+
+    /// Creates the faults of a campaign, with the kinds that `CAMPANILE_EVERYTHING_ONLY` names.
+    pub(crate) fn from_env() -> Self {
+        let only = env::var("CAMPANILE_EVERYTHING_ONLY").unwrap_or_default();
+        let only = only.split(',').map(str::trim).filter(|name| !name.is_empty());
+        Self { only: only.map(str::to_owned).collect(), ..Self::default() }
+    }
+
+    /// Checks whether faults of this kind are injected.
+    pub(crate) fn allows(&self, kind: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == kind)
+    }
+
+    /// Returns the number of faults, with planned changes if the kinds are restricted.
+    pub(crate) fn injected(&self) -> usize {
+        let (faults, planned) = self.totals();
+        if self.only.is_empty() { faults } else { faults + planned }
     }
 
     /// Returns the number of faults, and that of planned changes.
@@ -127,6 +156,9 @@ impl Injector<'_> {
         effect: Duration,
         fault: impl FnOnce(&mut Self),
     ) {
+        if !self.faults.allows(name) {
+            return;
+        }
         self.faults.count(name);
         let from = self.now();
         fault(self);

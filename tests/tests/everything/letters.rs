@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use campanile_test::KafkaServer;
-use campanile_test::history::{Coordinates, Event, Outcome, Published};
+use campanile_test::history::{Coordinates, Event, Outcome, Published, TOPIC_HEADER};
 use rdkafka::Message;
 use rdkafka::message::{Headers, OwnedMessage};
 
@@ -106,7 +106,8 @@ fn origin_of_dead_letter(message: &OwnedMessage) -> Coordinates {
     let value = |name: &str| header(message, &format!("kafka_dlt-original-{name}"));
     let topic = String::from_utf8(value("topic")).unwrap();
     let partition = i32::from_be_bytes(value("partition").try_into().unwrap());
-    Coordinates::new(topic, partition, i64::from_be_bytes(value("offset").try_into().unwrap()))
+    let offset = i64::from_be_bytes(value("offset").try_into().unwrap());
+    Coordinates::new(name_in_history(message, topic), partition, offset)
 }
 
 fn origin_of_copy(message: &OwnedMessage) -> Coordinates {
@@ -115,7 +116,14 @@ fn origin_of_copy(message: &OwnedMessage) -> Coordinates {
     };
     let (partition, offset) =
         (value("partition").parse().unwrap(), value("offset").parse().unwrap());
-    Coordinates::new(value("topic"), partition, offset)
+    Coordinates::new(name_in_history(message, value("topic")), partition, offset)
+}
+
+/// A letter keeps the header of its record that says which of the topics with the same name it is from.
+fn name_in_history(message: &OwnedMessage, topic: String) -> String {
+    let mut headers = message.headers().unwrap().iter();
+    let named = headers.find(|header| header.key == TOPIC_HEADER).and_then(|header| header.value);
+    named.map_or(topic, |name| String::from_utf8(name.to_vec()).unwrap())
 }
 
 fn header(message: &OwnedMessage, name: &str) -> Vec<u8> {

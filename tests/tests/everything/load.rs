@@ -1,18 +1,19 @@
 //! The payments of a group, produced while everything fails.
 
+use std::mem;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use campanile_test::Producer;
 use campanile_test::history::{HistoryRecorder, Order};
-use campanile_test::{Message, Producer};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::PARTITIONS;
 use crate::faults::Faults;
 use crate::history::{Payment, produce, try_produce};
 use crate::scenario::{Kind, Program, cents, key};
+use crate::topic::{SharedTopic, Topic};
 
 /// Record keys, each of which belongs to one partition.
 const ACCOUNTS: usize = 1_000;
@@ -31,6 +32,7 @@ const LAG_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) fn run(
     kind: &Kind,
     bootstrap: &str,
+    topic: &SharedTopic,
     recorder: &HistoryRecorder,
     rate: f64,
     faults: &Faults,
@@ -38,15 +40,23 @@ pub(crate) fn run(
 ) -> usize {
     let mut producer = Producer::new(bootstrap).unwrap();
     let mut group = Group::new(kind, bootstrap);
-    let (mut keys, mut records, mut due) = (0, 0, 0.0);
+    let (mut keys, mut due, mut generation) = (0, 0.0, 1);
     while !faults.is_over() {
         thread::sleep(INTERVAL);
-        if records > group.committed(recorder.now()) + MAX_LAG {
+        let mut topic = topic.lock();
+        let burst = mem::take(&mut topic.burst);
+        let committed = group.committed(topic.partitions, recorder.now());
+        if burst == 0 && topic.records > committed + MAX_LAG {
             continue;
+        }
+        if mem::replace(&mut generation, topic.generation()) < topic.generation() {
+            // The other one knows the topic that was deleted.
+            producer = Producer::new(bootstrap).unwrap();
         }
         due += rate * INTERVAL.as_secs_f64();
         let batch = due as usize;
         due -= batch as f64;
+        let batch = batch + burst;
         let payments: Vec<_> = (0..batch)
             .map(|_| {
                 // One in twenty repeats the key of another, half of these in any partition.
@@ -57,18 +67,18 @@ pub(crate) fn run(
                 let account = if any { rng.usize(..ACCOUNTS) } else { number % ACCOUNTS };
                 // One payment in a hundred takes so long that faults hit it, and its lock is renewed.
                 let work_ms = if rng.u8(..100) == 0 { rng.u64(500..5_000) } else { rng.u64(1..8) };
-                payment(kind, number, account, work_ms)
+                payment(kind, &topic, number, account, work_ms)
             })
             .collect();
-        let topic = kind.topic();
-        if let Err(error) = try_produce(recorder, &producer, &topic, payments.clone()) {
+        let name = topic.name();
+        if let Err(error) = try_produce(recorder, &producer, name, payments.clone()) {
             // A client that a restarting broker has answered may never connect again:
             // https://github.com/confluentinc/librdkafka/issues/5301
-            println!("{topic}: {error}; continuing with another producer");
+            println!("{name}: {error}; continuing with another producer");
             producer = Producer::new(bootstrap).unwrap();
-            produce(recorder, &producer, &topic, payments);
+            produce(recorder, &producer, name, payments);
         }
-        records += batch;
+        topic.records += batch;
         faults.records.fetch_add(batch, Ordering::Relaxed);
     }
     keys
@@ -77,7 +87,7 @@ pub(crate) fn run(
 /// How far a group has got with its payments.
 struct Group {
     consumer: BaseConsumer,
-    partitions: TopicPartitionList,
+    topic: String,
     committed: usize,
     /// In the time of the history, in microseconds.
     looked_up: u64,
@@ -87,17 +97,17 @@ impl Group {
     fn new(kind: &Kind, bootstrap: &str) -> Self {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", bootstrap).set("group.id", kind.topic());
-        let mut partitions = TopicPartitionList::new();
-        partitions.add_partition_range(&kind.topic(), 0, PARTITIONS - 1);
         let consumer = config.create().unwrap();
-        Self { consumer, partitions, committed: 0, looked_up: 0 }
+        Self { consumer, topic: kind.topic(), committed: 0, looked_up: 0 }
     }
 
     /// The number of records that the group had committed about a second ago, or when the broker
     /// answered last.
-    fn committed(&mut self, now: u64) -> usize {
+    fn committed(&mut self, partitions: i32, now: u64) -> usize {
         if now >= self.looked_up + LAG_INTERVAL.as_micros() as u64 {
-            let found = self.consumer.committed_offsets(self.partitions.clone(), LAG_INTERVAL);
+            let mut list = TopicPartitionList::new();
+            list.add_partition_range(&self.topic, 0, partitions - 1);
+            let found = self.consumer.committed_offsets(list, LAG_INTERVAL);
             if let Ok(found) = found {
                 let offsets = found.elements().into_iter().map(|it| match it.offset() {
                     Offset::Offset(offset) => usize::try_from(offset).unwrap_or_default(),
@@ -111,7 +121,7 @@ impl Group {
     }
 }
 
-fn payment(kind: &Kind, number: usize, account: usize, work_ms: u64) -> Payment {
+fn payment(kind: &Kind, topic: &Topic, number: usize, account: usize, work_ms: u64) -> Payment {
     let (id, account_key) = (key(number), format!("a-{account}"));
     let payload = match kind.program {
         Program::Worker => {
@@ -130,7 +140,7 @@ fn payment(kind: &Kind, number: usize, account: usize, work_ms: u64) -> Payment 
         }
         Program::Biller => id.clone(),
     };
-    let message = Message::to(kind.topic()).partition(account as i32 % PARTITIONS);
+    let message = topic.message().partition(account as i32 % topic.partitions);
     let order = (kind.order == Order::Key).then(|| account_key.clone());
     (message.key(account_key).payload(payload), id, order)
 }

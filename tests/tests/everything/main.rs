@@ -6,12 +6,14 @@
 //! Each group prints the line of a storm, and the campaign a line with its faults.
 //! `CAMPANILE_EVERYTHING_RECORDS` and `_FAULTS` set how many records and faults there are at least,
 //! `_RATE` the records per second at most, and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
+//! `CAMPANILE_EVERYTHING_ONLY` restricts the faults to those of these names, separated by commas.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod broker;
 mod campaign;
 #[path = "../support/entries.rs"]
 mod entries;
+mod events;
 #[path = "../../../crates/campanile-redis/tests/redis/faketime.rs"]
 mod faketime;
 mod faults;
@@ -27,6 +29,7 @@ mod invoices;
 mod length;
 mod letters;
 mod load;
+mod operator;
 mod overload;
 mod processes;
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -36,6 +39,7 @@ mod scenario;
 #[path = "../../../crates/campanile-redis/tests/redis/server_clock.rs"]
 mod server_clock;
 mod stores;
+mod topic;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../support/worker.rs"]
 mod worker;
@@ -44,6 +48,9 @@ use std::time::Duration;
 
 /// Partitions of each topic of payments and of invoices.
 const PARTITIONS: i32 = 16;
+
+/// The most partitions of a topic to which some are added.
+const MAX_PARTITIONS: i32 = 24;
 
 /// Partitions of each topic of dead letters and copies, so few that each of them has some.
 const LETTER_PARTITIONS: i32 = 4;

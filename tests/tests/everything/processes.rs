@@ -130,6 +130,9 @@ impl Processes {
             (Slot::Empty, _) => {
                 self.start(slot, history);
             }
+            (Slot::Running(_), 0..4) if !injector.faults.allows("process suspended") => {}
+            (Slot::Running(_), 4..6) if !injector.faults.allows("process stopped") => {}
+            (_, 6..) if !injector.faults.allows("process killed") => {}
             (Slot::Running(_), 0..4) => {
                 injector.faults.count("process suspended");
                 let until = injector.now() + injector.millis(SUSPENSION).as_micros() as u64;
@@ -208,6 +211,8 @@ impl Processes {
         } else {
             command.arg("slow_ms=1000");
         }
+        // The quotas of the group's clients.
+        command.arg(format!("client.id={}", kind.name));
         if kind.has_retries {
             command.arg(format!("retries={}", kind.retries()));
         }

@@ -1,12 +1,15 @@
 //! A consumer group with its topic, its store and its history.
 
+use campanile::store::State;
 use campanile_test::history::{Cause, HistoryRecorder, Order, Transactions};
 use campanile_test::{KafkaServer, eventually};
 use rdkafka::ClientConfig;
 
+use crate::events::Events;
 use crate::history::TestHistory;
 use crate::processes::Processes;
 use crate::stores::{Cluster, Postgres, Redis, Sentinel, Store};
+use crate::topic::SharedTopic;
 use crate::{LETTER_PARTITIONS, LOCK_TTL, PARTITIONS, TIMEOUT, entries, group, invoices, letters};
 
 /// The program of the group's processes.
@@ -48,6 +51,7 @@ const CAUSES: &[Cause] = &[
     Cause::NetworkCut,
     Cause::ClockStepped,
     Cause::StoreLostWrites,
+    Cause::StoreEvicted,
 ];
 
 pub(crate) struct Scenario {
@@ -55,6 +59,7 @@ pub(crate) struct Scenario {
     pub(crate) history: TestHistory,
     pub(crate) store: Box<dyn Store>,
     pub(crate) processes: Processes,
+    pub(crate) topic: SharedTopic,
     pub(crate) keys: usize,
 }
 
@@ -89,7 +94,7 @@ impl Scenario {
             Self::new(
                 kind("postgres", Worker, Order::Key, CLASSIC),
                 kafka,
-                Box::new(Postgres::start_with_clock()),
+                Box::new(Postgres::start_with_clock_and_standby()),
             ),
             Self::new(
                 kind("inbox", Booker, Order::Partition, NEWER),
@@ -128,7 +133,8 @@ impl Scenario {
         };
         let history = TestHistory::with_transactions(kind.order, LOCK_TTL, transactions);
         let processes = Processes::new(kind, kafka.bootstrap(), store.url());
-        Self { kind, history, store, processes, keys: 0 }
+        let topic = SharedTopic::new(&kind.topic());
+        Self { kind, history, store, processes, topic, keys: 0 }
     }
 
     pub(crate) fn recorder(&self) -> HistoryRecorder {
@@ -137,10 +143,11 @@ impl Scenario {
 
     /// Waits until the group has committed everything.
     pub(crate) fn wait_until_committed(&mut self, kafka: &KafkaServer) {
-        let Self { kind, processes, history, .. } = self;
+        let Self { kind, processes, history, topic, .. } = self;
         let config = config(kind, kafka);
         processes.expect_running(history);
-        group::wait_until_committed(&config, &kind.topic(), PARTITIONS, TIMEOUT);
+        let partitions = topic.lock().partitions;
+        group::wait_until_committed(&config, &kind.topic(), partitions, TIMEOUT);
         if kind.has_retries {
             // A copy may be copied once more.
             let mut copies = None;
@@ -155,21 +162,26 @@ impl Scenario {
 
     /// Records what the servers have at the end, judges the history, and prints the line of the storm.
     pub(crate) fn finish(&mut self, kafka: &KafkaServer, seed: u64) {
-        let Self { kind, history, store, keys, .. } = self;
+        let Self { kind, history, store, topic, keys, .. } = self;
         let recorder = &history.recorder;
         store.record_takeovers(recorder);
-        let (topic, mut letters) = (kind.topic(), 0);
+        let (name, topic, mut letters) = (kind.topic(), topic.lock(), 0);
+        let record_commits = || {
+            // The group has the name of its topic, and commits those of its retry topics, too.
+            let name_at = |of: &str, at| if of == name { topic.name_at(at) } else { of }.to_owned();
+            recorder.record_commits_as(&config(kind, kafka), &name, name_at).unwrap();
+        };
         match kind.program {
             Program::Worker => {
-                recorder.record_commits(&config(kind, kafka), &topic).unwrap();
+                record_commits();
                 letters = letters::record(kafka, kind, history);
             }
             Program::Biller => {
                 let invoices = invoices::read(kafka, &kind.invoices(), "read_committed");
-                invoices::record(history, kafka, &topic, &invoices);
+                invoices::record(history, kafka, &name, &invoices);
             }
             Program::Booker => {
-                recorder.record_commits(&config(kind, kafka), &topic).unwrap();
+                record_commits();
                 for row in store.query("SELECT process, run FROM ledger").lines() {
                     let (process, run) = row.split_once('|').unwrap();
                     recorder.visible(process, run.parse().unwrap());
@@ -185,13 +197,22 @@ impl Scenario {
         report.expect(entries.unreadable == 0, || {
             format!("{} unreadable entries", entries.unreadable)
         });
+        for violation in store.violations() {
+            report.expect(false, || violation.clone());
+        }
         if kind.program == Program::Booker {
             let sum = store.query("SELECT sum(cents) FROM ledger");
-            let expected = (0..*keys).map(cents).sum::<usize>().to_string();
+            // The others were deleted before they were processed, or the judge misses them.
+            let is_completed = |number: &usize| {
+                entries.get(&key(*number)).is_some_and(|it| it.state() == State::Completed)
+            };
+            let expected: usize = (0..*keys).filter(is_completed).map(cents).sum();
+            let expected = expected.to_string();
             report.expect(sum == expected, || format!("the sum: expected {expected}, got {sum}"));
             let balances = store.query("SELECT sum(balance) FROM account");
             report.expect(balances == sum, || format!("the balances are {balances} of {sum}"));
         }
+        print!("{}: events\n{}", kind.name, Events::read(history.folder()));
         let stall = history.progress().longest_stall();
         report.finish(
             &format!("everything, {}", kind.name),

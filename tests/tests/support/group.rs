@@ -9,7 +9,8 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits until this group has committed every produced record.
+/// Waits until this group has committed every produced record. A partition whose records were all
+/// deleted has none.
 pub(crate) fn wait_until_committed(
     config: &ClientConfig,
     topic: &str,
@@ -21,19 +22,25 @@ pub(crate) fn wait_until_committed(
     let mut ends = BTreeMap::new();
     for partition in 0..partitions {
         list.add_partition(topic, partition);
-        let end = || Some(consumer.fetch_watermarks(topic, partition, REQUEST_TIMEOUT).ok()?.1);
+        let watermarks = || consumer.fetch_watermarks(topic, partition, REQUEST_TIMEOUT).ok();
         // A busy broker may have lost its leadership for a moment.
-        ends.insert(partition, eventually(within, end).expect("the broker reports the end"));
+        let (first, end) = eventually(within, watermarks).expect("the broker reports the end");
+        if first < end {
+            ends.insert(partition, end);
+        }
     }
+    let mut behind = Vec::new();
     let committed = || {
         let committed = consumer.committed_offsets(list.clone(), REQUEST_TIMEOUT).ok()?;
-        let is_at = |partition: &i32, end: i64| {
-            let found = committed.find_partition(topic, *partition);
-            found.is_some_and(|found| found.offset() == Offset::Offset(end))
-        };
-        ends.iter().all(|(partition, end)| is_at(partition, *end)).then_some(())
+        let offset = |partition: i32| Some(committed.find_partition(topic, partition)?.offset());
+        let offsets = ends.iter().map(|(partition, end)| (*partition, offset(*partition), *end));
+        behind = offsets.filter(|(_, found, end)| *found != Some(Offset::Offset(*end))).collect();
+        behind.is_empty().then_some(())
     };
-    eventually(within, committed).unwrap_or_else(|| {
-        panic!("timed out after {within:?} waiting for all records to be committed")
-    });
+    let is_committed = eventually(within, committed).is_some();
+    assert!(
+        is_committed,
+        "timed out after {within:?} waiting for all records of {topic} to be committed; the \
+         partitions, what is committed and the end: {behind:?}"
+    );
 }

@@ -211,5 +211,5 @@ fn topic_result(
 }
 
 fn is(error: &KafkaError, code: RDKafkaErrorCode) -> bool {
-    error.rdkafka_error_code() == Some(code)
+    matches!(error, KafkaError::AdminOp(found) if *found == code)
 }

@@ -1,6 +1,4 @@
-//! The clock of a server, which the campaign sets ahead.
-
-use std::time::Duration;
+//! The clock of a server, which the campaign sets.
 
 use campanile_test::history::FaultKind;
 use campanile_test::{RedisServer, RedisServerBuilder, eventually};
@@ -26,11 +24,10 @@ impl SteppedClock {
         self.clock.give_to(builder)
     }
 
-    /// Steps the clock forward, by less than a lock's time to live or by more.
+    /// Steps the clock forward, by less than a lock's time to live or by more, or back.
     pub(super) fn step(&mut self, redis: &RedisServer, injector: &mut Injector<'_>) {
-        let seconds = injector.rng.i64(1..9);
-        let by = Duration::from_secs(seconds.unsigned_abs());
-        let kind = FaultKind::ClockStepped { by: by.as_micros() as i64 };
+        let seconds = random_step(injector);
+        let kind = FaultKind::ClockStepped { by: seconds * 1_000_000 };
         injector.inject("clock stepped", &kind, RECONNECT, |_| {
             let time = || redis.cli(&["TIME"]).unwrap();
             let seconds_of = |time: String| time.lines().next().unwrap().parse::<i64>().unwrap();
@@ -38,8 +35,19 @@ impl SteppedClock {
             self.ahead += seconds;
             self.clock.set(self.ahead);
             // The server may have read its clock a moment before.
-            let has_moved = || (seconds_of(time()) >= before + seconds).then_some(());
+            let has_moved = || {
+                let now = seconds_of(time());
+                (if seconds > 0 { now >= before + seconds } else { now < before }).then_some(())
+            };
             eventually(TIMEOUT, has_moved).expect("the clock moves");
         });
+    }
+}
+
+/// By how many seconds a clock is stepped: mostly forward, by less than a lock's time to live or by more.
+pub(super) fn random_step(injector: &mut Injector<'_>) -> i64 {
+    match injector.rng.u8(..4) {
+        0 => -injector.rng.i64(1..9),
+        _ => injector.rng.i64(1..9),
     }
 }

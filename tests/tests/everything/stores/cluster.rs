@@ -6,7 +6,7 @@ use std::thread;
 use campanile_test::history::{FaultKind, HistoryRecorder};
 use campanile_test::{RedisCluster, eventually};
 
-use super::redis::flush_scripts;
+use super::redis::{flush_scripts, run_out_of_memory};
 use super::takeovers::{self, Takeovers};
 use super::{RECONNECT, Store};
 use crate::TIMEOUT;
@@ -91,7 +91,7 @@ impl Store for Cluster {
 impl Cluster {
     fn inject_any(&mut self, injector: &mut Injector<'_>) {
         let hang = injector.millis(100..3_000);
-        match injector.rng.u8(..6) {
+        match injector.rng.u8(..7) {
             0 => self.take_over(
                 "master killed",
                 injector,
@@ -120,6 +120,9 @@ impl Cluster {
                 });
             }
             3 | 4 => {
+                if !injector.faults.allows("slots moved") {
+                    return;
+                }
                 injector.faults.count("slots moved");
                 for _ in 0..injector.rng.usize(1..8) {
                     let slot = self.random_slot(injector);
@@ -132,6 +135,14 @@ impl Cluster {
                     };
                     eventually(TIMEOUT, moved).expect("the slot moves");
                 }
+            }
+            5 => {
+                let slot = self.random_slot(injector);
+                let redis = self.redis.node(self.redis.owner_of(slot).unwrap());
+                let kind = FaultKind::StoreUnavailable;
+                injector.inject("store out of memory", &kind, RECONNECT, |injector| {
+                    run_out_of_memory(redis, injector);
+                });
             }
             _ => {
                 let masters = self.masters();

@@ -44,6 +44,11 @@ pub(crate) trait Store: Send {
     /// other servers of a store.
     fn record_takeovers(&mut self, _recorder: &HistoryRecorder) {}
 
+    /// Lists what was wrong and the history does not show.
+    fn violations(&self) -> &[String] {
+        &[]
+    }
+
     /// Injects a random fault, and repairs the store.
     fn inject(&mut self, injector: &mut Injector<'_>);
 }

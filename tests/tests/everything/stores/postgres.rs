@@ -1,24 +1,43 @@
 //! A Postgres that keeps everything it has acknowledged.
 
+use std::thread;
 use std::time::Duration;
 
 use campanile::postgres::migrate;
 use campanile_test::history::FaultKind;
-use campanile_test::{PgServer, Proxy};
+use campanile_test::{PgServer, Proxy, eventually};
 
+use super::clock::random_step;
 use super::{RECONNECT, Store, network};
+use crate::TIMEOUT;
 use crate::faults::Injector;
 
+/// How many sessions a process may have at once: its limit, and some for what it reconnects.
+const MAX_SESSIONS: usize = 10;
+
+/// How many processes may have sessions while no commit ends: the session of a process that was killed
+/// waits for its commit.
+const MAX_PROCESSES: usize = 8;
+
 pub(crate) struct Postgres {
+    /// A synchronous standby, without which no commit ends.
+    standby: Option<PgServer>,
     server: PgServer,
     proxy: Proxy,
     has_clock: bool,
+    violations: Vec<String>,
 }
 
 impl Postgres {
-    /// Starts a server with the schema of the store, and a clock that the campaign can set.
-    pub(crate) fn start_with_clock() -> Self {
-        Self::start(true)
+    /// Starts a server with the schema of the store, a clock that the campaign can set, and a synchronous
+    /// standby.
+    pub(crate) fn start_with_clock_and_standby() -> Self {
+        let mut postgres = Self::start(true);
+        postgres.standby = Some(postgres.server.replica().unwrap());
+        postgres.psql("ALTER SYSTEM SET synchronous_standby_names = '*'");
+        postgres.psql("SELECT pg_reload_conf()");
+        postgres.wait_for_standby();
+        postgres
     }
 
     /// Starts a server with the schema of the store and these tables.
@@ -30,21 +49,26 @@ impl Postgres {
 
     fn start(has_clock: bool) -> Self {
         // Sessions of killed processes end a moment later.
-        let server = PgServer::builder().config("max_connections", "400").start().unwrap();
+        let server = PgServer::builder()
+            .config("max_connections", "400")
+            // A standby soon returns.
+            .config("wal_retrieve_retry_interval", "200ms")
+            .start()
+            .unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(migrate(server.url())).unwrap();
         let proxy = Proxy::to(server.addr()).unwrap();
-        Self { server, proxy, has_clock }
+        Self { standby: None, server, proxy, has_clock, violations: Vec::new() }
     }
 
     fn psql(&self, sql: &str) -> String {
         self.server.psql(sql).unwrap()
     }
 
-    /// Sets the clock of the store's functions ahead.
+    /// Sets the clock of the store's functions.
     fn step_clock(&self, injector: &mut Injector<'_>) {
-        let seconds = injector.rng.u64(1..9);
-        let by = Duration::from_secs(seconds).as_micros() as i64;
+        let seconds = random_step(injector);
+        let by = seconds * 1_000_000;
         injector.inject("clock stepped", &FaultKind::ClockStepped { by }, RECONNECT, |_| {
             self.psql(&format!(
                 "DO $do$ DECLARE f record; BEGIN FOR f IN SELECT pg_get_functiondef(oid) AS text \
@@ -54,6 +78,52 @@ impl Postgres {
                  END LOOP; END $do$",
             ));
         });
+    }
+
+    /// Waits until commits end.
+    fn wait_for_standby(&self) {
+        if self.standby.is_none() {
+            return;
+        }
+        let count = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+        let is_there = || (self.server.psql(count).ok()? == "1").then_some(());
+        eventually(TIMEOUT, is_there).expect("the standby follows");
+    }
+
+    /// Stops the standby for a while.
+    fn lose_standby(&mut self, injector: &mut Injector<'_>) {
+        let kind = FaultKind::StoreUnavailable;
+        injector.inject("standby lost", &kind, RECONNECT, |injector| {
+            self.standby.as_mut().expect("checked").kill().unwrap();
+            injector.sleep(100..15_000);
+            let sessions = self
+                .psql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'campanile'");
+            if sessions.parse::<usize>().unwrap() > MAX_SESSIONS * MAX_PROCESSES {
+                self.violations.push(format!("{sessions} sessions while the standby was lost"));
+            }
+            self.standby.as_mut().expect("checked").restart().unwrap();
+            self.wait_for_standby();
+        });
+    }
+
+    /// Kills the server a moment after commits were made asynchronous, which loses some of them.
+    fn make_commits_asynchronous(&mut self, injector: &mut Injector<'_>) {
+        let name = "commits made asynchronous";
+        if !injector.faults.allows(name) {
+            return;
+        }
+        let (from, lost) = (injector.now(), injector.millis(0..1_000));
+        injector.inject(name, &FaultKind::StoreUnavailable, RECONNECT, |_| {
+            self.psql("ALTER SYSTEM SET synchronous_commit = off");
+            self.psql("SELECT pg_reload_conf()");
+            thread::sleep(lost);
+            self.server.kill().unwrap();
+            self.server.restart().unwrap();
+            self.wait_for_standby();
+            self.psql("ALTER SYSTEM RESET synchronous_commit");
+            self.psql("SELECT pg_reload_conf()");
+        });
+        injector.record(from, Duration::ZERO, &FaultKind::StoreLostWrites);
     }
 
     /// Terminates half of the sessions.
@@ -81,18 +151,25 @@ impl Store for Postgres {
         self.psql(sql)
     }
 
+    fn violations(&self) -> &[String] {
+        &self.violations
+    }
+
     fn inject(&mut self, injector: &mut Injector<'_>) {
-        match injector.rng.u8(..8) {
+        match injector.rng.u8(..12) {
             0..3 => {
                 let kind = FaultKind::StoreUnavailable;
                 injector.inject("store killed", &kind, RECONNECT, |injector| {
                     self.server.kill().unwrap();
                     injector.sleep(0..3_000);
                     self.server.restart().unwrap();
+                    self.wait_for_standby();
                 });
             }
             3 => self.terminate_sessions(injector),
             4 if self.has_clock => self.step_clock(injector),
+            5..7 if self.standby.is_some() => self.lose_standby(injector),
+            7 if self.standby.is_some() => self.make_commits_asynchronous(injector),
             _ => network::inject(&self.proxy, injector),
         }
     }

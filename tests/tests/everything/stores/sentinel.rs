@@ -3,12 +3,12 @@
 use std::thread;
 use std::time::Duration;
 
-use campanile_test::history::HistoryRecorder;
+use campanile_test::history::{FaultKind, HistoryRecorder};
 use campanile_test::{RedisSentinel, eventually};
 
-use super::Store;
 use super::redis::flush_scripts;
 use super::takeovers::{self, Takeovers};
+use super::{RECONNECT, Store};
 use crate::TIMEOUT;
 use crate::faults::Injector;
 
@@ -66,7 +66,7 @@ impl Store for Sentinel {
 
     fn inject(&mut self, injector: &mut Injector<'_>) {
         let hang = injector.millis(100..3_000);
-        match injector.rng.u8(..5) {
+        match injector.rng.u8(..8) {
             0 => self.fail_over("primary killed", injector, |redis, old| {
                 redis.kill(old).unwrap();
                 redis.until_other_primary(old).unwrap();
@@ -81,8 +81,45 @@ impl Store for Sentinel {
             2 => self.fail_over("failed over by command", injector, |redis, _| {
                 redis.failover().unwrap();
             }),
+            3 => self.allow_eviction(injector),
+            4 => self.demand_replicas(injector),
             _ => flush_scripts(self.redis.server(primary(&self.redis)), injector),
         }
+    }
+}
+
+impl Sentinel {
+    /// Lets the primary evict entries, as operators do when it is full, and mostly makes it do so.
+    fn allow_eviction(&self, injector: &mut Injector<'_>) {
+        let redis = self.redis.server(primary(&self.redis));
+        let policies = ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"];
+        let policy = injector.rng.choice(policies).expect("there are some");
+        let evicts = injector.rng.u8(..3) > 0;
+        let kind = FaultKind::StoreEvicted;
+        injector.inject("eviction allowed", &kind, Duration::ZERO, |injector| {
+            redis.cli(&["CONFIG", "SET", "maxmemory-policy", policy]).unwrap();
+            if evicts {
+                let memory = redis.cli(&["INFO", "memory"]).unwrap();
+                let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:"));
+                let used: u64 = used.expect("it is there").trim().parse().unwrap();
+                let limit = (used - used / injector.rng.u64(10..50)).to_string();
+                redis.cli(&["CONFIG", "SET", "maxmemory", &limit]).unwrap();
+            }
+            injector.sleep(100..9_000);
+            redis.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+            redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).unwrap();
+        });
+    }
+
+    /// Lets the primary refuse all writes, because it has fewer replicas than an operator demands.
+    fn demand_replicas(&self, injector: &mut Injector<'_>) {
+        let redis = self.redis.server(primary(&self.redis));
+        let kind = FaultKind::StoreUnavailable;
+        injector.inject("too few replicas", &kind, RECONNECT, |injector| {
+            redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "2"]).unwrap();
+            injector.sleep(100..9_000);
+            redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
+        });
     }
 }
 

@@ -43,6 +43,9 @@ pub(super) fn inject(
     injector: &mut Injector<'_>,
     take_over: impl FnOnce(&mut Injector<'_>),
 ) {
+    if !injector.faults.allows(name) {
+        return;
+    }
     let from = injector.now().saturating_sub(MAX_REPLICA_LAG.as_micros() as u64);
     injector.inject(name, &FaultKind::StoreUnavailable, RECONNECT, take_over);
     injector.record(from, RECONNECT, &FaultKind::StoreLostWrites);

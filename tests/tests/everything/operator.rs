@@ -1,0 +1,165 @@
+//! What the operator of the brokers does to the topic of a group and to its clients.
+
+use std::ops::Range;
+use std::thread;
+use std::time::Duration;
+
+use campanile_test::{KafkaAdmin, eventually};
+
+use crate::faults::Injector;
+use crate::scenario::{Kind, Program};
+use crate::topic::SharedTopic;
+use crate::{MAX_PARTITIONS, PARTITIONS, TIMEOUT, broker};
+
+/// The pauses between two changes, in milliseconds.
+const PAUSE: Range<u64> = 6_000..24_000;
+
+/// The most records that are sent at once.
+const MAX_BURST: usize = 800;
+
+/// How long the settings of a topic and of clients differ, in milliseconds.
+const CHANGED: Range<u64> = 500..5_000;
+
+pub(crate) const RECREATED: &str = "topic recreated";
+pub(crate) const ADDED: &str = "partitions added";
+pub(crate) const DELETED: &str = "records deleted";
+pub(crate) const RETENTION: &str = "retention shortened";
+pub(crate) const QUOTA: &str = "quota set";
+
+struct Operator<'a, 'i> {
+    kind: &'a Kind,
+    admin: KafkaAdmin,
+    topic: &'a SharedTopic,
+    injector: Injector<'i>,
+}
+
+/// Changes a topic until the campaign is over.
+pub(crate) fn inject_faults(
+    kind: &Kind,
+    bootstrap: &str,
+    topic: &SharedTopic,
+    injector: Injector<'_>,
+) {
+    let faults = injector.faults;
+    let mut operator = Operator { kind, admin: KafkaAdmin::new(bootstrap), topic, injector };
+    // The invoices name their record without its topic.
+    let can_recreate = kind.program != Program::Biller;
+    let changes: Vec<_> = [DELETED, RETENTION, ADDED, QUOTA]
+        .into_iter()
+        .chain(can_recreate.then_some([RECREATED; 2]).into_iter().flatten())
+        .filter(|change| faults.allows(change))
+        .collect();
+    while operator.injector.pause(PAUSE) {
+        match operator.injector.rng.choice(&changes).copied() {
+            Some(RECREATED) => operator.recreate(),
+            Some(ADDED) => operator.add_partitions(),
+            Some(DELETED) => operator.delete_records(),
+            Some(RETENTION) => operator.shorten_retention(),
+            Some(QUOTA) => operator.set_quota(),
+            _ => {}
+        }
+    }
+}
+
+impl Operator<'_, '_> {
+    /// Deletes the topic and creates it again, in half of the cases with as many records at once.
+    fn recreate(&mut self) {
+        let name = self.kind.topic();
+        let absent = match self.injector.rng.bool() {
+            true => Duration::ZERO,
+            false => self.injector.millis(0..3_000),
+        };
+        let is_refilled = self.injector.rng.bool();
+        let mut topic = self.topic.lock();
+        self.injector.faults.count(RECREATED);
+        let from = self.injector.now();
+        for partition in 0..topic.partitions {
+            self.recorder().deleted(from, topic.name(), partition, i64::MAX);
+        }
+        self.admin.delete_topic(&name).unwrap();
+        thread::sleep(absent);
+        // The broker refuses commits until then.
+        let before = topic.records;
+        topic.recreate(self.injector.now(), PARTITIONS);
+        self.admin.create_topic(&name, PARTITIONS, &[]).unwrap();
+        // Twice as many, so that most partitions are longer than they were.
+        topic.burst = if is_refilled { (2 * before).min(MAX_BURST) } else { 0 };
+        println!(
+            "{name}: deleted at {from} with {before} records, created as {} with {}",
+            topic.name(),
+            topic.burst
+        );
+    }
+
+    fn add_partitions(&mut self) {
+        let count = self.injector.rng.i32(1..4);
+        let mut topic = self.topic.lock();
+        let total = topic.partitions + count;
+        if total <= MAX_PARTITIONS {
+            self.injector.faults.count(ADDED);
+            self.admin.add_partitions(&self.kind.topic(), total).unwrap();
+            topic.partitions = total;
+        }
+    }
+
+    /// Deletes the first records of some partitions, or all of them, and in half of the cases just after
+    /// many were sent.
+    fn delete_records(&mut self) {
+        self.injector.faults.count(DELETED);
+        if self.injector.rng.bool() {
+            self.topic.lock().burst = MAX_BURST / 2;
+            // The broker may be down.
+            let is_sent = || (self.topic.lock().burst == 0).then_some(());
+            eventually(TIMEOUT, is_sent).expect("the records are sent");
+        }
+        let (name, partitions) = (self.kind.topic(), self.topic.lock().partitions);
+        for partition in 0..partitions {
+            if self.injector.rng.u8(..3) == 0 {
+                continue;
+            }
+            let (low, high) = self.admin.watermarks(&name, partition).unwrap();
+            let below =
+                if self.injector.rng.bool() { high } else { self.injector.rng.i64(low..=high) };
+            let from = self.injector.now();
+            self.recorder().deleted(from, self.topic.lock().name(), partition, below);
+            self.admin.delete_records(&name, partition, below).unwrap();
+        }
+    }
+
+    /// Lets the broker delete what is older than a moment.
+    fn shorten_retention(&mut self) {
+        self.injector.faults.count(RETENTION);
+        let (name, from) = (self.kind.topic(), self.injector.now());
+        let retention = self.injector.rng.u64(1..2_000).to_string();
+        self.admin.set_topic_config(&name, &[("retention.ms", &retention)]).unwrap();
+        self.injector.sleep(CHANGED);
+        self.admin.set_topic_config(&name, &[]).unwrap();
+        // The broker may be at it.
+        thread::sleep(broker::RETENTION_INTERVAL * 3);
+        let topic = self.topic.lock();
+        for partition in 0..topic.partitions {
+            let (low, _) = self.admin.watermarks(&name, partition).unwrap();
+            if low > 0 {
+                self.recorder().deleted(from, topic.name(), partition, low);
+            }
+        }
+    }
+
+    /// Limits what the broker does for the group's clients.
+    fn set_quota(&mut self) {
+        self.injector.faults.count(QUOTA);
+        let (quota, most) = match self.injector.rng.u8(..3) {
+            0 => ("consumer_byte_rate", 5_000.0),
+            1 => ("producer_byte_rate", 5_000.0),
+            _ => ("request_percentage", 2.0),
+        };
+        let value = most * (0.02 + self.injector.rng.f64());
+        self.admin.set_quota(self.kind.name, quota, Some(value)).unwrap();
+        self.injector.sleep(CHANGED.start..4 * CHANGED.end);
+        self.admin.set_quota(self.kind.name, quota, None).unwrap();
+    }
+
+    fn recorder(&self) -> &campanile_test::history::HistoryRecorder {
+        &self.injector.recorders[0]
+    }
+}
