@@ -1,7 +1,7 @@
 //! A consumer process for tests that kill it: books records of the form
 //! `{"id":"b-1","account":3,"cents":5}` in a Postgres ledger, using the transactional inbox.
 //! Arguments: brokers, group, topic, Postgres URL, folder of the history, then options: `lock_ms=2000`,
-//! `slow_ms=0` for one booking in 61, `process=NAME`, and settings of librdkafka such as
+//! `slow_ms=0` for one booking in 61, `timeout_ms=60000` for a booking, `process=NAME`, and settings of librdkafka such as
 //! `session.timeout.ms=3000`.
 //!
 //! A booking consists of two writes: a row of the ledger, which names its run and which no constraint
@@ -40,11 +40,13 @@ async fn main() -> Result<(), BoxError> {
     // Expires soon after this process is killed.
     let mut lock = Duration::from_secs(2);
     let mut slow = Duration::ZERO;
+    let mut timeout = Duration::from_secs(60);
     let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
     for option in options {
         match option.split_once('=').ok_or("options have the form NAME=VALUE")? {
             ("lock_ms", value) => lock = Duration::from_millis(value.parse()?),
             ("slow_ms", value) => slow = Duration::from_millis(value.parse()?),
+            ("timeout_ms", value) => timeout = Duration::from_millis(value.parse()?),
             ("process", value) => process = value.into(),
             (name, value) => config = config.set(name, value),
         }
@@ -69,6 +71,8 @@ async fn main() -> Result<(), BoxError> {
         .layer(inbox.layer(bookings)?)
         // Records the runs, each in a transaction of its own.
         .layer(history.runs())
+        // A statement waits for its answer for as long as its connection seems to be open.
+        .timeout(timeout)
         .service_fn(move |request| book(request, process.clone(), runs.clone(), slow));
     let summary: Summary = Consumer::new(config)?
         .subscribe([topic])

@@ -118,6 +118,7 @@ fn finish(
             failed.push(name);
         }
     }
+    failed.dedup();
     assert!(failed.is_empty(), "violations of the groups {failed:?}");
     overloaded
 }

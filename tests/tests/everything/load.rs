@@ -10,6 +10,7 @@ use campanile_test::history::{HistoryRecorder, Order};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
+use crate::PARTITIONS;
 use crate::faults::Faults;
 use crate::history::{Payment, produce, try_produce};
 use crate::scenario::{Kind, Program, cents, key};
@@ -40,7 +41,7 @@ pub(crate) fn run(
 ) -> usize {
     let mut producer = Producer::new(bootstrap).unwrap();
     let mut group = Group::new(kind, bootstrap);
-    let (mut keys, mut due, mut generation) = (0, 0.0, 1);
+    let (mut keys, mut due, mut known) = (0, 0.0, (1, PARTITIONS));
     while !faults.is_over() {
         thread::sleep(INTERVAL);
         let mut topic = topic.lock();
@@ -49,8 +50,9 @@ pub(crate) fn run(
         if burst == 0 && topic.records > committed + MAX_LAG {
             continue;
         }
-        if mem::replace(&mut generation, topic.generation()) < topic.generation() {
-            // The other one knows the topic that was deleted.
+        let current = (topic.generation(), topic.partitions);
+        if mem::replace(&mut known, current) != current {
+            // The other one knows the topic that was deleted, or has not heard of the new partitions.
             producer = Producer::new(bootstrap).unwrap();
         }
         due += rate * INTERVAL.as_secs_f64();

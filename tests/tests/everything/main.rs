@@ -11,6 +11,7 @@
 
 mod broker;
 mod campaign;
+mod deleted;
 #[path = "../support/entries.rs"]
 mod entries;
 mod events;

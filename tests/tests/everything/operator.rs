@@ -154,6 +154,8 @@ impl Operator<'_, '_> {
             _ => ("request_percentage", 2.0),
         };
         let value = most * (0.02 + self.injector.rng.f64());
+        // Rates of bytes are integers.
+        let value = if most > 100.0 { value.ceil() } else { value };
         self.admin.set_quota(self.kind.name, quota, Some(value)).unwrap();
         self.injector.sleep(CHANGED.start..4 * CHANGED.end);
         self.admin.set_quota(self.kind.name, quota, None).unwrap();

@@ -211,6 +211,9 @@ impl Processes {
         } else {
             command.arg("slow_ms=1000");
         }
+        if kind.program == Program::Booker {
+            command.arg("timeout_ms=10000");
+        }
         // The quotas of the group's clients.
         command.arg(format!("client.id={}", kind.name));
         if kind.has_retries {

@@ -10,7 +10,9 @@ use crate::history::TestHistory;
 use crate::processes::Processes;
 use crate::stores::{Cluster, Postgres, Redis, Sentinel, Store};
 use crate::topic::SharedTopic;
-use crate::{LETTER_PARTITIONS, LOCK_TTL, PARTITIONS, TIMEOUT, entries, group, invoices, letters};
+use crate::{
+    LETTER_PARTITIONS, LOCK_TTL, PARTITIONS, TIMEOUT, deleted, entries, group, invoices, letters,
+};
 
 /// The program of the group's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +37,13 @@ pub(crate) struct Kind {
 }
 
 /// The group soon notices a dead member. For the newer protocol, the broker sets that.
-const CLASSIC: &[&str] = &["session.timeout.ms=5000", "heartbeat.interval.ms=500"];
+///
+/// With the classic protocol, the members themselves look for new partitions, every five minutes by default.
+const CLASSIC: &[&str] = &[
+    "session.timeout.ms=5000",
+    "heartbeat.interval.ms=500",
+    "topic.metadata.refresh.interval.ms=2000",
+];
 const NEWER: &[&str] = &["group.protocol=consumer"];
 
 /// Why keys may run again; the judge decides whether the faults that were recorded explain it.
@@ -212,7 +220,9 @@ impl Scenario {
             let balances = store.query("SELECT sum(balance) FROM account");
             report.expect(balances == sum, || format!("the balances are {balances} of {sum}"));
         }
-        print!("{}: events\n{}", kind.name, Events::read(history.folder()));
+        let deleted = deleted::count_unprocessed(history.folder());
+        let events = Events::read(history.folder());
+        print!("{name}: {deleted} records deleted before they were processed; events:\n{events}");
         let stall = history.progress().longest_stall();
         report.finish(
             &format!("everything, {}", kind.name),

@@ -148,8 +148,8 @@ impl KafkaAdmin {
         })
     }
 
-    /// Sets a quota of all clients with this `client.id`: `consumer_byte_rate`, `producer_byte_rate`, or
-    /// `request_percentage`. `None` removes it.
+    /// Sets a quota of all clients with this `client.id`: `consumer_byte_rate` or `producer_byte_rate`, which
+    /// are integers, or `request_percentage`. `None` removes it.
     ///
     /// # Errors
     ///
