@@ -38,7 +38,7 @@ pub(crate) fn run() {
     let watch = OverloadWatch::start(recorders.clone());
     let bootstrap = kafka.bootstrap();
     thread::scope(|scope| {
-        let injector = Injector { rng: rng.fork(), recorders, faults };
+        let injector = Injector::new(rng.fork(), recorders, faults);
         scope.spawn(|| {
             let _guard = faults.end_on_panic();
             broker::inject_faults(&mut kafka, injector);
@@ -47,12 +47,12 @@ pub(crate) fn run() {
             let recorder = scenario.recorder();
             let Scenario { kind, history, store, processes, topic, keys } = scenario;
             let recorders = vec![recorder.clone()];
-            let injector = Injector { rng: rng.fork(), recorders: recorders.clone(), faults };
+            let injector = Injector::new(rng.fork(), recorders.clone(), faults);
             scope.spawn(move || {
                 let _guard = faults.end_on_panic();
                 processes.inject_faults(history, injector);
             });
-            let injector = Injector { rng: rng.fork(), recorders: recorders.clone(), faults };
+            let injector = Injector::new(rng.fork(), recorders.clone(), faults);
             scope.spawn(move || {
                 let _guard = faults.end_on_panic();
                 stores::inject_faults(&mut **store, injector);
@@ -63,7 +63,7 @@ pub(crate) fn run() {
                 let _guard = faults.end_on_panic();
                 *keys = load::run(kind, bootstrap, topic, &recorder, rate, faults, rng_of_load);
             });
-            let injector = Injector { rng: rng.fork(), recorders, faults };
+            let injector = Injector::new(rng.fork(), recorders, faults);
             scope.spawn(move || {
                 let _guard = faults.end_on_panic();
                 operator::inject_faults(kind, bootstrap, topic, injector);

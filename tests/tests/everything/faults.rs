@@ -60,6 +60,11 @@ impl Faults {
         self.only.is_empty() || self.only.iter().any(|only| only == kind)
     }
 
+    /// Checks whether faults of some kinds are not injected.
+    pub(crate) fn are_restricted(&self) -> bool {
+        !self.only.is_empty()
+    }
+
     /// Returns the number of faults, with planned changes if the kinds are restricted.
     pub(crate) fn injected(&self) -> usize {
         let (faults, planned) = self.totals();
@@ -111,6 +116,18 @@ pub(crate) struct Injector<'a> {
     pub(crate) rng: fastrand::Rng,
     pub(crate) recorders: Vec<HistoryRecorder>,
     pub(crate) faults: &'a Faults,
+    /// How many faults were injected.
+    pub(crate) injected: usize,
+}
+
+impl<'a> Injector<'a> {
+    pub(crate) fn new(
+        rng: fastrand::Rng,
+        recorders: Vec<HistoryRecorder>,
+        faults: &'a Faults,
+    ) -> Self {
+        Self { rng, recorders, faults, injected: 0 }
+    }
 }
 
 impl Injector<'_> {
@@ -160,6 +177,7 @@ impl Injector<'_> {
             return;
         }
         self.faults.count(name);
+        self.injected += 1;
         let from = self.now();
         fault(self);
         self.record(from, effect, kind);

@@ -197,6 +197,11 @@ impl Processes {
             Program::Biller => env!("CARGO_BIN_EXE_biller"),
         });
         command.args([&*bootstrap, &*topic, &*topic]);
+        let name = format!("{}-{started}", kind.name);
+        let store = match store.starts_with("postgres:") {
+            true => format!("{store}?application_name={name}"),
+            false => store.clone(),
+        };
         match kind.program {
             Program::Worker | Program::Booker => command.arg(&*store),
             Program::Biller => {
@@ -219,7 +224,6 @@ impl Processes {
         if kind.has_retries {
             command.arg(format!("retries={}", kind.retries()));
         }
-        let name = format!("{}-{started}", kind.name);
         command.arg(format!("lock_ms={}", LOCK_TTL.as_millis())).arg(format!("process={name}"));
         self.slots[slot] = Slot::Running(Worker::start_named(&command, history, name));
     }

@@ -25,6 +25,9 @@ const RECONNECT: Duration = Duration::from_secs(1);
 /// The pauses between two faults of a store, in milliseconds.
 const PAUSE: std::ops::Range<u64> = 4_000..16_000;
 
+/// How often another fault is drawn if it is not to be injected.
+const MAX_DRAWS: usize = 50;
+
 /// A store whose server the campaign can break.
 pub(crate) trait Store: Send {
     /// The URL for consumers.
@@ -57,6 +60,13 @@ pub(crate) trait Store: Send {
 pub(crate) fn inject_faults(store: &mut dyn Store, mut injector: Injector<'_>) {
     while injector.pause(PAUSE) {
         store.record_takeovers(&injector.recorders[0]);
+        let before = injector.injected;
         store.inject(&mut injector);
+        for _ in 0..MAX_DRAWS {
+            if !injector.faults.are_restricted() || injector.injected > before {
+                break;
+            }
+            store.inject(&mut injector);
+        }
     }
 }
