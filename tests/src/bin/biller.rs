@@ -17,7 +17,7 @@ use campanile::{
     Consumer, IdempotencyConfig, Output, Outputs, ProcessingOrder, RedisConfig, Request,
     Transactions, consumer::Summary,
 };
-use campanile_test::history::HistoryRecorder;
+use campanile_test::history::{HistoryRecorder, TOPIC_HEADER};
 use campanile_tests::{START_TIMEOUT, log_events};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
@@ -102,6 +102,10 @@ async fn bill(request: Request, invoices: String, slow: Duration) -> Result<Outp
     }
     let text = format!("{id} {}@{}", record.partition(), record.offset());
     let mut invoice = Output::to(invoices).key(account).payload(text);
+    // The topic was recreated.
+    if let Some(name) = record.headers().get_str(TOPIC_HEADER) {
+        invoice = invoice.header(TOPIC_HEADER, name.to_owned());
+    }
     if let Some(lock) = request.lock_handle() {
         invoice = invoice.header("token", lock.token().to_string());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use campanile_test::{KafkaAdmin, eventually};
 
 use crate::faults::Injector;
-use crate::scenario::{Kind, Program};
+use crate::scenario::Kind;
 use crate::topic::SharedTopic;
 use crate::{MAX_PARTITIONS, PARTITIONS, TIMEOUT, broker};
 
@@ -42,13 +42,8 @@ pub(crate) fn inject_faults(
 ) {
     let faults = injector.faults;
     let mut operator = Operator { kind, admin: KafkaAdmin::new(bootstrap), topic, injector };
-    // The invoices name their record without its topic.
-    let can_recreate = kind.program != Program::Biller;
-    let changes: Vec<_> = [DELETED, RETENTION, ADDED, QUOTA]
-        .into_iter()
-        .chain(can_recreate.then_some([RECREATED; 2]).into_iter().flatten())
-        .filter(|change| faults.allows(change))
-        .collect();
+    let changes = [RECREATED, RECREATED, DELETED, RETENTION, ADDED, QUOTA];
+    let changes: Vec<_> = changes.into_iter().filter(|change| faults.allows(change)).collect();
     while operator.injector.pause(PAUSE) {
         match operator.injector.rng.choice(&changes).copied() {
             Some(RECREATED) => operator.recreate(),

@@ -22,6 +22,9 @@ const PAUSE: std::ops::Range<u64> = 1_500..9_000;
 /// last.
 const SUSPENSION: std::ops::Range<u64> = 100..14_000;
 
+/// What a process says that does not begin, because it could not rely on its store.
+const UNSAFE_STORE: &str = "is not safe to use";
+
 pub(crate) struct Processes {
     kind: Kind,
     bootstrap: String,
@@ -108,13 +111,17 @@ impl Processes {
                 Slot::Running(worker) => {
                     if let Some(status) = worker.exited() {
                         let (name, log) = (worker.name(), worker.log());
-                        panic!("{name} has exited on its own with {status}: {log}");
+                        // It has begun while an operator allowed eviction, and is started again.
+                        let is_refusal = log.contains(UNSAFE_STORE);
+                        assert!(is_refusal, "{name} has exited on its own with {status}: {log}");
+                        self.start(slot, history);
                     }
                 }
                 Slot::Stopping(worker) => {
                     if let Some(status) = worker.exited() {
                         let (name, log) = (worker.name(), worker.log());
-                        assert!(status.success(), "{name} has stopped with {status}: {log}");
+                        let is_expected = status.success() || log.contains(UNSAFE_STORE);
+                        assert!(is_expected, "{name} has stopped with {status}: {log}");
                         self.slots[slot] = Slot::Empty;
                     }
                 }

@@ -186,7 +186,8 @@ impl Scenario {
             }
             Program::Biller => {
                 let invoices = invoices::read(kafka, &kind.invoices(), "read_committed");
-                invoices::record(history, kafka, &name, &invoices);
+                invoices::record_outputs(history, &name, &invoices);
+                record_commits();
             }
             Program::Booker => {
                 record_commits();

@@ -2,6 +2,7 @@
 
 use campanile::record::Coordinates;
 use campanile_test::KafkaServer;
+use campanile_test::history::TOPIC_HEADER;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers, OwnedMessage};
@@ -13,6 +14,8 @@ use crate::{PARTITIONS, TIMEOUT};
 /// An invoice, and the position of its record.
 pub(crate) struct Invoice {
     pub(crate) id: String,
+    /// The name of the record's topic in the history, if that was recreated.
+    topic: Option<String>,
     pub(crate) partition: i32,
     pub(crate) offset: i64,
     /// The fencing token of the handler, if it had a lock.
@@ -32,11 +35,17 @@ pub(crate) fn record(
     topic: &str,
     invoices: &[Invoice],
 ) {
-    for Invoice { partition, offset, at, .. } in invoices {
-        let record = Coordinates { topic: topic.into(), partition: *partition, offset: *offset };
+    record_outputs(history, topic, invoices);
+    history.recorder.record_commits(&kafka.consumer_config(topic), topic).unwrap();
+}
+
+/// Records these invoices, of records of this topic.
+pub(crate) fn record_outputs(history: &TestHistory, topic: &str, invoices: &[Invoice]) {
+    for Invoice { topic: recreated, partition, offset, at, .. } in invoices {
+        let topic = recreated.as_deref().unwrap_or(topic).into();
+        let record = Coordinates { topic, partition: *partition, offset: *offset };
         history.recorder.output(&record, at);
     }
-    history.recorder.record_commits(&kafka.consumer_config(topic), topic).unwrap();
 }
 
 /// Reads all messages of these partitions, in the order of each partition.
@@ -76,10 +85,11 @@ impl Invoice {
             partition: message.partition(),
             offset: message.offset(),
         };
-        let token = message.headers().and_then(|headers| {
-            let token = headers.iter().find(|header| header.key == "token")?.value?;
-            std::str::from_utf8(token).ok()?.parse::<u64>().ok()
-        });
-        Self { id: id.to_owned(), partition, offset, token, at }
+        let header = |name: &str| {
+            let value = message.headers()?.iter().find(|header| header.key == name)?.value?;
+            Some(std::str::from_utf8(value).unwrap().to_owned())
+        };
+        let token = header("token").and_then(|token| token.parse().ok());
+        Self { id: id.to_owned(), topic: header(TOPIC_HEADER), partition, offset, token, at }
     }
 }
