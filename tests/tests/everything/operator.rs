@@ -143,14 +143,13 @@ impl Operator<'_, '_> {
     /// Limits what the broker does for the group's clients.
     fn set_quota(&mut self) {
         self.injector.faults.count(QUOTA);
-        let (quota, most) = match self.injector.rng.u8(..3) {
-            0 => ("consumer_byte_rate", 5_000.0),
-            1 => ("producer_byte_rate", 5_000.0),
-            _ => ("request_percentage", 2.0),
+        // Rates of bytes are integers. A client with a very low one waits for minutes after a large response,
+        // also if the quota is removed meanwhile.
+        let (quota, value) = match self.injector.rng.u8(..3) {
+            0 => ("consumer_byte_rate", self.injector.rng.u32(2_000..50_000).into()),
+            1 => ("producer_byte_rate", self.injector.rng.u32(2_000..50_000).into()),
+            _ => ("request_percentage", 2.0 * self.injector.rng.f64()),
         };
-        let value = most * (0.02 + self.injector.rng.f64());
-        // Rates of bytes are integers.
-        let value = if most > 100.0 { value.ceil() } else { value };
         self.admin.set_quota(self.kind.name, quota, Some(value)).unwrap();
         self.injector.sleep(CHANGED.start..4 * CHANGED.end);
         self.admin.set_quota(self.kind.name, quota, None).unwrap();
