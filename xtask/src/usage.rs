@@ -69,9 +69,8 @@ cargo xtask <command> --help
             and for the driver CAMPANILE_REBALANCE_RECORDS (200000), _MEMBERS (8), _PAUSE_MS (4000),
             _KILLS (50), _STOPS (10), _OUTAGES (10), _SHUTDOWNS (300) and _BACKLOG_MIB (2048),
             CAMPANILE_TRANSACTION_RECORDS (at least 200000) and _KILLS (100), and for all faults at once
-            CAMPANILE_EVERYTHING_RECORDS (at least 1000000), _FAULTS (at least 1000) and _RATE (at most
-            700 records per second). CAMPANILE_EVERYTHING_ONLY restricts these faults to some, by the names
-            in the line with their counts, separated by commas.
+            CAMPANILE_EVERYTHING_ONLY (the names of the only ones, separated by commas), _RECORDS (at least
+            1000000), _FAULTS (at least 1000) and _RATE (at most 700 records per second).
 
 Environment: CAMPANILE_CACHE sets the cache folder (default: ~/.cache/campanile);
 CAMPANILE_KAFKA_LIBS and CAMPANILE_DYNAMODB_LIBS name folders with the jars of Kafka and of
