@@ -131,6 +131,13 @@ impl Index<'_> {
         format!("{}@{offset}", self.partitions[partition].name)
     }
 
+    /// Checks whether a record was deleted at any time.
+    pub(super) fn is_deleted(&self, record: usize) -> bool {
+        let Record { partition, offset, .. } = self.records[record];
+        // They are sorted by their offsets.
+        self.partitions[partition].deletions.last().is_some_and(|deletion| deletion.0 > offset)
+    }
+
     /// Checks whether what a consumer knows of the key at this time may be stale: it may have learned
     /// that before the entry was reopened, lost or removed.
     pub(super) fn may_be_stale(&self, key: &Key<'_>, by: u64) -> bool {

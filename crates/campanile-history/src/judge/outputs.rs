@@ -85,6 +85,10 @@ fn check_commits(index: &Index<'_>, findings: &mut Findings<'_>, outputs: &[Outp
     for answer in &index.answers {
         let Some(key) = index.records[answer.record].key else { continue };
         let Some(commit) = commit_of(answer.record) else { continue };
+        // It is not redelivered after its transaction was aborted.
+        if index.is_deleted(answer.record) {
+            continue;
+        }
         let is_done =
             matches!(answer.outcome, Outcome::Processed | Outcome::Duplicate | Outcome::Unguarded);
         if is_done && !keys.contains(&Some(key)) {

@@ -44,7 +44,8 @@ pub(super) fn output_missing(terms: &Terms<'_>, findings: &mut Findings) {
     for answer in &terms.history.answers {
         let done = ["processed", "duplicate", "unguarded"].contains(&&*answer.outcome);
         let Some(key) = terms.key_of_record.get(&answer.record) else { continue };
-        if done && is_past(&committed, &answer.record) && !with_output.contains(key) {
+        let deleted = terms.deletions(&answer.record).next().is_some();
+        if done && !deleted && is_past(&committed, &answer.record) && !with_output.contains(key) {
             findings.violated("output_missing", key);
         }
     }

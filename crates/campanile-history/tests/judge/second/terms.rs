@@ -216,11 +216,16 @@ impl<'h> Terms<'h> {
 
     /// Returns when a record was finished, or `NEVER`.
     pub(super) fn finished(&self, record: &Record) -> Time {
+        let finished = self.finished.get(record).copied();
+        self.deletions(record).chain(finished).min().unwrap_or(NEVER)
+    }
+
+    /// Returns the times of each `deleted` of its partition with a larger offset.
+    pub(super) fn deletions(&self, record: &Record) -> impl Iterator<Item = Time> {
         let deleted = self.history.deleted.iter().filter(|(_, partition, offset)| {
             *partition == record.partition && Time::from(record.offset) < *offset
         });
-        let times = deleted.map(|(at, ..)| *at).chain(self.finished.get(record).copied());
-        times.min().unwrap_or(NEVER)
+        deleted.map(|(at, ..)| *at)
     }
 
     /// Returns the interval of a fault. The time of a kill is its `at`, whenever it ends.
