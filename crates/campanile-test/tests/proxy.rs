@@ -143,22 +143,6 @@ fn swallowed_requests_do_not_reach_the_server() {
 }
 
 #[test]
-fn forgotten_connections_stay_open_and_new_ones_work() {
-    let echo = Echo::start();
-    let proxy = Proxy::to(echo.addr).unwrap();
-    let mut client = Client::connect(&proxy);
-    assert_eq!(client.request("ding"), "ding");
-    proxy.forget_connections();
-    client.send("dong");
-    eventually(TIMEOUT, || (proxy.swallowed() == 5).then_some(())).expect("the request is lost");
-    assert_eq!(Client::connect(&proxy).request("dong"), "dong");
-    client.0.get_ref().set_nonblocking(true).unwrap();
-    let nothing = client.0.read(&mut [0]).unwrap_err();
-    assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
-    assert_eq!(echo.lines(), 2);
-}
-
-#[test]
 fn heal_closes_only_connections_with_a_gap() {
     let proxy = Proxy::to(Echo::start().addr).unwrap();
     let mut whole = Client::connect(&proxy);
