@@ -10,10 +10,8 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use rdkafka::{ClientConfig, ClientContext, Message as _, Statistics};
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -42,28 +40,6 @@ fn in_memory_redis_is_empty_after_restart() {
     redis.cli(&["SET", "bell", "rung"]).unwrap();
     redis.restart().unwrap();
     assert_eq!(redis.cli(&["GET", "bell"]).unwrap(), "(nil)");
-}
-
-#[test]
-fn redis_that_loads_slowly_answers_loading() {
-    let mut redis = RedisServer::builder().append_only(true).start().unwrap();
-    for number in 0..100 {
-        redis.cli(&["SET", &format!("bell-{number}"), &"rung".repeat(20)]).unwrap();
-    }
-    let addr = redis.addr();
-    let client = thread::spawn(move || {
-        let answer = || {
-            let mut stream = TcpStream::connect(addr).ok()?;
-            stream.write_all(b"PING\r\n").ok()?;
-            let mut answer = [0; 8];
-            stream.read_exact(&mut answer).ok()?;
-            (answer == *b"-LOADING").then_some(())
-        };
-        eventually(TIMEOUT, answer)
-    });
-    redis.restart_slowly(Duration::from_millis(10)).unwrap();
-    assert_eq!(redis.cli(&["DBSIZE"]).unwrap(), "100");
-    client.join().unwrap().expect("the server answers while it loads");
 }
 
 #[test]
