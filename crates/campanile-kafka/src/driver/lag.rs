@@ -42,13 +42,6 @@ impl OffsetRange {
         position
     }
 
-    /// Moves the position past records that no longer exist. Returns the position before, if this skips any.
-    pub(crate) fn skip_to(&self, offset: i64) -> Option<i64> {
-        let position = self.position().filter(|position| *position < offset)?;
-        self.last.store(Some(offset - 1));
-        Some(position)
-    }
-
     /// Returns the offset after the last one that was read.
     pub(crate) fn next(&self) -> Option<i64> {
         self.last.load().map(|last| last + 1)

@@ -71,8 +71,6 @@ pub(crate) struct KafkaSource {
     /// The positions that drained partitions are moved to.
     seeks: Vec<Position>,
     topic_check: TopicCheck,
-    /// Changes of logs without a record that shows them.
-    changes: Vec<LogChange>,
     /// The offsets that are committed once their topics are checked.
     unchecked: Option<Vec<Uncommitted>>,
     /// The revoked partitions that are not released yet: those of the group, or none of the group.
@@ -159,7 +157,6 @@ impl KafkaSource {
             resets: Vec::new(),
             seeks: Vec::new(),
             topic_check,
-            changes: Vec::new(),
             unchecked: None,
             revoked: None,
             newer_protocol,
@@ -266,8 +263,7 @@ impl KafkaSource {
     /// Handles changes of logs that records have shown. With an `auto.offset.reset` of `error` they end
     /// serving, and no further record is delivered.
     fn handle_changes(&mut self, batch: &mut FetchBatch, events: &mut Vec<Event>) {
-        self.changes.append(&mut batch.changes);
-        for change in std::mem::take(&mut self.changes) {
+        for change in std::mem::take(&mut batch.changes) {
             match change.what {
                 // A topic that was recreated has no offset in common with the old one.
                 LogChanged::Truncated { .. } if change.partition.log_id().is_some() => {
@@ -481,12 +477,7 @@ impl Source for KafkaSource {
     }
 
     fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]) {
-        let Unfetched { stalled, unstarted, emptied } = self.stalled.check(partitions);
-        for (partition, start) in emptied {
-            let position = partition.offset_range.skip_to(start);
-            let what = position.map(|position| LogChanged::Deleted { position, start });
-            self.changes.extend(what.map(|what| LogChange { partition, what }));
-        }
+        let Unfetched { stalled, unstarted } = self.stalled.check(partitions);
         if !unstarted.is_empty() {
             tracing::warn!(
                 partitions = %PartitionNames(&unstarted),

@@ -50,8 +50,6 @@ pub(super) struct Unfetched {
     /// Those that it has started.
     pub(super) stalled: Vec<Arc<Assignment>>,
     pub(super) unstarted: Vec<Arc<Assignment>>,
-    /// Those of which all records were deleted, with the start of their log.
-    pub(super) emptied: Vec<(Arc<Assignment>, i64)>,
 }
 
 /// The progress of a partition since it was seen last.
@@ -141,13 +139,7 @@ impl StalledPartitions {
                     *progress = Progress { since: now, behind: None, seeks, ..*progress };
                     unfetched.stalled.push(assignment.clone());
                 }
-                None if now - progress.since >= SILENCE => {
-                    silent.push(assignment.clone());
-                    let start = range.map(|(start, _)| start);
-                    if let Some(start) = start.filter(|_| start == fetched_end) {
-                        unfetched.emptied.push((assignment.clone(), start));
-                    }
-                }
+                None if now - progress.since >= SILENCE => silent.push(assignment.clone()),
                 _ => {}
             }
         }
@@ -202,14 +194,11 @@ impl StalledPartitions {
 mod tests {
     use std::sync::mpsc::RecvTimeoutError;
 
-    use campanile_test::{KafkaServer, Message, MockKafka};
-    use rdkafka::TopicPartitionList;
-    use rdkafka::admin::{AdminClient, AdminOptions};
-    use rdkafka::consumer::CommitMode;
+    use campanile_test::{Message, MockKafka};
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
-    use crate::driver::{Amount, Event, LogChanged, Source as _};
+    use crate::driver::{Amount, Event, Source as _};
     use crate::kafka::KafkaSource;
     use crate::kafka::start_positions::list;
     use crate::kafka::tests::{assignment, consumer, poll, settings};
@@ -376,49 +365,6 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         assert_eq!(reports, [30, 60, 90]);
-    }
-
-    /// All records were deleted, so that none shows it.
-    #[tokio::test(start_paused = true)]
-    async fn emptied_log_is_reported_once_and_its_next_record_is_no_gap() {
-        let kafka = KafkaServer::start().unwrap();
-        kafka.create_topic(TOPIC, 1, &[]).unwrap();
-        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
-        for _ in 0..10 {
-            produce().unwrap();
-        }
-        let mut client = kafka.consumer_config("billing");
-        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
-        let other: BaseConsumer = client.create().unwrap();
-        let mut offsets = TopicPartitionList::new();
-        offsets.add_partition_offset(TOPIC, 0, Offset::Offset(4)).unwrap();
-        other.commit(&offsets, CommitMode::Sync).unwrap();
-        let admin: AdminClient<_> = client.create().unwrap();
-        offsets.set_all_offsets(Offset::Offset(10)).unwrap();
-        let options = AdminOptions::new();
-        admin.delete_records(&offsets, &options).await.unwrap();
-        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
-        let (mut partitions, mut changes, mut records) = (Vec::new(), Vec::new(), Vec::new());
-        let start = Instant::now();
-        while records.is_empty() {
-            for event in poll(&mut source, Some(ROOM)) {
-                match event {
-                    Event::Assigned(assigned) => partitions.extend(assigned),
-                    Event::LogChanged(change) => {
-                        changes.push(change.what);
-                        produce().unwrap();
-                    }
-                    Event::Records(received) => records.extend(received),
-                    Event::Failed(error) => panic!("{error}"),
-                    _ => {}
-                }
-            }
-            source.update_end_offsets(&partitions);
-            assert!(start.elapsed() < TIMEOUT, "no record was delivered");
-            tokio::time::advance(Duration::from_secs(1)).await;
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(changes, [LogChanged::Deleted { position: 4, start: 10 }]);
     }
 
     #[test]

@@ -149,13 +149,7 @@ pub(super) fn request_ids<C: ClientContext>(
     let count = u32::try_from(attempt + 1).unwrap_or(u32::MAX);
     let timeout = first_timeout.saturating_mul(count).min(MAX_REQUEST_TIMEOUT);
     let topics: BTreeSet<&str> = partitions.iter().map(|assignment| &*assignment.topic).collect();
-    let request = TopicIdRequest::start(client, topics, timeout, attempt, None);
-    loop {
-        // librdkafka responds at the latest when the request has timed out.
-        if let Some(ids) = request.poll(timeout) {
-            return ids;
-        }
-    }
+    TopicIdRequest::start(client, topics, timeout, attempt, None).wait()
 }
 
 /// Checks the topics of these partitions, and marks the partitions that have another log by now. Waits for
@@ -188,13 +182,7 @@ pub fn topic_id<C: ClientContext>(
     let mut attempt = 0;
     loop {
         let of_attempt = REQUEST_TIMEOUT.min(timeout);
-        let request = TopicIdRequest::start(client, [topic], of_attempt, attempt, None);
-        let ids = loop {
-            if let Some(ids) = request.poll(of_attempt) {
-                break ids;
-            }
-        };
-        match ids {
+        match TopicIdRequest::start(client, [topic], of_attempt, attempt, None).wait() {
             Ok(mut ids) => return ids.remove(topic).unwrap_or(Ok(None)),
             Err(error) if attempt as u128 >= attempts => return Err(error),
             Err(_) => attempt += 1,

@@ -94,6 +94,15 @@ impl TopicIdRequest {
         }
     }
 
+    /// Waits for the response. librdkafka has one at the latest when the request has timed out.
+    pub(crate) fn wait(&self) -> KafkaResult<TopicIds> {
+        loop {
+            if let Some(ids) = self.poll(Duration::from_secs(1)) {
+                return ids;
+            }
+        }
+    }
+
     /// Takes the response, for which it waits at most this long.
     pub(crate) fn poll(&self, timeout: Duration) -> Option<KafkaResult<TopicIds>> {
         let timeout = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
