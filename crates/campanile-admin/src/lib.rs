@@ -9,7 +9,6 @@
 //! * [`observe`] compares a topic with what a consumer has done with it: lost records, duplicates, missing keys.
 //! * [`redrive`] brings dead letters back.
 //! * [`schema`] migrates the schema of Postgres.
-//! * [`watch`] observes a running consumer group.
 //! * [`StoreConfig`] is the store of any kind, from a URL, and [`AnyStore`] the connected store.
 //! * [`AdminError`] says whether a setting is wrong or a server is unavailable.
 
@@ -19,7 +18,6 @@ pub mod explain;
 pub mod observe;
 pub mod redrive;
 pub mod schema;
-pub mod watch;
 
 mod any_store;
 mod error;

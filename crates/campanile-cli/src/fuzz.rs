@@ -32,7 +32,6 @@ fn convert(verb: &Verb) {
         Verb::Observe(arguments) => format!("{:?}", arguments.observe()),
         Verb::Purge(arguments) => format!("{:?}", arguments.purge()),
         Verb::Redrive(arguments) => arguments.redrive().group(),
-        Verb::Watch(arguments) => format!("{:?}", arguments.watch()),
         verb => format!("{verb:?}"),
     };
     assert!(!shown.is_empty());

@@ -17,7 +17,6 @@ mod schema;
 mod signals;
 mod stats;
 mod verify;
-mod watch;
 
 use std::process::ExitCode;
 
@@ -50,7 +49,6 @@ enum Verb {
     Stats(stats::Arguments),
     Unlock(repair::Unlock),
     Verify(verify::Arguments),
-    Watch(watch::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -83,7 +81,6 @@ fn main() -> ExitCode {
             Verb::Stats(arguments) => stats::run(arguments).await,
             Verb::Unlock(arguments) => repair::unlock(arguments).await,
             Verb::Verify(arguments) => verify::run(&arguments),
-            Verb::Watch(arguments) => watch::run(arguments).await,
         }
     });
     // A call of librdkafka that was given up may still block a thread, which dropping the runtime would

@@ -7,7 +7,6 @@ use campanile::IdempotencyConfig;
 use campanile_admin::explain::{Cause, Explain, KeySource};
 use campanile_admin::observe::Observe;
 use campanile_admin::redrive::Redrive;
-use campanile_admin::watch::Watch;
 use campanile_admin::{AdminError, StoreConfig, doctor};
 use campanile_test::RedisServer;
 
@@ -56,22 +55,6 @@ async fn each_right_of_observe_is_necessary_and_named() {
     let run = async || observe.run(&client, &scene.store, &key, |_| Ok(())).await;
     let report = check(&rights, run).await.unwrap();
     assert_eq!((report.records, report.completed), (1, 1));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_right_of_watch_is_necessary_and_named() {
-    let scene = Scene::new("watch");
-    scene.produce(&["paid"]);
-    scene.serve_all(scene.unlimited_client()).await;
-    let rights = scene.allow(&["`watch`"]);
-    let client = scene.client();
-    let look = async || {
-        let watch = Watch::new(&scene.group).with_topic(&scene.topic);
-        watch.start(&client)?.snapshot().await
-    };
-    let snapshot = check(&rights, look).await.unwrap();
-    assert_eq!((snapshot.partitions.len(), snapshot.lag), (1, 0));
-    assert_eq!(snapshot.state.as_deref(), Some("Empty"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

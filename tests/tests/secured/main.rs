@@ -35,7 +35,6 @@ const USERS: &[&str] = &[
     "doctor",
     "explain",
     "observe",
-    "watch",
     "redrive",
 ];
 

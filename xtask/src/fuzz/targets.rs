@@ -133,13 +133,6 @@ pub(crate) const TARGETS: &[Target] = &[
                  same partition",
     },
     Target {
-        package: "campanile-admin",
-        binary: "campanile_admin",
-        test: "watch::fuzz::exposition",
-        folder: "src/watch",
-        checks: "metrics in Prometheus' format: a sample is written as the same sample",
-    },
-    Target {
         package: "campanile-cli",
         binary: "campanile",
         test: "fuzz::arguments",

@@ -19,7 +19,7 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::metadata::Metadata;
 use rdkafka::statistics::Statistics;
 
-pub(crate) use self::members::{Members, Partition};
+pub(crate) use self::members::Members;
 pub(crate) use self::topic::{check_partition, fetch_config, partitions};
 pub(crate) use self::topic_config::TopicConfig;
 use crate::AdminError;
@@ -200,11 +200,6 @@ impl Context {
     /// because their transaction was aborted. Needs `statistics.interval.ms`.
     pub(crate) fn fetched(&self) -> i64 {
         self.fetched.load(Ordering::Relaxed)
-    }
-
-    /// Forgets the errors so far, which have been dealt with.
-    pub(crate) fn clear(&self) {
-        self.errors().clear();
     }
 
     pub(crate) fn is_hopeless(&self) -> bool {

@@ -32,7 +32,7 @@ fn wrong_arguments_exit_with_2_and_echo_no_secret() {
             "--kafka: expected NAME=VALUE",
         ),
         (
-            &["watch", "--group", "g", "--brokers", "b:1", "--kafka", "sasl.pasword=s3cret"],
+            &["redrive", "t", "--brokers", "b:1", "--kafka", "sasl.pasword=s3cret"],
             "librdkafka has no setting `sasl.pasword`",
         ),
         (&["redrive", "t", "--brokers", "b:1", "--kafka-file", "/nowhere"], "/nowhere"),

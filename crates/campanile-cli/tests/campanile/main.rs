@@ -13,7 +13,6 @@ mod support;
 mod terminal;
 #[cfg(feature = "store-tls")]
 mod tls;
-mod watch;
 
 use std::process::{Command, Output};
 
