@@ -1,9 +1,11 @@
 //! Tests of Campanile across its crates, on real servers; see `tests/`. The library itself compiles
 //! the code blocks of the documents, and connects the stores of former processes.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use campanile::{BoxError, PgStore, RedisStore};
+use campanile::health::Unhealthy;
+use campanile::{BoxError, Handle, PgStore, RedisStore};
 use campanile_admin::{AnyStore, StoreConfig};
 
 #[path = "../../crates/campanile-postgres/tests/postgres/differential/before.rs"]
@@ -42,6 +44,29 @@ pub fn log_events() {
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
+}
+
+/// The file that says that a process is not live. Its test kills the process then, as Kubernetes would.
+pub fn not_live_file(folder: &Path, process: &str) -> PathBuf {
+    folder.join(format!("{process}.not-live"))
+}
+
+/// Probes the liveness of a consumer every second, and writes a file once it is not live.
+pub fn probe_liveness(handle: Handle, folder: &str, process: &str) {
+    let file = not_live_file(Path::new(folder), process);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            match handle.health().live {
+                Ok(()) => {}
+                Err(Unhealthy::Ended) => return,
+                Err(reason) => {
+                    eprintln!("not live: {reason}");
+                    std::fs::write(&file, reason.to_string()).expect("the folder can be written");
+                }
+            }
+        }
+    });
 }
 
 /// A document with code blocks that run as doctests.

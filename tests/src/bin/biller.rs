@@ -18,7 +18,7 @@ use campanile::{
     Transactions, consumer::Summary,
 };
 use campanile_test::history::{HistoryRecorder, TOPIC_HEADER};
-use campanile_tests::{START_TIMEOUT, log_events};
+use campanile_tests::{START_TIMEOUT, log_events, probe_liveness};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -49,7 +49,7 @@ async fn main() -> Result<(), BoxError> {
             (name, value) => config = config.set(name, value),
         }
     }
-    let history = HistoryRecorder::create(folder, process, None)?;
+    let history = HistoryRecorder::create(&folder, &*process, None)?;
     let consumer = Consumer::new(config)?
         .subscribe([topic])
         .with_start_timeout(START_TIMEOUT)
@@ -82,6 +82,7 @@ async fn main() -> Result<(), BoxError> {
             .service_fn(bill);
         consumer.serve_transactional(service, transactions)
     };
+    probe_liveness(serve.handle(), &folder, &process);
     let summary: Summary = serve
         .with_graceful_shutdown(async move { terminated.recv().await.unwrap_or_default() })
         .await?;

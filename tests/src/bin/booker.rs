@@ -15,7 +15,7 @@ use campanile::postgres::{Inbox, Transaction};
 use campanile::prelude::*;
 use campanile::{Consumer, PgConfig, PgStore, Request, consumer::Summary};
 use campanile_test::history::HistoryRecorder;
-use campanile_tests::{START_TIMEOUT, log_events};
+use campanile_tests::{START_TIMEOUT, log_events, probe_liveness};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::ServiceBuilder;
 
@@ -51,7 +51,8 @@ async fn main() -> Result<(), BoxError> {
             (name, value) => config = config.set(name, value),
         }
     }
-    let history = HistoryRecorder::create(folder, &*process, None)?;
+    let probed = process.clone();
+    let history = HistoryRecorder::create(&folder, &*process, None)?;
 
     let store = PgConfig::new(postgres).with_connect_timeout(START_TIMEOUT);
     let inbox = Inbox::new(&PgStore::connect(store).await?)?;
@@ -74,10 +75,10 @@ async fn main() -> Result<(), BoxError> {
         // A statement waits for its answer for as long as its connection seems to be open.
         .timeout(timeout)
         .service_fn(move |request| book(request, process.clone(), runs.clone(), slow));
-    let summary: Summary = Consumer::new(config)?
-        .subscribe([topic])
-        .with_start_timeout(START_TIMEOUT)
-        .serve(service)
+    let serve =
+        Consumer::new(config)?.subscribe([topic]).with_start_timeout(START_TIMEOUT).serve(service);
+    probe_liveness(serve.handle(), &folder, &probed);
+    let summary: Summary = serve
         .with_graceful_shutdown(async move { terminated.recv().await.unwrap_or_default() })
         .await?;
     println!("{summary:?}");

@@ -17,7 +17,7 @@ use campanile::{
 };
 use campanile_admin::StoreConfig;
 use campanile_test::history::HistoryRecorder;
-use campanile_tests::{START_TIMEOUT, connect_before, log_events};
+use campanile_tests::{START_TIMEOUT, connect_before, log_events, probe_liveness};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::{Service, ServiceBuilder, ServiceExt};
 
@@ -41,7 +41,7 @@ async fn main() -> Result<(), BoxError> {
     let mut terminated = signal(SignalKind::terminate())?;
     log_events();
     let ([brokers, group, topic, store, folder], options) = arguments()?;
-    let history = HistoryRecorder::create(folder, &*options.process, None)?;
+    let history = HistoryRecorder::create(&folder, &*options.process, None)?;
     let config = store.parse::<StoreConfig>()?;
     let store = match options.before {
         true => connect_before(config).await?,
@@ -88,8 +88,9 @@ async fn main() -> Result<(), BoxError> {
     if let Some(topic) = options.retries {
         consumer = consumer.with_retry_topics(RetryTopics::new().then(topic, MAX_BACKOFF));
     }
-    let summary: Summary = consumer
-        .serve(service)
+    let serve = consumer.serve(service);
+    probe_liveness(serve.handle(), &folder, &options.process);
+    let summary: Summary = serve
         .with_graceful_shutdown(async move { terminated.recv().await.unwrap_or_default() })
         .await?;
     println!("{summary:?}");

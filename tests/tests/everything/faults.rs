@@ -32,25 +32,6 @@ const PLANNED: &[&str] = &[
     "slots moved",
 ];
 
-/// What is injected only if it is named: no campaign with all of these has passed yet.
-const FIELD: &[&str] = &[
-    "append-only file turned off",
-    "broker's disk full",
-    "commits made asynchronous",
-    "connections forgotten",
-    "eviction allowed",
-    "standby lost",
-    "store loading",
-    "store out of memory",
-    "store read only",
-    "too few replicas",
-    operator::ADDED,
-    operator::DELETED,
-    operator::QUOTA,
-    operator::RECREATED,
-    operator::RETENTION,
-];
-
 /// The faults and planned changes by kind, and the end of the campaign.
 #[derive(Default)]
 pub(crate) struct Faults {
@@ -74,13 +55,9 @@ impl Faults {
         Self { only: only.map(str::to_owned).collect(), ..Self::default() }
     }
 
-    /// Checks whether faults of this kind are injected. Those of operators are, only if they are named: a topic
-    /// that is recreated after its leader has changed needs a restart of its consumers.
+    /// Checks whether faults of this kind are injected.
     pub(crate) fn allows(&self, kind: &str) -> bool {
-        match self.only.is_empty() {
-            true => !FIELD.contains(&kind),
-            false => self.only.iter().any(|only| only == kind),
-        }
+        self.only.is_empty() || self.only.iter().any(|only| only == kind)
     }
 
     /// Checks whether faults of some kinds are not injected.

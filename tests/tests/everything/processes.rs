@@ -4,6 +4,7 @@ use std::process::Command;
 use std::thread;
 
 use campanile_test::eventually;
+use campanile_tests::not_live_file;
 
 use crate::faults::{Injector, TICK};
 use crate::history::TestHistory;
@@ -31,6 +32,8 @@ pub(crate) struct Processes {
     store: String,
     slots: [Slot; SLOTS],
     started: usize,
+    /// How many were killed because they were not live.
+    not_live: usize,
 }
 
 /// A place for a process, with a transactional id of its own.
@@ -46,12 +49,17 @@ enum Slot {
 impl Processes {
     pub(crate) fn new(kind: Kind, bootstrap: String, store: String) -> Self {
         let slots = [const { Slot::Empty }; SLOTS];
-        Self { kind, bootstrap, store, slots, started: 0 }
+        Self { kind, bootstrap, store, slots, started: 0, not_live: 0 }
     }
 
     /// The number of processes so far.
     pub(crate) fn started(&self) -> usize {
         self.started
+    }
+
+    /// The number of processes that were killed because they were not live.
+    pub(crate) fn not_live(&self) -> usize {
+        self.not_live
     }
 
     /// Kills, suspends, stops and starts processes until the campaign is over.
@@ -83,8 +91,8 @@ impl Processes {
         }
     }
 
-    /// Checks that no process has exited on its own.
-    pub(crate) fn expect_running(&mut self, history: &TestHistory) {
+    /// Keeps the processes running: replaces those that are not live.
+    pub(crate) fn keep_running(&mut self, history: &TestHistory) {
         self.tick(history);
     }
 
@@ -102,7 +110,8 @@ impl Processes {
         injector.now() + injector.millis(PAUSE).as_micros() as u64
     }
 
-    /// Resumes processes that are suspended for long enough, and checks which have exited.
+    /// Resumes processes that are suspended for long enough, checks which have exited, and replaces those
+    /// that are not live.
     fn tick(&mut self, history: &TestHistory) {
         let now = history.recorder.now();
         for slot in 0..SLOTS {
@@ -114,6 +123,10 @@ impl Processes {
                         // It has begun while an operator allowed eviction, and is started again.
                         let is_refusal = log.contains(UNSAFE_STORE);
                         assert!(is_refusal, "{name} has exited on its own with {status}: {log}");
+                        self.start(slot, history);
+                    } else if not_live_file(history.folder(), worker.name()).exists() {
+                        self.not_live += 1;
+                        self.kill(slot, history);
                         self.start(slot, history);
                     }
                 }
@@ -157,11 +170,7 @@ impl Processes {
             // Most processes are replaced at once.
             _ => {
                 injector.faults.count("process killed");
-                if let Slot::Running(worker) | Slot::Suspended(worker, _) | Slot::Stopping(worker) =
-                    self.take(slot)
-                {
-                    worker.kill(history);
-                }
+                self.kill(slot, history);
                 if action != 9 {
                     self.start(slot, history);
                 }
@@ -171,6 +180,14 @@ impl Processes {
 
     fn take(&mut self, slot: usize) -> Slot {
         std::mem::replace(&mut self.slots[slot], Slot::Empty)
+    }
+
+    fn kill(&mut self, slot: usize, history: &TestHistory) {
+        if let Slot::Running(worker) | Slot::Suspended(worker, _) | Slot::Stopping(worker) =
+            self.take(slot)
+        {
+            worker.kill(history);
+        }
     }
 
     fn resume(&mut self, slot: usize, history: &TestHistory) {

@@ -1,11 +1,14 @@
 //! A consumer group with its topic, its store and its history.
 
+use std::thread;
+
 use campanile::store::State;
 use campanile_test::history::{Cause, HistoryRecorder, Order, Transactions};
 use campanile_test::{KafkaServer, eventually};
 use rdkafka::ClientConfig;
 
 use crate::events::Events;
+use crate::faults::TICK;
 use crate::history::TestHistory;
 use crate::processes::Processes;
 use crate::stores::{Cluster, Postgres, Redis, Sentinel, Store};
@@ -153,19 +156,27 @@ impl Scenario {
     pub(crate) fn wait_until_committed(&mut self, kafka: &KafkaServer) {
         let Self { kind, processes, history, topic, .. } = self;
         let config = config(kind, kafka);
-        processes.expect_running(history);
         let partitions = topic.lock().partitions;
-        group::wait_until_committed(&config, &kind.topic(), partitions, TIMEOUT);
-        if kind.has_retries {
-            // A copy may be copied once more.
-            let mut copies = None;
-            let is_settled = || {
-                group::wait_until_committed(&config, &kind.retries(), LETTER_PARTITIONS, TIMEOUT);
-                let now = letters::count(kafka, &kind.retries());
-                (copies.replace(now) == Some(now)).then_some(())
-            };
-            eventually(TIMEOUT, is_settled).expect("all copies are processed");
-        }
+        let wait = || {
+            group::wait_until_committed(&config, &kind.topic(), partitions, TIMEOUT);
+            if kind.has_retries {
+                // A copy may be copied once more.
+                let (topic, mut copies) = (kind.retries(), None);
+                let is_settled = || {
+                    group::wait_until_committed(&config, &topic, LETTER_PARTITIONS, TIMEOUT);
+                    let now = letters::count(kafka, &topic);
+                    (copies.replace(now) == Some(now)).then_some(())
+                };
+                eventually(TIMEOUT, is_settled).expect("all copies are processed");
+            }
+        };
+        thread::scope(|scope| {
+            let waiting = scope.spawn(wait);
+            while !waiting.is_finished() {
+                processes.keep_running(history);
+                thread::sleep(TICK);
+            }
+        });
     }
 
     /// Records what the servers have at the end, judges the history, and prints the line of the storm.
@@ -228,8 +239,10 @@ impl Scenario {
         report.finish(
             &format!("everything, {}", kind.name),
             format_args!(
-                "{} processes, {letters} dead letters and copies, the longest stall {stall:.1?}; seed {seed}",
+                "{} processes, of which {} were not live, {letters} dead letters and copies, the longest stall \
+                 {stall:.1?}; seed {seed}",
                 self.processes.started(),
+                self.processes.not_live(),
             ),
         );
     }
