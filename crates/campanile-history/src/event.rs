@@ -290,6 +290,8 @@ pub enum FaultKind {
     StoreSessionsEnded,
     /// A broker was killed, and restarted.
     BrokerKilled,
+    /// A topic was deleted and created again, and consumers may not know until then.
+    TopicRecreated,
     /// The store's clock was set.
     ClockStepped {
         /// Microseconds; negative if the clock was set back.
@@ -317,6 +319,7 @@ impl FaultKind {
             | Self::StoreEvicted
             | Self::StoreSessionsEnded
             | Self::BrokerKilled
+            | Self::TopicRecreated
             | Self::ClockStepped { .. } => None,
         }
     }

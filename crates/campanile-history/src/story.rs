@@ -89,6 +89,7 @@ fn describe_fault(kind: &FaultKind) -> String {
         FaultKind::StoreEvicted => "the store removes entries".into(),
         FaultKind::StoreSessionsEnded => "the store ends sessions".into(),
         FaultKind::BrokerKilled => "a broker is killed".into(),
+        FaultKind::TopicRecreated => "a topic is deleted and created again".into(),
         FaultKind::ClockStepped { by } => format!("the store's clock is set by {by} µs"),
         FaultKind::NetworkCut { process, peer } => {
             let process = process.as_deref().unwrap_or("every process");

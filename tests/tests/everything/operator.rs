@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
+use campanile_test::history::FaultKind;
 use campanile_test::{KafkaAdmin, eventually};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use crate::faults::Injector;
 use crate::scenario::Kind;
@@ -19,6 +21,11 @@ const MAX_BURST: usize = 800;
 
 /// How long the settings of a topic and of clients differ, in milliseconds.
 const CHANGED: Range<u64> = 500..5_000;
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// For how long consumers may not know that a topic was recreated, also if they were suspended for a moment.
+const UNKNOWN: Duration = Duration::from_secs(8);
 
 pub(crate) const RECREATED: &str = "topic recreated";
 pub(crate) const ADDED: &str = "partitions added";
@@ -75,8 +82,12 @@ impl Operator<'_, '_> {
         thread::sleep(absent);
         // The broker refuses commits until then.
         let before = topic.records;
-        topic.recreate(self.injector.now(), PARTITIONS);
+        let created = self.injector.now();
+        topic.recreate(created, PARTITIONS);
         self.admin.create_topic(&name, PARTITIONS, &[]).unwrap();
+        // They check the id of the topic before each commit and every 5 s.
+        self.injector.record(created, UNKNOWN, &FaultKind::TopicRecreated);
+        topic.set_id(&self.topic_id());
         // Twice as many, so that most partitions are longer than they were.
         topic.burst = if is_refilled { (2 * before).min(MAX_BURST) } else { 0 };
         println!(
@@ -153,6 +164,16 @@ impl Operator<'_, '_> {
         self.admin.set_quota(self.kind.name, quota, Some(value)).unwrap();
         self.injector.sleep(CHANGED.start..4 * CHANGED.end);
         self.admin.set_quota(self.kind.name, quota, None).unwrap();
+    }
+
+    fn topic_id(&self) -> String {
+        let name = self.kind.topic();
+        let id = || {
+            let client: BaseConsumer = self.admin.config().create().unwrap();
+            campanile_kafka::topic_id(client.client(), &name, REQUEST_TIMEOUT).ok()
+        };
+        let id = eventually(TIMEOUT, id).expect("the broker answers");
+        id.expect("the broker has ids").to_string()
     }
 
     fn recorder(&self) -> &campanile_test::history::HistoryRecorder {

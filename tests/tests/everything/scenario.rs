@@ -187,8 +187,11 @@ impl Scenario {
         let (name, topic, mut letters) = (kind.topic(), topic.lock(), 0);
         let record_commits = || {
             // The group has the name of its topic, and commits those of its retry topics, too.
-            let name_at = |of: &str, at| if of == name { topic.name_at(at) } else { of }.to_owned();
-            recorder.record_commits_as(&config(kind, kafka), &name, name_at).unwrap();
+            let name_of = |of: &str, metadata: &str, at| match of == name {
+                true => topic.name_of(metadata, at).to_owned(),
+                false => of.to_owned(),
+            };
+            recorder.record_commits_as(&config(kind, kafka), &name, name_of).unwrap();
         };
         match kind.program {
             Program::Worker => {

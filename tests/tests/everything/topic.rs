@@ -1,5 +1,6 @@
 //! The topic of a group's payments, which its operator deletes, creates again and changes.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use campanile_test::Message;
@@ -13,6 +14,8 @@ pub(crate) struct SharedTopic(Mutex<Topic>);
 pub(crate) struct Topic {
     /// Its names in the history, and from when on: one that is deleted and created again has another name.
     names: Vec<(u64, String)>,
+    /// The names by the ids of the topics.
+    by_id: HashMap<String, String>,
     pub(crate) partitions: i32,
     /// The number of records that were sent since the topic was created.
     pub(crate) records: usize,
@@ -22,8 +25,8 @@ pub(crate) struct Topic {
 
 impl SharedTopic {
     pub(crate) fn new(name: &str) -> Self {
-        let names = vec![(0, name.to_owned())];
-        Self(Mutex::new(Topic { names, partitions: PARTITIONS, records: 0, burst: 0 }))
+        let (names, by_id) = (vec![(0, name.to_owned())], HashMap::new());
+        Self(Mutex::new(Topic { names, by_id, partitions: PARTITIONS, records: 0, burst: 0 }))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Topic> {
@@ -36,6 +39,18 @@ impl Topic {
     pub(crate) fn name_at(&self, at: u64) -> &str {
         let (_, name) = self.names.iter().rfind(|(from, _)| *from <= at).expect("from 0 on");
         name
+    }
+
+    /// Finds the name in the history of the topic for which an offset was committed. The commit may have been
+    /// overtaken by the recreation; its consumer then finds the id of the old topic in its metadata.
+    pub(crate) fn name_of(&self, metadata: &str, at: u64) -> &str {
+        let name = metadata.strip_prefix("topic-id=").and_then(|id| self.by_id.get(id));
+        name.map_or_else(|| self.name_at(at), |name| name)
+    }
+
+    /// Sets the id of the topic.
+    pub(crate) fn set_id(&mut self, id: &str) {
+        self.by_id.insert(id.to_owned(), self.name().to_owned());
     }
 
     /// The name in the history.

@@ -18,6 +18,7 @@ pub(super) struct Faults {
     unavailable: Spans,
     lost_writes: Spans,
     evicted: Spans,
+    recreated: Spans,
     /// How far each step has set the store's clock forward.
     steps: Weights,
     /// How many attempts each fault may have counted without a run.
@@ -47,6 +48,7 @@ impl Faults {
         let (mut suspended, mut cut_off) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         let (mut unavailable, mut lost_writes, mut evicted) = (Vec::new(), Vec::new(), Vec::new());
         let (mut steps, mut uncounted) = (Vec::new(), Vec::new());
+        let mut recreated = Vec::new();
         let mut ending = Vec::new();
         for (event, line) in history.events.iter().enumerate() {
             let Event::Fault(fault) = &line.event else { continue };
@@ -101,6 +103,7 @@ impl Faults {
                         }
                     }
                 }
+                FaultKind::TopicRecreated => recreated.push(span),
                 FaultKind::BrokerKilled | FaultKind::NetworkCut { peer: Peer::Broker, .. } => {}
             }
         }
@@ -115,6 +118,7 @@ impl Faults {
             unavailable: unavailable.into_iter().collect(),
             lost_writes: lost_writes.into_iter().collect(),
             evicted: evicted.into_iter().collect(),
+            recreated: recreated.into_iter().collect(),
             steps: steps.into_iter().collect(),
             uncounted: uncounted.into_iter().collect(),
         }
@@ -158,6 +162,11 @@ impl Faults {
     /// interval.
     pub(super) fn was_away(&self, process: usize, from: u64, until: u64) -> bool {
         self.unavailable.touches(from, until) || self.cut_off[process].touches(from, until)
+    }
+
+    /// Checks whether consumers may not have known at this time that a topic was recreated.
+    pub(super) fn is_recreated(&self, at: u64) -> bool {
+        self.recreated.touches(at, at)
     }
 
     /// Checks whether the store lost writes of some time of this interval.

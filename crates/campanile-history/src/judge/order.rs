@@ -32,7 +32,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings<'_>) {
         let Some(&(_, last, finished)) = earlier.checked_sub(1).map(|last| &queue[last]) else {
             continue;
         };
-        if finished.is_some_and(|at| at <= run.began) {
+        if finished.is_some_and(|at| at <= run.began) || index.faults.is_recreated(run.began) {
             continue;
         }
         let (name, last_name) = (index.record_name(run.record), index.record_name(last));

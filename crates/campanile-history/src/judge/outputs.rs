@@ -120,6 +120,10 @@ fn check_order(index: &Index<'_>, findings: &mut Findings<'_>, outputs: &[Output
                 let Some(behind) = earliest.filter(|it| offset(it) < offset(output)) else {
                     continue;
                 };
+                let mut runs = index.records[output.record].runs.iter();
+                if runs.any(|&run| index.faults.is_recreated(index.runs[run].began)) {
+                    continue;
+                }
                 let (name, before) =
                     (index.record_name(output.record), index.record_name(behind.record));
                 let text = || format!("the output of {name} is before that of {before}");

@@ -484,6 +484,7 @@ impl Random {
             5 => format!("store_lost_writes\"{until}"),
             6 => format!("store_evicted\"{until}"),
             7 if self.rng.bool() => format!("store_sessions_ended\"{until}"),
+            7 if self.rng.bool() => format!("topic_recreated\"{until}"),
             7 => format!("broker_killed\"{until}"),
             8 => format!("clock_stepped\"{until},\"by\":{by}"),
             _ => format!("network_cut\"{until}{cut},\"peer\":\"{peer}\""),

@@ -21,6 +21,7 @@ struct Commit {
     topic: String,
     partition: i32,
     offset: i64,
+    metadata: String,
     /// In milliseconds, on the broker's clock.
     at: u64,
 }
@@ -36,12 +37,12 @@ impl HistoryRecorder {
     /// # Errors
     /// Fails if the broker does not answer.
     pub fn record_commits(&self, config: &ClientConfig, group: &str) -> Result<usize, ServerError> {
-        self.record_commits_as(config, group, |topic, _| topic.to_owned())
+        self.record_commits_as(config, group, |topic, _, _| topic.to_owned())
     }
 
     /// Records all commits of a group as [`record_commits`](Self::record_commits) does, with other names of
-    /// the topics. The function gets the name of the topic and the time of the commit, in microseconds of
-    /// the history's clock. Needed for topics that were deleted and created again, which have another name
+    /// the topics. The function gets the name of the topic, the metadata of the commit, and its time in
+    /// microseconds of the history's clock. Needed for topics that were deleted and created again, which have another name
     /// each time.
     ///
     /// # Errors
@@ -50,7 +51,7 @@ impl HistoryRecorder {
         &self,
         config: &ClientConfig,
         group: &str,
-        name: impl Fn(&str, u64) -> String,
+        name: impl Fn(&str, &str, u64) -> String,
     ) -> Result<usize, ServerError> {
         let mut config = config.clone();
         config.set("group.id", format!("{group}-auditor")).set("enable.partition.eof", "true");
@@ -66,7 +67,7 @@ impl HistoryRecorder {
             for partition in topic.partitions() {
                 for commit in read(&consumer, &uncommitted, partition.id(), group)? {
                     let at = convert(commit.at);
-                    let topic = name(&commit.topic, at);
+                    let topic = name(&commit.topic, &commit.metadata, at);
                     self.committed(at, &topic, commit.partition, commit.offset);
                     count += 1;
                 }
@@ -145,7 +146,8 @@ fn answer_of<T>(mut request: impl FnMut() -> KafkaResult<T>) -> KafkaResult<T> {
 }
 
 /// Parses a record if it is a commit of this group. Its key consists of a version (two bytes, 0 or
-/// 1), the group, the topic and the partition. Its value starts with a version and the offset.
+/// 1), the group, the topic and the partition. Its value starts with a version, the offset and, since
+/// version 3, the leader epoch; the metadata follows.
 fn parse_commit(message: &impl Message, group: &str) -> Option<Commit> {
     let (version, key) = message.key()?.split_first_chunk()?;
     let (group_name, key) = split_string(key)?;
@@ -153,11 +155,22 @@ fn parse_commit(message: &impl Message, group: &str) -> Option<Commit> {
         return None;
     }
     let (topic, partition) = split_string(key)?;
-    let offset = message.payload()?.get(2..)?.first_chunk()?;
+    let (version, value) = message.payload()?.split_first_chunk()?;
+    let (offset, value) = value.split_first_chunk()?;
+    let metadata = match u16::from_be_bytes(*version) {
+        0..3 => split_string(value)?.0,
+        3 => split_string(value.get(4..)?)?.0,
+        // The length is a varint, of one byte if it is short, and one larger.
+        _ => {
+            let (length, text) = value.get(4..)?.split_first()?;
+            text.get(..usize::from(*length).checked_sub(1)?)?
+        }
+    };
     Some(Commit {
         topic: std::str::from_utf8(topic).ok()?.to_owned(),
         partition: i32::from_be_bytes(*partition.first_chunk()?),
         offset: i64::from_be_bytes(*offset),
+        metadata: std::str::from_utf8(metadata).ok()?.to_owned(),
         at: message.timestamp().to_millis()?.try_into().ok()?,
     })
 }

@@ -174,7 +174,8 @@ impl KafkaAdmin {
         })
     }
 
-    fn config(&self) -> ClientConfig {
+    /// The settings of a client of these brokers.
+    pub fn config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &*self.bootstrap);
         config

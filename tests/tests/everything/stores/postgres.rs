@@ -99,7 +99,12 @@ impl Postgres {
             );
             let count = sessions.split('|').next().and_then(|count| count.parse::<usize>().ok());
             if count.is_none_or(|count| count > MAX_SESSIONS) {
-                self.violations.push(format!("sessions while the standby was lost: {sessions}"));
+                let all = self.psql(
+                    "SELECT application_name, pid, backend_start, now(), state, wait_event, state_change, \
+                     left(query, 60) FROM pg_stat_activity WHERE backend_type = 'client backend' \
+                     ORDER BY 1, 3",
+                );
+                self.violations.push(format!("sessions without standby: {sessions}:\n{all}"));
             }
             self.standby.as_mut().expect("checked").restart().unwrap();
             self.wait_for_standby();

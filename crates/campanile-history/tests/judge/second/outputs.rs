@@ -86,7 +86,9 @@ pub(super) fn order(terms: &Terms<'_>, findings: &mut Findings) {
         let Some(after) = output.to.offset.checked_add(1) else { continue };
         let behind = outputs[&(queue, &output.to.partition)].range(after..).next();
         let overtakes = behind.is_some_and(|(_, offset)| *offset < output.record.offset);
-        if overtakes && !was_reset(terms, &output.record.partition) {
+        let excused = was_reset(terms, &output.record.partition)
+            || terms.begins_while_recreated(&output.record, None);
+        if overtakes && !excused {
             findings.violated("order", &output.record);
         }
     }

@@ -339,7 +339,8 @@ impl History {
             | "store_lost_writes"
             | "store_evicted"
             | "store_sessions_ended"
-            | "broker_killed" => {}
+            | "broker_killed"
+            | "topic_recreated" => {}
             "clock_stepped" => fault.by = line.integer("by")?.into(),
             "network_cut" => {
                 fault.process = line.maybe_text("process")?;

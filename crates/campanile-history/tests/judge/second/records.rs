@@ -76,7 +76,8 @@ pub(super) fn order(terms: &Terms<'_>, findings: &mut Findings) {
     for run in &terms.history.runs {
         let Some(queue) = queues.get(&run.record) else { continue };
         let before = finished[queue].range(..run.record.offset).next_back();
-        if before.is_some_and(|(_, finished)| *finished > run.begin) {
+        let overtakes = before.is_some_and(|(_, finished)| *finished > run.begin);
+        if overtakes && !terms.begins_while_recreated(&run.record, Some(run.begin)) {
             findings.violated("order", &run.record);
         }
     }

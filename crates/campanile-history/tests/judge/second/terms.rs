@@ -243,6 +243,13 @@ impl<'h> Terms<'h> {
         faults.map(|fault| self.interval(fault))
     }
 
+    /// Checks whether a run of the record begins, or the one that began then, while a topic was recreated.
+    pub(super) fn begins_while_recreated(&self, record: &Record, begin: Option<Time>) -> bool {
+        let runs = self.history.runs.iter().filter(|run| run.record == *record);
+        let mut begins = runs.map(|run| run.begin).filter(|at| begin.is_none_or(|it| it == *at));
+        begins.any(|at| self.intervals("topic_recreated").any(|(from, to)| from <= at && at <= to))
+    }
+
     /// Returns the faults of a process.
     fn faults_of(&self, name: &str, process: &str) -> impl Iterator<Item = &Fault> {
         let faults = self.history.faults.iter().filter(move |fault| fault.fault == name);
