@@ -85,8 +85,9 @@ fn check_commits(index: &Index<'_>, findings: &mut Findings<'_>, outputs: &[Outp
     for answer in &index.answers {
         let Some(key) = index.records[answer.record].key else { continue };
         let Some(commit) = commit_of(answer.record) else { continue };
-        // It is not redelivered after its transaction was aborted.
-        if index.is_deleted(answer.record) {
+        // It is not redelivered after its transaction was aborted, nor is the record that it repeats.
+        let mut runs = index.keys[key].runs.iter().map(|&run| index.runs[run].record);
+        if index.is_deleted(answer.record) || runs.any(|record| index.is_deleted(record)) {
             continue;
         }
         let is_done =

@@ -44,7 +44,9 @@ pub(super) fn output_missing(terms: &Terms<'_>, findings: &mut Findings) {
     for answer in &terms.history.answers {
         let done = ["processed", "duplicate", "unguarded"].contains(&&*answer.outcome);
         let Some(key) = terms.key_of_record.get(&answer.record) else { continue };
-        let deleted = terms.deletions(&answer.record).next().is_some();
+        let runs = terms.keys.get(key).into_iter().flat_map(|key| &key.runs);
+        let mut records = runs.map(|run| &run.run.record).chain([&answer.record]);
+        let deleted = records.any(|record| terms.deletions(record).next().is_some());
         if done && !deleted && is_past(&committed, &answer.record) && !with_output.contains(key) {
             findings.violated("output_missing", key);
         }
