@@ -197,7 +197,8 @@ impl Worker {
             Some(RefusedOutput { topic, error, .. }) => {
                 format!("topic `{topic}`: {}", chain(&error))
             }
-            None if error::is_permanent(error) => {
+            // A topic that is consumed, and was deleted, is no reason: its partitions will be revoked.
+            None if error::is_permission(error) => {
                 return Some(WorkerResponse::Ended(error::permission_error(error)));
             }
             None => chain(error),

@@ -141,6 +141,14 @@ async fn aborted_transaction_is_retried_without_the_handler() {
     retry_without_the_handler(&[(RDKafkaApiKey::TxnOffsetCommit, &[illegal; 2])]).await;
 }
 
+/// A topic that is consumed was deleted, and its partitions are not revoked yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transaction_with_offsets_of_an_unknown_topic_is_retried_without_the_handler() {
+    let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+    // librdkafka itself repeats the request every 500 ms, for 2 s.
+    retry_without_the_handler(&[(RDKafkaApiKey::TxnOffsetCommit, &[unknown; 7])]).await;
+}
+
 /// The brokers never learned of the transaction, because they were unavailable when it began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transaction_unknown_to_the_brokers_is_retried_without_the_handler() {
