@@ -133,8 +133,10 @@ impl Round<'_> {
             let last_id = consumer.context().last_log_id(assignment);
             is_of_log(committed, assignment, last_id)
         };
+        let is_new = |assignment: &&Arc<Assignment>| assignment.replaced_log_id.get().is_none();
+        let unreported: Vec<_> = partitions.iter().filter(is_new).cloned().collect();
         let uncommitted = self.handle_response(&partitions, committed, is_valid);
-        self.send(uncommitted.iter().filter_map(recreation).map(Lookup::Recreated));
+        self.send(unreported.iter().filter_map(recreation).map(Lookup::Recreated));
         if reset == Offset::Invalid {
             return self.send(uncommitted.into_iter().map(Lookup::NoOffset));
         }
@@ -268,6 +270,7 @@ mod tests {
     use campanile_test::{Message, MockKafka};
     use rdkafka::consumer::CommitMode;
     use rdkafka::mocking::MockCoordinator;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
     use crate::driver::{Amount, Event, Source as _};
@@ -357,6 +360,34 @@ mod tests {
         assert_eq!([next(), next()], [None; 2]);
         // Ends the lookup.
         consumer.context().close();
+    }
+
+    #[test]
+    fn recreated_topic_is_reported_once_although_its_start_is_requested_again() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        let client = kafka.consumer_config("billing");
+        let mut committed = TopicPartitionList::new();
+        let mut element = committed.add_partition(TOPIC, 0);
+        element.set_offset(Offset::Offset(5)).unwrap();
+        element.set_metadata("topic-id=AAAAAAAAAAAAAAAAAAAAAQ");
+        let other: BaseConsumer = client.create().unwrap();
+        other.commit(&committed, CommitMode::Sync).unwrap();
+        let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        kafka.cluster().request_errors(RDKafkaApiKey::ListOffsets, &[refused; 3]);
+        let start_positions =
+            StartPositions::new(consumer(&client), Offset::End, SourceWaker::default());
+        start_positions.start(vec![assignment(TOPIC, 0)]).unwrap();
+        let mut reports = 0;
+        let start = loop {
+            match start_positions.lookups.recv_timeout(TIMEOUT).unwrap() {
+                Lookup::Found((_, offset)) => break offset,
+                Lookup::Recreated(_) => reports += 1,
+                Lookup::NoOffset(assignment) => panic!("{assignment}"),
+                Lookup::Failed(_) => {}
+            }
+        };
+        assert_eq!((start, reports), (0, 1));
     }
 
     /// On its own, librdkafka delivers the records that it has fetched without an assignment.
