@@ -105,6 +105,10 @@ impl Context {
         if positions.is_empty() {
             return;
         }
+        for (assignment, offset) in positions.iter_mut() {
+            // A stalled partition may have been read on while its seek failed.
+            *offset = assignment.offset_range.position().unwrap_or(*offset);
+        }
         let sought = seek_and_resume(consumer, positions);
         let mut state = self.state();
         for (assignment, offset) in sought {

@@ -353,6 +353,28 @@ mod tests {
         assert_eq!(partitions[0].offset_range.next(), Some(2));
     }
 
+    /// A seek may fail, and librdkafka may fetch the partition again before the seek is repeated.
+    #[tokio::test(start_paused = true)]
+    async fn stalled_partition_that_was_read_before_its_seek_repeats_no_record() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        let mut client = kafka.consumer_config("billing");
+        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
+        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut partitions = Vec::new();
+        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
+        produce().unwrap();
+        read(&mut source, &mut partitions).await;
+
+        let position = partitions[0].offset_range.position().unwrap();
+        produce().unwrap();
+        read(&mut source, &mut partitions).await;
+        source.starts.push((partitions[0].clone(), position));
+        produce().unwrap();
+        read(&mut source, &mut partitions).await;
+        assert_eq!(partitions[0].offset_range.next(), Some(3));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn partition_that_is_not_started_is_reported_every_half_minute() {
         let kafka = MockKafka::start(1).unwrap();
