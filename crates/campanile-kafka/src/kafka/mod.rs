@@ -74,7 +74,7 @@ pub(crate) struct Settings {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::task;
 
     use campanile_test::MockKafka;
@@ -110,7 +110,7 @@ mod tests {
         Arc::new(client.create_with_context(context).unwrap())
     }
 
-    pub(super) fn assignment(topic: &str, partition: i32) -> Arc<Assignment> {
+    pub(crate) fn assignment(topic: &str, partition: i32) -> Arc<Assignment> {
         let id = AssignmentId(partition as u64);
         Arc::new(Assignment::new(id, topic.into(), partition, None, Arc::default()))
     }

@@ -258,7 +258,7 @@ impl Worker {
                 Err(_) if self.abandoned.load(Ordering::Acquire) => return Err(Failure::Abandoned),
                 Err(error) => {
                     self.failed_checks += 1;
-                    tracing::debug!(%error, "failed to request the ids of topics; retrying");
+                    self.handle_unanswered("describe_topics", &error);
                     thread::sleep(RETRY_DELAY);
                 }
             }
@@ -318,22 +318,24 @@ impl Worker {
                 Recovery::Retry if self.abandoned.load(Ordering::Acquire) => {
                     return Err(Failure::Abandoned);
                 }
-                Recovery::Retry => {
-                    self.reconnect.check(self.producer.client(), self.settings.brokers());
-                    if let Some(suppressed) = self.log_limit.allow(name) {
-                        tracing::warn!(
-                            call = name,
-                            brokers = self.settings.brokers(),
-                            error = chain(&error),
-                            suppressed,
-                            "the brokers did not answer a call about a transaction; repeating it \
-                             until they do"
-                        );
-                    }
-                }
+                Recovery::Retry => self.handle_unanswered(name, &error),
                 Recovery::Abort => return Err(Failure::Abort(error)),
                 Recovery::Fatal => return Err(Failure::Fatal(error)),
             }
+        }
+    }
+
+    /// Reports a call that is repeated, and reconnects if no broker is known any more.
+    fn handle_unanswered(&self, name: &'static str, error: &KafkaError) {
+        self.reconnect.check(self.producer.client(), self.settings.brokers());
+        if let Some(suppressed) = self.log_limit.allow(name) {
+            tracing::warn!(
+                call = name,
+                brokers = self.settings.brokers(),
+                error = chain(error),
+                suppressed,
+                "the brokers did not answer a call about a transaction; repeating it until they do"
+            );
         }
     }
 
@@ -380,11 +382,11 @@ mod tests {
 
     use super::*;
     use crate::client::ClientSettings;
+    use crate::kafka::tests::assignment;
     use crate::transaction::Transactions;
 
-    #[tokio::test(start_paused = true)]
-    async fn producer_that_knows_no_brokers_is_reconnected() {
-        let kafka = MockKafka::start(1).unwrap();
+    /// Creates a worker whose producer knows no brokers, and has had its time to find them by itself.
+    async fn disconnected(kafka: &MockKafka) -> Worker {
         let consumer = ClientSettings::from(kafka.consumer_config("billing"));
         let settings = Transactions::new("billing").checked(&consumer).unwrap();
         // A producer that cannot find the brokers by itself.
@@ -395,6 +397,13 @@ mod tests {
         let worker = Worker::new(producer, settings, Arc::default(), SourceWaker::default());
         worker.reconnect.check(worker.producer.client(), worker.settings.brokers());
         tokio::time::advance(Duration::from_secs(10)).await;
+        worker
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn producer_that_knows_no_brokers_is_reconnected() {
+        let kafka = MockKafka::start(1).unwrap();
+        let worker = disconnected(&kafka).await;
         let attempts = Cell::new(0);
         let init = || {
             attempts.set(attempts.get() + 1);
@@ -404,5 +413,20 @@ mod tests {
             }
         };
         assert!(worker.call("init_transactions", init).is_ok());
+    }
+    #[tokio::test(start_paused = true)]
+    async fn producer_that_knows_no_brokers_is_reconnected_to_check_topics() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("payments", 1).unwrap();
+        let mut worker = disconnected(&kafka).await;
+        let abandoned = worker.abandoned.clone();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_secs(60));
+            abandoned.store(true, Ordering::Release);
+        });
+        let partition = assignment("payments", 0);
+        partition.log_id.get_or_init(|| "of another topic".into());
+        assert!(worker.check_topics(std::slice::from_ref(&partition)).is_ok());
+        assert!(partition.is_log_lost());
     }
 }
