@@ -10,6 +10,9 @@ pub(crate) struct OffsetRange {
     first: AtomicOffset,
     /// The last offset that was read.
     last: AtomicOffset,
+    /// The end of a log that was read to its end. It may be beyond the position: markers of transactions
+    /// are no records.
+    complete_to: AtomicOffset,
     /// The offset after the partition's last record, as the brokers reported it last.
     end: AtomicOffset,
 }
@@ -17,7 +20,7 @@ pub(crate) struct OffsetRange {
 impl OffsetRange {
     pub(crate) fn new() -> Self {
         let none = AtomicOffset::none;
-        Self { start: none(), first: none(), last: none(), end: none() }
+        Self { start: none(), first: none(), last: none(), complete_to: none(), end: none() }
     }
 
     /// Sets the offset from which the partition is read.
@@ -38,6 +41,9 @@ impl OffsetRange {
         if self.last.load().is_none() || was_reset {
             self.first.store(Some(offset));
         }
+        if was_reset {
+            self.complete_to.store(None);
+        }
         self.last.store(Some(offset));
         position
     }
@@ -45,6 +51,16 @@ impl OffsetRange {
     /// Returns the offset after the last one that was read.
     pub(crate) fn next(&self) -> Option<i64> {
         self.last.load().map(|last| last + 1)
+    }
+
+    /// Returns the end of the log, if the log was read to its end.
+    pub(crate) fn complete_to(&self) -> Option<i64> {
+        self.complete_to.load()
+    }
+
+    /// Notes that there are no records from the position up to this offset.
+    pub(crate) fn set_complete_to(&self, offset: i64) {
+        self.complete_to.store(Some(offset));
     }
 
     /// Sets the partition's end.

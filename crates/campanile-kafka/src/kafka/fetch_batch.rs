@@ -61,6 +61,7 @@ fn change(
         return Some(LogChanged::Truncated { position, offset });
     }
     let (start, _) = native::log_range(consumer, &assignment.topic, assignment.partition)?;
+    let position = position.max(assignment.offset_range.complete_to().unwrap_or(position));
     // A record before the start was fetched before the log was cut: its gap is an older one.
     (position < start && start <= offset).then_some(LogChanged::Deleted { position, start })
 }

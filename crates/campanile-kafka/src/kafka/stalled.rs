@@ -61,6 +61,8 @@ struct Progress {
     /// The partition's end by the brokers, if it is beyond that of the last fetch, and since when that is
     /// known.
     behind: Option<(i64, Instant)>,
+    /// The partition's end by the brokers, if it was fetched without a record.
+    complete_to: Option<i64>,
     /// How often the partition was sought, because it was stalled.
     seeks: u32,
 }
@@ -102,7 +104,7 @@ impl StalledPartitions {
             if let Some(progress) = self.progress.get_mut(&id) {
                 match progress.fetched_end.is_none_or(|fetched| fetched < end) {
                     true => progress.behind = Some((end, now)),
-                    false => progress.since = now,
+                    false => (progress.since, progress.complete_to) = (now, Some(end)),
                 }
             }
         }
@@ -112,7 +114,8 @@ impl StalledPartitions {
             let range = native::log_range(&self.consumer, &assignment.topic, assignment.partition);
             let fetched_end = range.map(|(_, end)| end);
             let next = assignment.offset_range.next();
-            let new = || Progress { next, fetched_end, since: now, behind: None, seeks: 0 };
+            let (behind, complete_to, seeks) = Default::default();
+            let new = || Progress { next, fetched_end, since: now, behind, complete_to, seeks };
             let progress = self.progress.entry(assignment.id).or_insert_with(new);
             let is_same = (progress.next, progress.fetched_end) == (next, fetched_end);
             // Before it is started, a partition is paused too.
@@ -126,6 +129,13 @@ impl StalledPartitions {
             if !is_same || self.paused.contains(&assignment.id) {
                 *progress = new();
                 assignment.set_unfetched(false);
+            }
+            // Otherwise, records may have been deleted before they were read.
+            let offset_range = &assignment.offset_range;
+            let read_to = offset_range.position().max(offset_range.complete_to());
+            let is_whole = range.map(|(start, _)| start) <= read_to;
+            if let Some(end) = progress.complete_to.filter(|_| is_whole) {
+                offset_range.set_complete_to(end);
             }
             let end = progress.behind.map(|(end, _)| end).max(fetched_end);
             if let Some(end) = end {
@@ -194,11 +204,15 @@ impl StalledPartitions {
 mod tests {
     use std::sync::mpsc::RecvTimeoutError;
 
-    use campanile_test::{Message, MockKafka};
+    use campanile_core::Clock;
+    use campanile_test::{KafkaAdmin, KafkaServer, Message, MockKafka, eventually};
+    use rdkafka::consumer::CommitMode;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+    use rdkafka::{ClientConfig, TopicPartitionList};
 
     use super::*;
-    use crate::driver::{Amount, Event, Source as _};
+    use crate::driver::{Amount, Event, LogChanged, Source as _};
     use crate::kafka::KafkaSource;
     use crate::kafka::start_positions::list;
     use crate::kafka::tests::{assignment, consumer, poll, settings};
@@ -373,6 +387,78 @@ mod tests {
         produce().unwrap();
         read(&mut source, &mut partitions).await;
         assert_eq!(partitions[0].offset_range.next(), Some(3));
+    }
+
+    /// Deletes the records before this offset while nothing is delivered, and produces a further one.
+    /// Returns the change of the log that its delivery reports.
+    async fn change_after_silence(
+        kafka: &KafkaServer,
+        source: &mut KafkaSource,
+        partitions: &mut Vec<Arc<Assignment>>,
+        delete_before: i64,
+    ) -> Option<LogChanged> {
+        let clock = Clock::boot();
+        let deadline = clock.now() + Duration::from_secs(60);
+        while source.stalled.progress.values().all(|of| of.complete_to.is_none()) {
+            for event in poll(source, Some(ROOM)) {
+                match event {
+                    Event::Assigned(assigned) => partitions.extend(assigned),
+                    _ => panic!("nothing is delivered"),
+                }
+            }
+            // Before that, librdkafka would be considered stalled.
+            if native::log_range(&source.consumer, TOPIC, 0).is_some() {
+                source.update_end_offsets(partitions);
+                tokio::time::advance(Duration::from_secs(1)).await;
+            }
+            assert!(clock.now() < deadline, "the end of the log is not known");
+            thread::sleep(Duration::from_millis(1));
+        }
+        KafkaAdmin::new(kafka.bootstrap()).delete_records(TOPIC, 0, delete_before).unwrap();
+        kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1")).unwrap();
+        let delivery = || {
+            let events = poll(source, Some(ROOM));
+            events.iter().any(|event| matches!(event, Event::Records(_))).then_some(events)
+        };
+        let events = eventually(Duration::from_secs(60), delivery).unwrap();
+        events.into_iter().find_map(|event| match event {
+            Event::LogChanged(change) => Some(change.what),
+            _ => None,
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deleted_marker_at_the_end_of_a_log_is_no_deleted_record() {
+        let kafka = KafkaServer::start().unwrap();
+        kafka.create_topic(TOPIC, 1, &[]).unwrap();
+        let mut producer = ClientConfig::new();
+        producer.set("bootstrap.servers", kafka.bootstrap()).set("transactional.id", "billing");
+        let producer: BaseProducer = producer.create().unwrap();
+        producer.init_transactions(TIMEOUT).unwrap();
+        producer.begin_transaction().unwrap();
+        producer.send(BaseRecord::<(), _>::to(TOPIC).partition(0).payload("1")).unwrap();
+        producer.commit_transaction(TIMEOUT).unwrap();
+        let start = |group| {
+            let mut client = kafka.consumer_config(group);
+            client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
+            KafkaSource::start(&settings(client.into(), TOPIC)).unwrap()
+        };
+        let (mut source, mut partitions) = (start("reads"), Vec::new());
+        read(&mut source, &mut partitions).await;
+        assert_eq!(partitions[0].offset_range.next(), Some(1));
+        let change = change_after_silence(&kafka, &mut source, &mut partitions, 2).await;
+        assert_eq!(change, None);
+        drop(source);
+
+        // A silence after the log was emptied does not hide that.
+        let other: BaseConsumer = kafka.consumer_config("stopped").create().unwrap();
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(TOPIC, 0, Offset::Offset(0)).unwrap();
+        other.commit(&offsets, CommitMode::Sync).unwrap();
+        KafkaAdmin::new(kafka.bootstrap()).delete_records(TOPIC, 0, 3).unwrap();
+        let (mut source, mut partitions) = (start("stopped"), Vec::new());
+        let change = change_after_silence(&kafka, &mut source, &mut partitions, 3).await;
+        assert_eq!(change, Some(LogChanged::Deleted { position: 0, start: 3 }));
     }
 
     #[tokio::test(start_paused = true)]
