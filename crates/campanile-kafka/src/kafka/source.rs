@@ -70,7 +70,7 @@ pub(crate) struct KafkaSource {
     resets: Vec<Arc<Assignment>>,
     /// The positions that drained partitions are moved to.
     seeks: Vec<Position>,
-    topic_check: TopicCheck,
+    pub(super) topic_check: TopicCheck,
     /// The offsets that are committed once their topics are checked.
     unchecked: Option<Vec<Uncommitted>>,
     /// The revoked partitions that are not released yet: those of the group, or none of the group.
@@ -463,7 +463,7 @@ impl Source for KafkaSource {
         if offsets.is_empty() {
             return CommitStart::NotNow;
         }
-        if !self.topic_check.start(partitions.to_vec()) {
+        if !self.topic_check.start(offsets.iter().map(|of| of.assignment.clone()).collect()) {
             return self.commit_offsets(offsets);
         }
         self.unchecked = Some(offsets);

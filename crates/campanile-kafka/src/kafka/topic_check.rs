@@ -62,16 +62,18 @@ impl TopicCheck {
         Self { request, consumer, waker, next_check, failures, timeout, suspected, checking }
     }
 
-    /// Starts a check of these partitions, in place of one in flight. Returns whether there is anything to
-    /// check: brokers before Kafka 2.8 have no ids of topics.
-    pub(super) fn start(&mut self, partitions: Vec<Arc<Assignment>>) -> bool {
+    /// Starts a check of these partitions, and of those of a check in flight, which it replaces. Returns
+    /// whether there is anything to check: brokers before Kafka 2.8 have no ids of topics.
+    pub(super) fn start(&mut self, mut partitions: Vec<Arc<Assignment>>) -> bool {
+        // Only a request that is sent after a change was seen decides it.
+        self.checking.append(&mut self.suspected);
+        partitions.extend(self.checking.iter().map(|change| change.partition.clone()));
+        partitions.extend(self.request.take().into_iter().flat_map(|(_, partitions)| partitions));
         let with_id = partitions.iter().filter(|assignment| assignment.log_id().is_some());
         let topics: BTreeSet<&str> = with_id.map(|assignment| &*assignment.topic).collect();
         if topics.is_empty() {
             return false;
         }
-        // Only a request that is sent after a change was seen decides it.
-        self.checking.append(&mut self.suspected);
         let (client, waker) = (self.consumer.client(), Some(self.waker.clone()));
         let request = TopicIdRequest::start(client, topics, self.timeout, self.failures, waker);
         self.request = Some((request, partitions));
@@ -187,5 +189,68 @@ pub fn topic_id<C: ClientContext>(
             Err(error) if attempt as u128 >= attempts => return Err(error),
             Err(_) => attempt += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::Clock;
+    use campanile_test::MockKafka;
+
+    use super::*;
+    use crate::driver::{Event, LogChanged, Source as _};
+    use crate::kafka::tests::{assignment, consumer, poll, settings};
+    use crate::kafka::{KafkaSource, Settings};
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    fn checked_topics(check: &TopicCheck) -> Vec<&str> {
+        let (_, partitions) = check.request.as_ref().expect("a check is in flight");
+        let mut topics: Vec<_> = partitions.iter().map(|assignment| &*assignment.topic).collect();
+        topics.sort_unstable();
+        topics
+    }
+
+    #[tokio::test]
+    async fn check_that_replaces_another_one_includes_its_partitions() {
+        let kafka = MockKafka::start(1).unwrap();
+        let client = consumer(&kafka.consumer_config("billing"));
+        let mut check = TopicCheck::new(client, SourceWaker::default());
+        let [first, suspect, second] = ["orders", "payments", "refunds"].map(|topic| {
+            let partition = assignment(topic, 0);
+            partition.log_id.get_or_init(|| "id".into());
+            partition
+        });
+        assert!(check.start(vec![first]));
+        let what = LogChanged::Truncated { position: 2, offset: 1 };
+        check.suspect(LogChange { partition: suspect, what });
+        assert!(check.start(vec![second]));
+        assert_eq!(checked_topics(&check), ["orders", "payments", "refunds"]);
+    }
+
+    #[tokio::test]
+    async fn commit_checks_only_topics_with_something_to_commit() {
+        let kafka = MockKafka::start(1).unwrap();
+        let topics = ["payments", "refunds"];
+        topics.iter().for_each(|topic| kafka.create_topic(topic, 1).unwrap());
+        let settings = settings(kafka.consumer_config("billing").into(), "");
+        let settings = Settings { topics: topics.map(str::to_owned).into(), ..settings };
+        let mut source = KafkaSource::start(&settings).unwrap();
+        let mut partitions: Vec<Arc<Assignment>> = Vec::new();
+        let clock = Clock::boot();
+        let deadline = clock.now() + TIMEOUT;
+        let is_started = |of: &Arc<Assignment>| of.offset_range.position().is_some();
+        while partitions.len() < 2 || !partitions.iter().all(is_started) {
+            assert!(clock.now() < deadline);
+            for event in poll(&mut source, None) {
+                if let Event::Assigned(assigned) = event {
+                    partitions.extend(assigned);
+                }
+            }
+        }
+        let refunds = partitions.iter().find(|of| &*of.topic == "refunds").unwrap();
+        refunds.advance(1, std::iter::empty());
+        source.commit(&partitions);
+        assert_eq!(checked_topics(&source.topic_check), ["refunds"]);
     }
 }
