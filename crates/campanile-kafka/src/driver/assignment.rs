@@ -33,6 +33,8 @@ pub(crate) struct Assignment {
     /// The id of the log that the partition was started with: its offsets mean nothing in another log. The
     /// id of the topic, which changes when the topic is recreated. Empty if the brokers have no ids.
     pub(crate) log_id: OnceLock<Arc<str>>,
+    /// The id of the cluster that has the log, if it is known.
+    pub(crate) cluster_id: OnceLock<Arc<str>>,
     /// The id of the log that the group was reading before, if this one has replaced it. This one is then
     /// read from its beginning.
     pub(crate) replaced_log_id: OnceLock<Arc<str>>,
@@ -70,6 +72,7 @@ impl Assignment {
             total,
             offset_range: OffsetRange::new(),
             log_id: OnceLock::new(),
+            cluster_id: OnceLock::new(),
             replaced_log_id: OnceLock::new(),
             leader_epoch: AtomicI32::new(-1),
             pending_outputs: PendingOutputs::default(),

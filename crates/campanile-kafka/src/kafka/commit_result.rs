@@ -1,5 +1,6 @@
 //! Offset commits: what is committed, and what a failure means.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
@@ -10,6 +11,9 @@ use crate::driver::{Assignment, CommitResult};
 
 /// The start of the metadata of the offsets that are committed. The id of the topic follows.
 const TOPIC_ID: &str = "topic-id=";
+
+/// What follows the id of the topic, if the id of the cluster follows.
+const CLUSTER_ID: &str = " cluster-id=";
 
 /// An offset to commit, with the leader epoch of the records before it.
 pub(super) struct Uncommitted {
@@ -53,10 +57,11 @@ pub(crate) fn add_offset(
     let valid = element.set_offset(Offset::Offset(offset));
     valid.expect("a watermark is a Kafka offset or one more, and never negative");
     if let Some(id) = assignment.log_id() {
-        element.set_metadata(commit_metadata(id));
+        let cluster = assignment.cluster_id.get().map(|id| format!("{CLUSTER_ID}{id}"));
+        element.set_metadata(commit_metadata(id) + &cluster.unwrap_or_default());
     }
     if let Some(epoch) = leader_epoch {
-        native::set_leader_epoch(list, topic, partition, epoch);
+        native::set_last_leader_epoch(list, epoch);
     }
 }
 
@@ -71,13 +76,17 @@ pub fn committed_topic_id<'a>(
     topic: &str,
     partition: i32,
 ) -> Option<&'a str> {
-    topic_id(native::offset_details(list, topic, partition).1)
+    Some(log_ids(native::offset_details(list, topic, partition).1)?.0)
 }
 
-/// Reads the id of the topic from the metadata of a committed offset, if a consumer of this library has
-/// committed it.
-pub(super) fn topic_id(metadata: &[u8]) -> Option<&str> {
-    std::str::from_utf8(metadata).ok()?.strip_prefix(TOPIC_ID)
+/// Reads the id of the topic, and that of the cluster, from the metadata of a committed offset, if a
+/// consumer of this library has committed it.
+pub(super) fn log_ids(metadata: &[u8]) -> Option<(&str, Option<&str>)> {
+    let ids = std::str::from_utf8(metadata).ok()?.strip_prefix(TOPIC_ID)?;
+    Some(match ids.split_once(CLUSTER_ID) {
+        Some((topic, cluster)) => (topic, Some(cluster)),
+        None => (ids, None),
+    })
 }
 
 /// The state of offset commits, of which at most one is in flight at a time.
@@ -100,15 +109,16 @@ impl OffsetCommits {
         result: KafkaResult<()>,
         offsets: &TopicPartitionList,
     ) -> CommitResult {
-        let partitions = std::mem::take(&mut self.in_flight);
+        let in_flight = std::mem::take(&mut self.in_flight);
+        let partitions: HashMap<_, _> =
+            in_flight.iter().map(|it| ((&*it.topic, it.partition), it)).collect();
         let mut first = result.clone();
         for element in offsets.elements() {
-            let of = |assignment: &&Arc<Assignment>| {
-                *assignment.topic == *element.topic() && assignment.partition == element.partition()
-            };
             match (&result, element.error(), element.offset()) {
                 (Ok(()), Ok(()), Offset::Offset(offset)) => {
-                    if let Some(assignment) = partitions.iter().find(of) {
+                    if let Some(assignment) =
+                        partitions.get(&(element.topic(), element.partition()))
+                    {
                         assignment.set_committed(offset);
                     }
                 }

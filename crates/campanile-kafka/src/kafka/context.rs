@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
@@ -28,6 +28,9 @@ use crate::retry_topics::RetryTopicList;
 /// The timeout of a seek. It waits for a thread of librdkafka, but not for a broker.
 const SEEK_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// The timeout of the request for the cluster's id. The client mostly knows it.
+const CLUSTER_ID_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// A partition and the offset to seek to.
 pub(super) type Position = (Arc<Assignment>, i64);
 
@@ -40,6 +43,7 @@ pub(super) struct Context {
     pub(super) log_limit: LogLimit,
     pub(super) tls: Option<ClientCertificate>,
     tokens: Option<Arc<OauthTokens>>,
+    cluster_id: OnceLock<Arc<str>>,
     /// Whether a callback has run that records no event.
     has_served: AtomicBool,
 }
@@ -84,8 +88,18 @@ impl Context {
         total: Arc<Usage>,
         tokens: Option<Arc<OauthTokens>>,
     ) -> Self {
-        let (state, log_limit, tls, has_served) = Default::default();
-        Self { state, fetch_queues, retry_topics, total, log_limit, tls, tokens, has_served }
+        let (state, log_limit, tls, cluster_id, has_served) = Default::default();
+        Self {
+            state,
+            fetch_queues,
+            retry_topics,
+            total,
+            log_limit,
+            tls,
+            tokens,
+            cluster_id,
+            has_served,
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -190,6 +204,16 @@ impl Context {
     pub(super) fn last_log_id(&self, assignment: &Assignment) -> Option<Arc<str>> {
         let key = (assignment.topic.clone(), assignment.partition);
         self.state().log_ids.get(&key).cloned()
+    }
+
+    /// Returns the id of the brokers' cluster, if they have told it.
+    pub(super) fn cluster_id(&self, consumer: &BaseConsumer<Self>) -> Option<&Arc<str>> {
+        if self.cluster_id.get().is_none()
+            && let Some(id) = consumer.client().fetch_cluster_id(CLUSTER_ID_TIMEOUT)
+        {
+            self.cluster_id.get_or_init(|| id.into());
+        }
+        self.cluster_id.get()
     }
 
     pub(super) fn assignment(&self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {

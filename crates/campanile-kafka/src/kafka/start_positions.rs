@@ -25,7 +25,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::commit_result::topic_id;
+use super::commit_result::log_ids;
 use super::context::{Context, Position, SourceWaker};
 use super::list_offsets::list_offsets;
 use super::native;
@@ -123,7 +123,7 @@ impl Round<'_> {
         attempt: usize,
     ) {
         let ids = request_ids(consumer.client(), partitions, attempt, ID_TIMEOUT);
-        let partitions = self.identify(partitions, ids);
+        let partitions = self.identify(partitions, ids, consumer.context().cluster_id(consumer));
         if partitions.is_empty() {
             return;
         }
@@ -158,6 +158,7 @@ impl Round<'_> {
         &mut self,
         partitions: &[Arc<Assignment>],
         ids: KafkaResult<TopicIds>,
+        cluster_id: Option<&Arc<str>>,
     ) -> Vec<Arc<Assignment>> {
         let mut identified = Vec::new();
         let ids = ids.unwrap_or_else(|error| {
@@ -168,6 +169,9 @@ impl Round<'_> {
             match ids.get(&*assignment.topic) {
                 Some(Ok(id)) => {
                     assignment.log_id.get_or_init(|| id.clone().unwrap_or_default());
+                    if let Some(id) = cluster_id {
+                        assignment.cluster_id.get_or_init(|| id.clone());
+                    }
                     identified.push(assignment.clone());
                     continue;
                 }
@@ -235,7 +239,16 @@ fn is_of_log(
 ) -> bool {
     let (topic, partition) = (&*assignment.topic, assignment.partition);
     let (epoch, metadata) = native::offset_details(committed, topic, partition);
-    let previous = topic_id(metadata).map(Arc::from).or(last_id);
+    let previous = match log_ids(metadata) {
+        // It was translated, and committed for this topic, by a tool such as MirrorMaker.
+        Some((_, Some(cluster)))
+            if assignment.cluster_id.get().is_some_and(|own| **own != *cluster) =>
+        {
+            None
+        }
+        Some((id, _)) => Some(id.into()),
+        None => last_id,
+    };
     if let (Some(id), Some(previous)) = (assignment.log_id(), previous)
         && *id != previous
     {

@@ -186,14 +186,17 @@ async fn offset_of_an_earlier_topic_is_reported_and_not_used() {
         assert!(lines[0].contains("old_id=\"AAAAAAAAAAAAAAAAAAAAAQ\""), "{}", lines[0]);
     }
 
-    // The metadata of other programs means nothing, and neither does any that is not text.
-    let config = settings(&kafka.bootstrap(), "foreign", "classic", "earliest");
-    commit(&config, "earlier", 5, "topic-id is unknown").await;
-    let log = Log::default();
-    let serving = serve(consumer(config.clone(), "earlier"), logging(&log));
-    until_committed(&config, "earlier", &[10]).await;
-    serving.stop().await.unwrap();
-    assert_eq!(log.of(0), [5, 6, 7, 8, 9]);
+    // The metadata of other programs means nothing, and neither does what a tool has copied from another
+    // cluster.
+    for metadata in ["topic-id is unknown", "topic-id=AAAAAAAAAAAAAAAAAAAAAQ cluster-id=another"] {
+        let config = settings(&kafka.bootstrap(), metadata, "classic", "earliest");
+        commit(&config, "earlier", 5, metadata).await;
+        let log = Log::default();
+        let serving = serve(consumer(config.clone(), "earlier"), logging(&log));
+        until_committed(&config, "earlier", &[10]).await;
+        serving.stop().await.unwrap();
+        assert_eq!(log.of(0), [5, 6, 7, 8, 9], "{metadata}");
+    }
 }
 
 /// Deletes the records before this offset.

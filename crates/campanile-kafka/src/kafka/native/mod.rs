@@ -154,16 +154,13 @@ pub(super) fn log_range<C: ConsumerContext>(
     (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some((low, high))
 }
 
-/// Sets the leader epoch that belongs to the offset of this partition, which is in the list.
-pub(crate) fn set_leader_epoch(
-    list: &mut TopicPartitionList,
-    topic: &str,
-    partition: i32,
-    epoch: i32,
-) {
-    if let Some(element) = find(list, topic, partition) {
-        // SAFETY: the element belongs to the list, which is borrowed.
-        unsafe { rd_kafka_topic_partition_set_leader_epoch(element.as_ptr(), epoch) };
+/// Sets the leader epoch that belongs to the last offset of the list.
+pub(super) fn set_last_leader_epoch(list: &mut TopicPartitionList, epoch: i32) {
+    let Some(last) = list.count().checked_sub(1) else { return };
+    // SAFETY: the list is borrowed, and has this element.
+    unsafe {
+        let element = (*list.ptr()).elems.add(last);
+        rd_kafka_topic_partition_set_leader_epoch(element, epoch);
     }
 }
 
