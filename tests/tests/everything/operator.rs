@@ -49,6 +49,7 @@ pub(crate) fn inject_faults(
 ) {
     let faults = injector.faults;
     let mut operator = Operator { kind, admin: KafkaAdmin::new(bootstrap), topic, injector };
+    operator.topic.lock().set_id(&operator.topic_id());
     let changes = [RECREATED, RECREATED, DELETED, RETENTION, ADDED, QUOTA];
     let changes: Vec<_> = changes.into_iter().filter(|change| faults.allows(change)).collect();
     while operator.injector.pause(PAUSE) {

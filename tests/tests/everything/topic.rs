@@ -44,7 +44,8 @@ impl Topic {
     /// Finds the name in the history of the topic for which an offset was committed. The commit may have been
     /// overtaken by the recreation; its consumer then finds the id of the old topic in its metadata.
     pub(crate) fn name_of(&self, metadata: &str, at: u64) -> &str {
-        let name = metadata.strip_prefix("topic-id=").and_then(|id| self.by_id.get(id));
+        let id = metadata.strip_prefix("topic-id=").and_then(|ids| ids.split(' ').next());
+        let name = id.and_then(|id| self.by_id.get(id));
         name.map_or_else(|| self.name_at(at), |name| name)
     }
 
