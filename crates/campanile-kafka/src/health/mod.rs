@@ -63,8 +63,9 @@ pub enum Unhealthy {
     /// Not live: for a minute, no broker has been reachable because TLS fails or the client certificate
     /// has expired, and the files with the certificates were replaced after the client had read them.
     Certificate,
-    /// Not live: librdkafka does not fetch a partition that has further records, and a seek has not helped. It
-    /// cannot follow a topic that was recreated after its leader had changed.
+    /// Not live: librdkafka does not fetch a partition that has further records, or has not started one for a
+    /// minute, and a seek has not helped. It cannot follow a topic that was recreated after its leader had
+    /// changed.
     NotFetched,
     /// Not live: serving has ended.
     Ended,

@@ -126,6 +126,9 @@ impl Context {
         let sought = seek_and_resume(consumer, positions);
         let mut state = self.state();
         for (assignment, offset) in sought {
+            if assignment.offset_range.position().is_none() {
+                assignment.set_unfetched(false);
+            }
             assignment.offset_range.set_start(offset);
             state.awaiting_start.retain(|other| other.id != assignment.id);
             state.add_assignment(assignment);

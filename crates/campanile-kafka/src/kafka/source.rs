@@ -41,6 +41,9 @@ const MIN_QUEUE_SHARE: usize = 32;
 /// The delay before a failed seek to a start position is repeated.
 const SEEK_RETRY_DELAY: Duration = Duration::from_millis(20);
 
+/// How long librdkafka may refuse each seek of a new partition before it has lost its start.
+const LOST_AFTER: Duration = Duration::from_secs(60);
+
 /// The assumed size of a record, in bytes, until one has been received.
 const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
 
@@ -478,6 +481,11 @@ impl Source for KafkaSource {
 
     fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]) {
         let Unfetched { stalled, unstarted } = self.stalled.check(partitions);
+        for assignment in &unstarted {
+            // Its offset is known, so that librdkafka has lost its start, and a seek has not helped.
+            let is_known = self.starts.iter().any(|(start, _)| start.id == assignment.id);
+            assignment.set_unfetched(is_known && assignment.assigned_at.elapsed() >= LOST_AFTER);
+        }
         if !unstarted.is_empty() {
             tracing::warn!(
                 partitions = %PartitionNames(&unstarted),

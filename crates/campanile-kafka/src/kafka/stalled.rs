@@ -336,6 +336,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn partition_whose_start_librdkafka_has_lost_is_not_live() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
+        produce().unwrap();
+        let mut client = kafka.consumer_config("billing");
+        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
+        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut partitions: Vec<Arc<Assignment>> = Vec::new();
+        while source.starts.is_empty() {
+            for event in poll(&mut source, Some(ROOM)) {
+                let Event::Assigned(assigned) = event else { panic!("nothing is delivered") };
+                // A seek to the start has failed.
+                source.starts.extend(assigned.iter().map(|assignment| (assignment.clone(), 0)));
+                partitions.extend(assigned);
+            }
+        }
+        let mut seconds = 0;
+        while !partitions[0].is_unfetched() {
+            assert!(seconds < 1_000, "the consumer is still live");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            source.update_end_offsets(&partitions);
+            seconds += 1;
+        }
+        assert!(seconds >= 60);
+        read(&mut source, &mut partitions).await;
+        assert!(!partitions[0].is_unfetched());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn stalled_partition_that_is_paused_before_its_seek_stays_paused() {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic(TOPIC, 1).unwrap();

@@ -12,8 +12,8 @@ use super::{RECONNECT, Store, network};
 use crate::TIMEOUT;
 use crate::faults::Injector;
 
-/// How many sessions a process has at most, as docs/kubernetes.md says.
-const MAX_SESSIONS: usize = 10;
+/// How many sessions a process has at most while calls hang in the server, as docs/kubernetes.md says.
+const MAX_SESSIONS: usize = 12;
 
 pub(crate) struct Postgres {
     /// A synchronous standby, without which no commit ends.
