@@ -21,7 +21,8 @@ const SEPARATORS: &[&str] = &[
     " runs again (",
     "), ",
     " violations; ",
-    " processes, ",
+    " processes, of which ",
+    " were not live, ",
     " dead letters and copies, the longest stall ",
     "; seed ",
 ];
@@ -51,8 +52,8 @@ fn to_markdown(lines: &[String]) -> Result<String> {
     };
     Ok(format!(
         "{faults}.\n\n\
-         | group | records | keys | runs again | by cause | violations | processes | dead letters and copies | longest stall |\n\
-         |---|---|---|---|---|---|---|---|---|{}",
+         | group | records | keys | runs again | by cause | violations | processes | not live | dead letters and copies | longest stall |\n\
+         |---|---|---|---|---|---|---|---|---|---|{}",
         groups.concat(),
     ))
 }
@@ -77,17 +78,17 @@ mod tests {
         let lines = [
             "everything: seed 7",
             "storm: everything, by-key: 30 records, 20 keys, 3 runs again (1 failed, 2 suspended), 0 violations; \
-             9 processes, 4 dead letters and copies, the longest stall 8.9s; seed 7",
-            "storm: everything, inbox: 10 records, 9 keys, 0 runs again (), 0 violations; 8 processes, 0 dead letters \
-             and copies, the longest stall 1.2s; seed 7",
+             9 processes, of which 1 were not live, 4 dead letters and copies, the longest stall 8.9s; seed 7",
+            "storm: everything, inbox: 10 records, 9 keys, 0 runs again (), 0 violations; 8 processes, of which 0 were not \
+             live, 0 dead letters and copies, the longest stall 1.2s; seed 7",
             "everything: 2 faults and 0 planned changes in 10s: 1 broker killed, 1 process killed; the machine was never overloaded; seed 7",
         ];
         let lines = lines.map(str::to_owned);
         let text = to_markdown(&lines).unwrap();
         let expected = [
             "2 faults and 0 planned changes in 10s: 1 broker killed, 1 process killed; the machine was never overloaded; seed 7.",
-            "| by-key | 30 | 20 | 3 | 1 failed, 2 suspended | 0 | 9 | 4 | 8.9s |",
-            "| inbox | 10 | 9 | 0 |  | 0 | 8 | 0 | 1.2s |",
+            "| by-key | 30 | 20 | 3 | 1 failed, 2 suspended | 0 | 9 | 1 | 4 | 8.9s |",
+            "| inbox | 10 | 9 | 0 |  | 0 | 8 | 0 | 0 | 1.2s |",
         ];
         for line in expected {
             assert!(text.lines().any(|it| it == line), "{text}");

@@ -14,7 +14,7 @@ use crate::topic::SharedTopic;
 use crate::{MAX_PARTITIONS, PARTITIONS, TIMEOUT, broker};
 
 /// The pauses between two changes, in milliseconds.
-const PAUSE: Range<u64> = 6_000..24_000;
+const PAUSE: Range<u64> = 15_000..60_000;
 
 /// The most records that are sent at once.
 const MAX_BURST: usize = 800;
@@ -50,7 +50,7 @@ pub(crate) fn inject_faults(
     let faults = injector.faults;
     let mut operator = Operator { kind, admin: KafkaAdmin::new(bootstrap), topic, injector };
     operator.topic.lock().set_id(&operator.topic_id());
-    let changes = [RECREATED, RECREATED, DELETED, RETENTION, ADDED, QUOTA];
+    let changes = [RECREATED, DELETED, RETENTION, ADDED, QUOTA];
     let changes: Vec<_> = changes.into_iter().filter(|change| faults.allows(change)).collect();
     while operator.injector.pause(PAUSE) {
         match operator.injector.rng.choice(&changes).copied() {
