@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tower::{Service, service_fn};
 
 use crate::captured_log::CapturedLog;
-use crate::real::{KAFKA, blocking, logging, start_with_proxy, topic};
+use crate::real::{KAFKA, NEVER_FENCED, blocking, logging, start_with_proxy_and, topic};
 use crate::support::{
     Log, TIMEOUT, committed, consumer, gated, messages, serve, start, until, until_committed,
 };
@@ -87,7 +87,7 @@ async fn topic_recreated_while_cut_off_is_read_from_its_start() {
         ("cut.newer", "consumer", "latest", false),
         ("cut.transactional", "classic", "earliest", true),
     ];
-    let (kafka, proxy) = blocking(start_with_proxy).await;
+    let (kafka, proxy) = blocking(|| start_with_proxy_and(&[NEVER_FENCED])).await;
     for (name, protocol, reset, transactional) in all {
         tokio::task::block_in_place(|| {
             kafka.create_topic(name, 1, &[]).unwrap();

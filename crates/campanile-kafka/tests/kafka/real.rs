@@ -21,10 +21,16 @@ use crate::support::{
     until_committed_within,
 };
 
+/// A property of a broker that is not restarted, so that its leader epochs do not change on a busy machine:
+/// librdkafka (2.12) fetches nothing from a topic that is recreated after that.
+pub(crate) const NEVER_FENCED: (&str, &str) = ("broker.session.timeout.ms", "60000");
+
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
 /// process exits with ours.
 pub(crate) static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
+    let (name, value) = NEVER_FENCED;
     let builder = KafkaServer::builder()
+        .property(name, value)
         .property("log.cleaner.backoff.ms", "100")
         .property("log.initial.task.delay.ms", "100");
     builder.start().unwrap()
