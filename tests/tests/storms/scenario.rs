@@ -23,8 +23,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// The names of the consumers in the history.
 const CONSUMERS: [&str; 2] = ["consumer-0", "consumer-1"];
 
-/// How far behind a replica may be, on a busy machine.
-const MAX_REPLICA_LAG: Duration = Duration::from_secs(1);
+/// How far behind a replica may be, on a machine with a busy disk: an fsync blocks it.
+const MAX_REPLICA_LAG: Duration = Duration::from_secs(5);
 
 /// Number of handlers that run throughout the fault, each with its own key.
 const LONG_RUNS: i32 = 6;

@@ -10,7 +10,7 @@ use crate::repeat;
 use crate::scenario::{Scenario, with_timeout};
 
 /// Time limit for the stores to leave the old primary. Writes lost after that are a violation.
-const FAILOVER_TIMEOUT: Duration = Duration::from_secs(30);
+const FAILOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// So long that a busy primary does not look like a failed one.
 const DOWN_AFTER: Duration = Duration::from_secs(5);
