@@ -155,6 +155,7 @@ mod summary;
 mod telemetry;
 mod thread;
 mod transaction;
+mod wall_clock;
 
 pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;

@@ -16,7 +16,7 @@ use rdkafka::client::OAuthToken as ClientToken;
 
 use crate::error::{chain, panic_text};
 use crate::log::LogLimit;
-use crate::retry_topics::now;
+use crate::wall_clock::now;
 
 /// How long a thread that may block waits for a token.
 pub(crate) const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Settings;
 use crate::driver::Control;
-use crate::retry_topics;
+use crate::wall_clock;
 
 /// How often the certificate is checked, and the timeout of a request that tests the brokers.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -72,8 +72,7 @@ impl ClientCertificate {
             return;
         }
         state.next_check = now + INTERVAL;
-        let left =
-            self.expires.map(|at| at.duration_since(retry_topics::now()).unwrap_or_default());
+        let left = self.expires.map(|at| at.duration_since(wall_clock::now()).unwrap_or_default());
         if let Some(left) = left.filter(|left| *left < state.warn_below) {
             state.warn_below = left / 2;
             tracing::warn!(
@@ -224,7 +223,7 @@ AAAA
         let mut certificate = ClientCertificate::new(&settings);
         certificate.state.get_mut().unwrap().warn_below = 9 * day;
         let mut warned_below = async |left: Duration| {
-            certificate.expires = Some(retry_topics::now() + left);
+            certificate.expires = Some(wall_clock::now() + left);
             tokio::time::advance(INTERVAL).await;
             certificate.check(client.client());
             let below = certificate.state.lock().unwrap().warn_below.as_secs_f64();

@@ -5,7 +5,8 @@ use campanile_core::{Record, Timestamp, millis};
 
 use super::native::fetch_queues::Message;
 use crate::driver::{Assignment, Received};
-use crate::retry_topics::{self, OriginHeaders};
+use crate::retry_topics::OriginHeaders;
+use crate::wall_clock;
 
 /// Converts a message to a record, copying it once. A message of a retry topic becomes the record
 /// that it is a copy of.
@@ -55,7 +56,7 @@ pub(super) fn to_received(assignment: &Assignment, message: &Message<'_>) -> Rec
     }
     let due = assignment.retry_topic.as_ref().and_then(|retry_topic| {
         let published = message.timestamp().to_millis().and_then(millis::time);
-        retry_topic.due(published.unwrap_or_else(retry_topics::now))
+        retry_topic.due(published.unwrap_or_else(wall_clock::now))
     });
     Received { assignment: assignment.id, record: record.build(), due }
 }

@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn producer_authenticates_with_the_token_of_the_consumer() {
         let config = ConsumerConfig::new("127.0.0.1:1", "g").with_oauth_token(|| {
-            Ok(OauthToken::new("a", crate::retry_topics::now() + Duration::from_secs(3600)))
+            Ok(OauthToken::new("a", crate::wall_clock::now() + Duration::from_secs(3600)))
         });
         let checked = config.clone().checked().unwrap().client;
         let settings = PublishSettings::new(BUDGET);

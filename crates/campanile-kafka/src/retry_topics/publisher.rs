@@ -10,6 +10,7 @@ use super::{RetryTopics, copy};
 use crate::client::ClientSettings;
 use crate::config::non_earliest_reset;
 use crate::publish::{PublishError, Publisher};
+use crate::wall_clock::now;
 
 /// One retry topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +37,6 @@ impl RetryTopic {
         let remaining = remaining.min(self.delay.saturating_sub(received.elapsed()));
         (!remaining.is_zero()).then_some(remaining)
     }
-}
-
-/// Reads the wall clock. Copies wait by it, because their timestamps come from other machines.
-pub(crate) fn now() -> SystemTime {
-    #[expect(clippy::disallowed_methods, reason = "Kafka's timestamps are wall-clock time")]
-    SystemTime::now()
 }
 
 /// The retry topics, with increasing delays. Empty if the consumer has none.

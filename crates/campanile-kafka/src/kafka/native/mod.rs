@@ -326,7 +326,7 @@ mod tests {
     use rdkafka::ClientConfig;
 
     use super::*;
-    use crate::retry_topics::now;
+    use crate::wall_clock::now;
 
     fn set_token(settings: &[(&str, &str)], valid_for: Duration) -> Result<(), String> {
         let mut config = ClientConfig::new();
