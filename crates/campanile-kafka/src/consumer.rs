@@ -17,7 +17,7 @@ use crate::driver::{
 use crate::error::ConsumerError;
 use crate::flood_limit::FloodLimit;
 use crate::give_up::{GiveUpAction, OnGiveUp};
-use crate::kafka;
+use crate::librdkafka;
 use crate::log::LogLimit;
 use crate::order::ProcessingOrder;
 use crate::policies::{Classifiers, Policies};
@@ -418,7 +418,7 @@ impl Consumer {
             classifiers: self.classifiers,
             dead_letter_targets,
         };
-        let source = kafka::Settings {
+        let source = librdkafka::Settings {
             client: self.config.client,
             brokers: self.config.brokers,
             topics,

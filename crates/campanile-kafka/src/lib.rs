@@ -138,7 +138,7 @@ mod fuzz;
 mod give_up;
 mod handle;
 mod health;
-mod kafka;
+mod librdkafka;
 mod log;
 mod oauth;
 mod order;
@@ -165,10 +165,10 @@ pub use self::flood_limit::FloodLimit;
 pub use self::give_up::OnGiveUp;
 pub use self::handle::{Handle, Paused};
 pub use self::health::{Health, HealthService, Unhealthy};
-pub use self::kafka::ToRecord;
+pub use self::librdkafka::ToRecord;
 // For the command.
 #[doc(hidden)]
-pub use self::kafka::{commit_metadata, committed_topic_id, topic_id};
+pub use self::librdkafka::{commit_metadata, committed_topic_id, topic_id};
 pub use self::oauth::OauthToken;
 pub use self::order::ProcessingOrder;
 pub use self::publish::{PublishError, Publisher, PublisherConfig};

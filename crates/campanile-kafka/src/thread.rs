@@ -5,13 +5,13 @@ use tracing::subscriber::NoSubscriber;
 
 use crate::driver::{self, Driver, DriverControl, Services};
 use crate::error::ConsumerError;
-use crate::kafka;
+use crate::librdkafka;
 use crate::policies::Policies;
 use crate::summary::Summary;
 
 /// A consumer that is ready to serve.
 pub(crate) struct DriverBuilder {
-    pub(crate) source: kafka::Settings,
+    pub(crate) source: librdkafka::Settings,
     pub(crate) policies: Policies,
     pub(crate) services: Services,
     pub(crate) driver: driver::Settings,
@@ -36,7 +36,7 @@ impl DriverBuilder {
             // Dropped last, after the consumer has left the group.
             let _closing: oneshot::Sender<()> = closing;
             let Self { source, policies, services, driver } = self;
-            let source = match kafka::start(&source) {
+            let source = match librdkafka::start(&source) {
                 Ok(source) => source,
                 Err(error) => {
                     drop((driver_control, services));

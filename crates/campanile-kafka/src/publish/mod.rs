@@ -28,7 +28,7 @@ pub(crate) use self::settings::PublishSettings;
 use crate::backoff::server_backoff;
 use crate::client::ClientSettings;
 use crate::config::config_error;
-use crate::kafka::Reconnect;
+use crate::librdkafka::Reconnect;
 use crate::log::LogLimit;
 use crate::telemetry::ProducerMetrics;
 

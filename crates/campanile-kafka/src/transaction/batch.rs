@@ -7,7 +7,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::RecordOutputs;
 use crate::driver::Assignment;
-use crate::kafka::add_offset;
+use crate::librdkafka::add_offset;
 
 /// The outputs and offsets of one transaction.
 pub(super) struct Batch {

@@ -16,7 +16,7 @@ use crate::backoff::server_backoff;
 use crate::config::config_error;
 use crate::driver::{Assignment, CommitStart};
 use crate::error::ConsumerError;
-use crate::kafka::{Settings, SourceWaker};
+use crate::librdkafka::{Settings, SourceWaker};
 
 /// Commits batches, one after the other.
 pub(crate) struct Committer {

@@ -17,7 +17,7 @@ use super::group::GroupOffsets;
 use super::settings::TransactionSettings;
 use crate::driver::Assignment;
 use crate::error::{ConsumerError, chain, log_stop};
-use crate::kafka::{Reconnect, SourceWaker, check_topics};
+use crate::librdkafka::{Reconnect, SourceWaker, check_topics};
 use crate::log::LogLimit;
 use crate::publish;
 use crate::telemetry::ProducerMetrics;
@@ -382,7 +382,7 @@ mod tests {
 
     use super::*;
     use crate::client::ClientSettings;
-    use crate::kafka::tests::assignment;
+    use crate::librdkafka::tests::assignment;
     use crate::transaction::Transactions;
 
     /// Creates a worker whose producer knows no brokers, and has had its time to find them by itself.

@@ -199,8 +199,8 @@ mod tests {
 
     use super::*;
     use crate::driver::{Event, LogChanged, Source as _};
-    use crate::kafka::tests::{assignment, consumer, poll, settings};
-    use crate::kafka::{KafkaSource, Settings};
+    use crate::librdkafka::tests::{assignment, consumer, poll, settings};
+    use crate::librdkafka::{KafkaSource, Settings};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 

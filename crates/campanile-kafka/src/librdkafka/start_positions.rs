@@ -287,8 +287,8 @@ mod tests {
 
     use super::*;
     use crate::driver::{Amount, Event, Source as _};
-    use crate::kafka::KafkaSource;
-    use crate::kafka::tests::{assignment, consumer, poll, settings};
+    use crate::librdkafka::KafkaSource;
+    use crate::librdkafka::tests::{assignment, consumer, poll, settings};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
     const TOPIC: &str = "payments";

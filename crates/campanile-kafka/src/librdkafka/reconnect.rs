@@ -67,8 +67,8 @@ mod tests {
     use super::*;
     use crate::client::ClientSettings;
     use crate::driver::Source as _;
-    use crate::kafka::KafkaSource;
-    use crate::kafka::tests::settings;
+    use crate::librdkafka::KafkaSource;
+    use crate::librdkafka::tests::settings;
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 

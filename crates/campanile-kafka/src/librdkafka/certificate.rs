@@ -128,7 +128,7 @@ mod tests {
     use crate::client::ClientSettings;
     use crate::driver::{DriverControl, DriverStatus};
     use crate::health::{Health, Unhealthy};
-    use crate::kafka::tests::settings;
+    use crate::librdkafka::tests::settings;
 
     #[cfg(feature = "tls")]
     #[test]

@@ -213,9 +213,9 @@ mod tests {
 
     use super::*;
     use crate::driver::{Amount, Event, LogChanged, Source as _};
-    use crate::kafka::KafkaSource;
-    use crate::kafka::start_positions::list;
-    use crate::kafka::tests::{assignment, consumer, poll, settings};
+    use crate::librdkafka::KafkaSource;
+    use crate::librdkafka::start_positions::list;
+    use crate::librdkafka::tests::{assignment, consumer, poll, settings};
 
     const TOPIC: &str = "payments";
     const ROOM: Amount = Amount { records: 100, bytes: 1_000_000 };

@@ -487,8 +487,8 @@ mod tests {
 
     use super::*;
     use crate::driver::{Event, Source as _};
-    use crate::kafka::tests::{poll, settings};
-    use crate::kafka::{KafkaSource, native};
+    use crate::librdkafka::tests::{poll, settings};
+    use crate::librdkafka::{KafkaSource, native};
 
     const TOPIC: &str = "payments";
     const TIMEOUT: Duration = Duration::from_secs(60);
