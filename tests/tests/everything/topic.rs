@@ -46,7 +46,7 @@ impl Topic {
     pub(crate) fn name_of(&self, metadata: &str, at: u64) -> &str {
         let id = metadata.strip_prefix("topic-id=").and_then(|ids| ids.split(' ').next());
         let name = id.and_then(|id| self.by_id.get(id));
-        name.map_or_else(|| self.name_at(at), |name| name)
+        name.map_or_else(|| self.name_at(at), String::as_str)
     }
 
     /// Sets the id of the topic.
