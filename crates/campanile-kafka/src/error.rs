@@ -4,8 +4,9 @@ use std::error::Error;
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use campanile_core::{BoxError, ConfigError, Coordinates, LockHandle, error};
+use campanile_core::{BoxError, ConfigError, Coordinates, LockHandle, Record, error};
 use rdkafka::error::KafkaError;
+use tracing::field::{DisplayValue, display};
 
 /// Why [`Serve`](crate::Serve) ended other than by a shutdown.
 ///
@@ -113,6 +114,12 @@ pub(crate) fn log_stop(
         error = chain(error),
         "{what} stopped at a record: {help}"
     );
+}
+
+/// Log events refer to a copy's record by its original position. `None` if the record is not a
+/// copy.
+pub(crate) fn origin(record: &Record) -> Option<DisplayValue<&Coordinates>> {
+    (record.origin() != record.coordinates()).then(|| display(record.origin()))
 }
 
 /// Joins the texts of an error and its sources on one line, for log events. Campanile's own errors

@@ -12,9 +12,9 @@ use super::policy::DeadLetter;
 use super::topic::TopicChoice;
 use super::{Cause, HeaderStyle, Letter, LetterLock};
 use crate::client::ClientSettings;
+use crate::error::origin;
 use crate::give_up::{GiveUpLock, give_up, settle_for_stop};
 use crate::publish::{PublishError, Publisher};
-use crate::retry_topics::origin;
 
 /// From this give-up on, a letter has no payload: an earlier give-up was interrupted, and the payload
 /// may be the reason. Give-ups that ended cleanly are not counted.

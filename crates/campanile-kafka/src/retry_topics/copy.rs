@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use campanile_core::{Coordinates, Output, Record, Timestamp, millis};
-use tracing::field::{DisplayValue, display};
 
 /// The prefix of all these headers. In a record that is not a copy they mean nothing, and a copy
 /// does not inherit them.
@@ -53,12 +52,6 @@ pub(crate) fn time_header(timestamp: Timestamp) -> (&'static str, String) {
         Timestamp::LogAppendTime(at) => (LOG_APPEND_TIME, at),
     };
     (name, millis::of(at).to_string())
-}
-
-/// Log events refer to a copy's record by its original position. `None` if the record is not a
-/// copy.
-pub(crate) fn origin(record: &Record) -> Option<DisplayValue<&Coordinates>> {
-    (record.origin() != record.coordinates()).then(|| display(record.origin()))
 }
 
 /// The contents of a copy's headers.

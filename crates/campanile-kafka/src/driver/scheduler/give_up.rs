@@ -15,11 +15,10 @@ use super::queue::QueueId;
 use crate::dead_letter::{Cause, DeadLetters, GiveUpError, GivenUpRecord};
 use crate::driver::assignment::Assignment;
 use crate::driver::attempt::RecordOutcome;
-use crate::error::{ConsumerError, chain, log_stop};
+use crate::error::{ConsumerError, chain, log_stop, origin};
 use crate::flood_limit::LimitExceeded;
 use crate::give_up::{GiveUpLock, give_up, release_for_pause, settle_for_stop};
 use crate::handle::Paused;
-use crate::retry_topics::origin;
 
 /// The retry interval of a record after too many interrupted give-ups. An operator may have reopened
 /// its key in the meantime.

@@ -14,9 +14,8 @@ use crate::driver::attempt::RecordOutcome;
 #[cfg(test)]
 use crate::driver::simulation::{Bug, is_planted};
 use crate::driver::verdict::{Verdict, store_answered, verdict_for};
-use crate::error::{ConsumerError, chain};
+use crate::error::{ConsumerError, chain, origin};
 use crate::give_up::{GiveUpAction, GiveUpLock};
-use crate::retry_topics::origin;
 use crate::summary::{Count, SummaryCounters};
 use crate::telemetry::error_type;
 

@@ -11,9 +11,8 @@ use crate::driver::budget::Amount;
 use crate::driver::reports::Report;
 use crate::driver::source::Received;
 use crate::driver::task::Task;
-use crate::error::ConsumerError;
+use crate::error::{ConsumerError, origin};
 use crate::order::{OrderKey, OrderKeySource, SHARED_KEY};
-use crate::retry_topics::origin;
 
 impl Scheduler {
     /// Queues received records, which already count as used. Records of partitions that are no

@@ -11,7 +11,8 @@ use super::Scheduler;
 use super::last_error::WAITS_FOR_BACKOFF;
 use super::queue::{QueueId, QueueState};
 use crate::driver::attempt::RecordOutcome;
-use crate::retry_topics::{RetryPublisher, origin};
+use crate::error::origin;
+use crate::retry_topics::RetryPublisher;
 
 impl Scheduler {
     /// Handles a failed attempt: retries the record after this time, or after the driver's own

@@ -10,7 +10,7 @@ use super::queue::{QueueId, QueueState};
 use super::stalls::{Activity, Resolved, StallAge};
 use crate::driver::assignment::AssignmentId;
 use crate::driver::status::DriverStatus;
-use crate::retry_topics::origin;
+use crate::error::origin;
 
 /// The maximum number of stalls that are logged at once, so that a thousand partitions do not fill
 /// a log.
