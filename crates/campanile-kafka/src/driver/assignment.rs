@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::time::Instant;
 
 use super::budget::Usage;
+use super::delay::Delay;
 use super::lag::OffsetRange;
 use super::offset::AtomicOffset;
-use crate::retry_topics::RetryTopic;
 use crate::transaction::{PendingOutputs, RecordOutputs};
 
 /// Identifies an assignment. A partition that is revoked and assigned again gets another ID, so that late
@@ -23,8 +23,8 @@ pub(crate) struct Assignment {
     pub(crate) topic: Arc<str>,
     pub(crate) partition: i32,
     pub(crate) assigned_at: Instant,
-    /// The retry topic, if the partition belongs to one.
-    pub(crate) retry_topic: Option<RetryTopic>,
+    /// The delay of the partition's records, if they wait before they are started.
+    pub(crate) delay: Option<Delay>,
     /// The memory that the partition's records and outputs take.
     pub(crate) usage: Arc<Usage>,
     /// The memory that those of all partitions take.
@@ -59,7 +59,7 @@ impl Assignment {
         id: AssignmentId,
         topic: Arc<str>,
         partition: i32,
-        retry_topic: Option<RetryTopic>,
+        delay: Option<Delay>,
         total: Arc<Usage>,
     ) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Assignment {
             topic,
             partition,
             assigned_at: Instant::now(),
-            retry_topic,
+            delay,
             usage: Arc::default(),
             total,
             offset_range: OffsetRange::new(),

@@ -19,7 +19,7 @@ pub(super) struct Intake {
     /// The number of paused partitions.
     paused: usize,
     /// The number of partitions of retry topics.
-    retry_partitions: usize,
+    delayed_partitions: usize,
 }
 
 /// An assigned partition.
@@ -31,7 +31,7 @@ struct IntakePartition {
 impl Intake {
     pub(super) fn new(budget: Amount, total: Arc<Usage>) -> Self {
         let (flow, start, partitions) = (Flow::Open, Instant::now(), Vec::new());
-        Self { budget, total, flow, start, partitions, paused: 0, retry_partitions: 0 }
+        Self { budget, total, flow, start, partitions, paused: 0, delayed_partitions: 0 }
     }
 
     pub(super) fn assign(&mut self, assignments: &[Arc<Assignment>]) {
@@ -40,7 +40,7 @@ impl Intake {
             paused: false,
         };
         self.partitions.extend(assignments.iter().map(partition));
-        self.count_retry_partitions();
+        self.count_delayed_partitions();
     }
 
     /// Removes partitions. Returns those that were paused.
@@ -53,7 +53,7 @@ impl Intake {
             revoked.filter(|partition| partition.paused).map(|partition| partition.assignment);
         let paused: Vec<_> = paused.collect();
         self.paused -= paused.len();
-        self.count_retry_partitions();
+        self.count_delayed_partitions();
         paused
     }
 
@@ -68,9 +68,9 @@ impl Intake {
         }
     }
 
-    fn count_retry_partitions(&mut self) {
-        let is_retry = |partition: &&IntakePartition| partition.assignment.retry_topic.is_some();
-        self.retry_partitions = self.partitions.iter().filter(is_retry).count();
+    fn count_delayed_partitions(&mut self) {
+        let is_delayed = |partition: &&IntakePartition| partition.assignment.delay.is_some();
+        self.delayed_partitions = self.partitions.iter().filter(is_delayed).count();
     }
 
     pub(super) fn level(&self) -> f64 {
@@ -114,7 +114,7 @@ impl Intake {
         // resume.
         if !stop
             && self.paused == 0
-            && self.level() <= backpressure::pause_free_level(self.retry_partitions > 0)
+            && self.level() <= backpressure::pause_free_level(self.delayed_partitions > 0)
         {
             return;
         }
@@ -125,7 +125,7 @@ impl Intake {
             // A partition that waits for its start position would be resumed there.
             let stop = stop || (partition.assignment.is_paused() && level > 0.0);
             let limit = backpressure::share_limit(
-                partition.assignment.retry_topic.as_ref().map(|_| self.retry_partitions),
+                partition.assignment.delay.map(|_| self.delayed_partitions),
             );
             if !partition.paused && (stop || self.flow.should_pause(level, limit, count)) {
                 partition.paused = true;

@@ -10,7 +10,7 @@
 //! runtime, so user code cannot keep it from serving other partitions, rebalances or the shutdown.
 //!
 //! * `source`: the trait that a Kafka client implements; `assignment`: the state of one partition while
-//!   it is assigned; `log_change`: what may happen to its log.
+//!   it is assigned; `delay`: how long its records wait; `log_change`: what may happen to its log.
 //! * `scheduler`: queues, timers, retries, the breaker, drains.
 //! * `run`: the task that runs records, each in an `attempt`; `waker` and `reports`: the connection
 //!   between this task and the scheduler.
@@ -26,6 +26,7 @@ mod backpressure;
 mod budget;
 mod commit_schedule;
 mod control;
+mod delay;
 mod event_loop;
 mod intake;
 mod lag;
@@ -52,6 +53,7 @@ use std::time::Duration;
 pub(crate) use self::assignment::{Assignment, AssignmentId};
 pub(crate) use self::budget::{Amount, Usage};
 pub(crate) use self::control::{Control, DriverControl, PauseTarget, Shutdown};
+pub(crate) use self::delay::Delay;
 pub(crate) use self::event_loop::{Driver, Settings};
 pub(crate) use self::log_change::{LogChange, LogChanged};
 pub(crate) use self::reports::{Report, Reports};

@@ -197,10 +197,10 @@ impl Context {
         topic: Arc<str>,
         partition: i32,
     ) -> Arc<Assignment> {
-        let retry_topic = self.retry_topics.find(&topic).cloned();
+        let delay = self.retry_topics.find(&topic).map(|retry_topic| retry_topic.delay);
         let id = AssignmentId(state.next);
         state.next += 1;
-        Arc::new(Assignment::new(id, topic, partition, retry_topic, self.total.clone()))
+        Arc::new(Assignment::new(id, topic, partition, delay, self.total.clone()))
     }
 
     /// Returns the id of the log from which this partition was read last.

@@ -23,7 +23,7 @@ pub(super) fn to_received(assignment: &Assignment, message: &Message<'_>) -> Rec
     if let Some(payload) = message.payload() {
         record = record.payload(copy.next(payload));
     }
-    let mut origin = assignment.retry_topic.as_ref().map(|_| OriginHeaders::default());
+    let mut origin = assignment.delay.map(|_| OriginHeaders::default());
     for (name, value) in message.headers() {
         let value = value.map(|value| copy.next(value));
         if origin.as_mut().is_some_and(|origin| origin.consume(name, value.as_deref())) {
@@ -54,9 +54,9 @@ pub(super) fn to_received(assignment: &Assignment, message: &Message<'_>) -> Rec
     if let Some(time) = time {
         record = record.timestamp(time);
     }
-    let due = assignment.retry_topic.as_ref().and_then(|retry_topic| {
+    let due = assignment.delay.and_then(|delay| {
         let published = message.timestamp().to_millis().and_then(millis::time);
-        retry_topic.due(published.unwrap_or_else(wall_clock::now))
+        delay.due(published.unwrap_or_else(wall_clock::now))
     });
     Received { assignment: assignment.id, record: record.build(), due }
 }

@@ -1,42 +1,22 @@
 //! The choice of a record's next retry topic.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use campanile_core::{ConfigError, Record, limits};
-use tokio::time::Instant;
 
 use super::{RetryTopics, copy};
 use crate::client::ClientSettings;
 use crate::config::non_earliest_reset;
+use crate::driver::Delay;
 use crate::publish::{PublishError, Publisher};
-use crate::wall_clock::now;
 
 /// One retry topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RetryTopic {
     pub(crate) topic: Arc<str>,
-    pub(crate) delay: Duration,
-    /// The index of the topic. The first is 0.
-    index: usize,
-}
-
-impl RetryTopic {
-    /// Computes when a copy that was published at this time is due. `None` if that is out of range;
-    /// then the copy does not wait.
-    pub(crate) fn due(&self, published: SystemTime) -> Option<SystemTime> {
-        published.checked_add(self.delay)
-    }
-
-    /// Computes how long a copy that is due at `due` and was received at `received` still has to
-    /// wait. `None` if it is due. The wait is at most the full delay counted from `received`,
-    /// whatever the clocks say: a clock that is behind delays all copies once, rather than one
-    /// after another.
-    pub(crate) fn remaining_delay(&self, due: SystemTime, received: Instant) -> Option<Duration> {
-        let remaining = due.duration_since(now()).ok()?;
-        let remaining = remaining.min(self.delay.saturating_sub(received.elapsed()));
-        (!remaining.is_zero()).then_some(remaining)
-    }
+    /// The first topic has the stage 0.
+    pub(crate) delay: Delay,
 }
 
 /// The retry topics, with increasing delays. Empty if the consumer has none.
@@ -48,7 +28,7 @@ impl RetryTopicList {
         let refused = |text: String| Err(ConfigError::new(text));
         let mut previous = Duration::ZERO;
         let mut all: Vec<RetryTopic> = Vec::with_capacity(topics.len());
-        for (index, (topic, delay)) in topics.into_iter().enumerate() {
+        for (stage, (topic, delay)) in topics.into_iter().enumerate() {
             if topic.is_empty() || topic.starts_with('^') {
                 return refused(format!(
                     "`{topic}` cannot be a retry topic: not a valid topic name"
@@ -68,7 +48,7 @@ impl RetryTopicList {
                 ));
             }
             previous = delay;
-            all.push(RetryTopic { topic: topic.into(), delay, index });
+            all.push(RetryTopic { topic: topic.into(), delay: Delay { time: delay, stage } });
         }
         if all.is_empty() {
             return refused("no retry topic: add one with `RetryTopics::then`".into());
@@ -85,12 +65,12 @@ impl RetryTopicList {
         self.0.iter().map(|retry_topic| &retry_topic.topic)
     }
 
-    /// Chooses the retry topic after `from`, or the first later one with a delay of at least
+    /// Chooses the retry topic after that with the delay `from`, or the first later one with a delay of at least
     /// `after`, or else the last.
-    fn next_topic(&self, after: Option<Duration>, from: Option<&RetryTopic>) -> &RetryTopic {
-        let min_index = from.map_or(0, |from| from.index + 1);
+    fn next_topic(&self, after: Option<Duration>, from: Option<Delay>) -> &RetryTopic {
+        let min_index = from.map_or(0, |from| from.stage + 1);
         let after = after.unwrap_or_default();
-        let index = self.0.partition_point(|topic| topic.delay < after).max(min_index);
+        let index = self.0.partition_point(|topic| topic.delay.time < after).max(min_index);
         &self.0[index.min(self.0.len() - 1)]
     }
 }
@@ -119,12 +99,8 @@ impl RetryPublisher {
     }
 
     /// Chooses the retry topic for a record that is to be retried after this time. `from` is the
-    /// retry topic that the record came from, if any.
-    pub(crate) fn next_topic(
-        &self,
-        after: Option<Duration>,
-        from: Option<&RetryTopic>,
-    ) -> &RetryTopic {
+    /// delay of the retry topic that the record came from, if any.
+    pub(crate) fn next_topic(&self, after: Option<Duration>, from: Option<Delay>) -> &RetryTopic {
         self.topics.next_topic(after, from)
     }
 
@@ -170,7 +146,7 @@ mod tests {
 
     fn next_topic(after: Option<Duration>, from: Option<&str>) -> Arc<str> {
         let topics = topics();
-        topics.next_topic(after, from.map(|topic| topics.find(topic).unwrap())).topic.clone()
+        topics.next_topic(after, from.map(|topic| topics.find(topic).unwrap().delay)).topic.clone()
     }
 
     #[test]
@@ -193,24 +169,6 @@ mod tests {
         for from in [None, Some("5s"), Some("1m"), Some("5m")] {
             assert_eq!(&*next_topic(Some(3600 * SECOND), from), "5m");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn copy_waits_at_most_the_delay_despite_clock_skew() {
-        let retry_topic = topics().find("1m").unwrap().clone();
-        let (received, ahead) = (Instant::now(), now() + 3600 * SECOND);
-        assert_eq!(retry_topic.remaining_delay(ahead, received), Some(60 * SECOND));
-        tokio::time::advance(20 * SECOND).await;
-        assert_eq!(retry_topic.remaining_delay(ahead, received), Some(40 * SECOND));
-        tokio::time::advance(40 * SECOND).await;
-        assert_eq!(retry_topic.remaining_delay(ahead, received), None);
-        // With clocks that agree, the copy may be due sooner.
-        let remaining = retry_topic.remaining_delay(now() + SECOND, Instant::now()).unwrap();
-        assert!(
-            remaining <= SECOND
-                && retry_topic.remaining_delay(now() - SECOND, Instant::now()).is_none(),
-            "{remaining:?}"
-        );
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Scheduler {
                     queue.state = QueueState::Paused;
                     self.waiting_for_resume.push(id);
                     next_limited = partition.limited.pop_front();
-                } else if let Some(delay) = first.remaining_delay(partition.retry_topic()) {
+                } else if let Some(delay) = first.remaining_delay(partition.delay()) {
                     queue.state = QueueState::Waiting(self.timers.start(id, delay, None));
                     next_limited = partition.limited.pop_front();
                 } else if partition.reaches_max_ahead(first.delivery, max_ahead) {
@@ -69,7 +69,7 @@ impl Scheduler {
         let queue = self.queues.get_mut(id).expect("a queue that is due exists");
         let partition = self.partitions.get(&queue.assignment).expect("its partition exists");
         let fits = |queued: &&Queued| {
-            queued.remaining_delay(partition.retry_topic()).is_none()
+            queued.remaining_delay(partition.delay()).is_none()
                 && !partition.reaches_max_ahead(queued.delivery, max_ahead)
                 && self.services.router.route_of(&queued.record) == route
         };

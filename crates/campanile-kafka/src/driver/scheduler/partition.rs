@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use super::queue::{QueueId, Queued};
 use crate::driver::assignment::Assignment;
 use crate::driver::budget::Amount;
+use crate::driver::delay::Delay;
 use crate::driver::task::Task;
 use crate::driver::watermark::{Delivery, Watermark};
 use crate::order::OrderKey;
-use crate::retry_topics::RetryTopic;
 use crate::summary::SummaryCounters;
 use crate::telemetry::TopicMetrics;
 use crate::transaction::RecordOutputs;
@@ -106,8 +106,8 @@ impl Partition {
         (Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }, unblocked)
     }
 
-    pub(super) fn retry_topic(&self) -> Option<&RetryTopic> {
-        self.assignment.retry_topic.as_ref()
+    pub(super) fn delay(&self) -> Option<Delay> {
+        self.assignment.delay
     }
 
     pub(super) fn reaches_max_ahead(&self, delivery: Delivery, max_ahead: u64) -> bool {

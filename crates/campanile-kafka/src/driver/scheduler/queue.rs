@@ -12,10 +12,10 @@ use super::last_error::LastError;
 use super::timers::TimerId;
 use crate::driver::assignment::AssignmentId;
 use crate::driver::budget::Amount;
+use crate::driver::delay::Delay;
 use crate::driver::task::Task;
 use crate::driver::watermark::Delivery;
 use crate::order::OrderKey;
-use crate::retry_topics::RetryTopic;
 
 /// Identifies a queue while it has records. A late report about a removed queue finds no queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) struct Queue {
 pub(super) struct Queued {
     pub(super) delivery: Delivery,
     pub(super) record: Record,
-    /// For a record of a retry topic: the time at which it is due, and when it was received.
+    /// For a record with a delay: the time at which it is due, and when it was received.
     pub(super) due: Option<(SystemTime, Instant)>,
 }
 
@@ -142,10 +142,10 @@ impl Queue {
 }
 
 impl Queued {
-    /// Computes the remaining delay of a record from a retry topic, if the delay is not over.
-    pub(super) fn remaining_delay(&self, retry_topic: Option<&RetryTopic>) -> Option<Duration> {
+    /// Computes the remaining delay of the record, if it has a delay that is not over.
+    pub(super) fn remaining_delay(&self, delay: Option<Delay>) -> Option<Duration> {
         let (due, received) = self.due?;
-        retry_topic?.remaining_delay(due, received)
+        delay?.remaining(due, received)
     }
 
     pub(super) fn amount(&self) -> Amount {

@@ -46,7 +46,7 @@ impl Scheduler {
                     "record not skipped, although `Consumer::skip_at` requests it: its topic was recreated"
                 );
             }
-            let key_source = match partition.retry_topic() {
+            let key_source = match partition.delay() {
                 Some(_) => {
                     if checked.is_ok() {
                         checked = self.policies.source_topics.check(&record);

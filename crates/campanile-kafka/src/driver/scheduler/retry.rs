@@ -31,10 +31,9 @@ impl Scheduler {
         let record = self.record(id);
         let (after, retry_topic) = match self.policies.retry_publisher.clone() {
             Some(retry_publisher) if !self.partition(id).draining => {
-                let to =
-                    retry_publisher.next_topic(after, self.partition(id).retry_topic()).clone();
+                let to = retry_publisher.next_topic(after, self.partition(id).delay()).clone();
                 self.defer(id, retry_publisher, to.topic.clone(), after);
-                (Some(to.delay), Some(to.topic))
+                (Some(to.delay.time), Some(to.topic))
             }
             _ => (self.schedule_retry(id, after, None), None),
         };
