@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxableError, Classify, ConfigError, Coordinates, Record};
@@ -14,6 +14,7 @@ use crate::dead_letter::{DeadLetterTargets, DeadLetters};
 use crate::driver::{
     self, Amount, Control, DriverControl, DriverStatus, RecordSpans, Services, SpanKind, Usage,
 };
+use crate::epilogue::Publications;
 use crate::error::ConsumerError;
 use crate::flood_limit::FloodLimit;
 use crate::give_up::{GiveUpAction, OnGiveUp};
@@ -377,10 +378,10 @@ impl Consumer {
             }
             dead_letter_targets.add_retry_topic(topic);
         }
-        let given_up = match self.given_up {
-            OnGiveUp::Stop => GiveUpAction::Stop,
-            OnGiveUp::StopPartition => GiveUpAction::StopPartition,
-            OnGiveUp::Skip => GiveUpAction::Skip,
+        let (given_up, letters) = match self.given_up {
+            OnGiveUp::Stop => (GiveUpAction::Stop, None),
+            OnGiveUp::StopPartition => (GiveUpAction::StopPartition, None),
+            OnGiveUp::Skip => (GiveUpAction::Skip, None),
             OnGiveUp::DeadLetter(policy) => {
                 let letters = DeadLetters::new(policy, &self.config.client, &group);
                 let letters = Arc::new(letters.map_err(ConsumerError::Config)?);
@@ -389,7 +390,7 @@ impl Consumer {
                     let added = dead_letter_targets.add(&letters, &topic.as_str().into());
                     added.map_err(ConsumerError::Config)?;
                 }
-                GiveUpAction::DeadLetter(letters)
+                (GiveUpAction::HandOver, Some(letters))
             }
         };
         topics.extend(retry_topics.names().map(|topic| topic.to_string()));
@@ -404,6 +405,8 @@ impl Consumer {
                 .map_or(COMMIT_INTERVAL, |settings| settings.interval),
             has_outputs: transactions.is_some(),
         };
+        let source_topics = SourceTopics::new(&topics, uses_newer_protocol(&self.config.client));
+        let dead_letter_topics = dead_letter_targets.topics().cloned().collect();
         let policies = Policies {
             order: Arc::new(self.order),
             max_ahead: self.budget.records,
@@ -413,17 +416,20 @@ impl Consumer {
             given_up,
             skip_at: self.skip_at,
             flood_limit,
-            retry_publisher,
-            source_topics: SourceTopics::new(&topics, uses_newer_protocol(&self.config.client)),
             classifiers: self.classifiers,
-            dead_letter_targets,
+            epilogue: Arc::new(Publications {
+                letters,
+                targets: Mutex::new(dead_letter_targets),
+                retry_publisher,
+                source_topics,
+            }),
         };
         let source = librdkafka::Settings {
             client: self.config.client,
             brokers: self.config.brokers,
             topics,
             retry_topics,
-            dead_letter_topics: policies.dead_letter_targets.topics().cloned().collect(),
+            dead_letter_topics,
             start_timeout: self.start_timeout,
             total,
             control: control.clone(),

@@ -1,11 +1,9 @@
 //! Records that are given up: no attempt is left, or none can be made.
 
-use std::sync::Arc;
-
 use campanile_core::LockHandle;
 use campanile_idempotency::{HeldLock, IdempotencyError};
 
-use crate::dead_letter::{DeadLetter, DeadLetters};
+use crate::dead_letter::DeadLetter;
 
 /// What happens to a record that is given up: its attempts are used up, its error is permanent, or
 /// it cannot be tried at all (it does not decode, it has no valid key, or its key was used for
@@ -63,12 +61,13 @@ impl From<DeadLetter> for OnGiveUp {
 }
 
 /// The policy as the scheduler applies it.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(crate) enum GiveUpAction {
     Stop,
     StopPartition,
     Skip,
-    DeadLetter(Arc<DeadLetters>),
+    /// See [`Epilogue`](crate::driver::Epilogue).
+    HandOver,
 }
 
 /// The lock that a given-up record comes with, if any.

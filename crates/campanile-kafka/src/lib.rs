@@ -131,6 +131,7 @@ mod config;
 mod consumer;
 mod dead_letter;
 mod driver;
+mod epilogue;
 mod error;
 mod flood_limit;
 #[cfg(test)]

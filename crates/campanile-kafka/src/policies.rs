@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use campanile_core::{Classify, Coordinates, Disposition};
 
-use crate::dead_letter::DeadLetterTargets;
+use crate::driver::Epilogue;
 use crate::flood_limit::FloodLimit;
 use crate::give_up::GiveUpAction;
 use crate::order::ProcessingOrder;
-use crate::retry_topics::{RetryPublisher, SourceTopics};
 
 /// The settings of the scheduler.
 pub(crate) struct Policies {
@@ -26,9 +25,7 @@ pub(crate) struct Policies {
     pub(crate) skip_at: HashSet<Coordinates>,
     pub(crate) flood_limit: FloodLimit,
     pub(crate) stall_warning: Duration,
-    pub(crate) dead_letter_targets: DeadLetterTargets,
-    pub(crate) retry_publisher: Option<Arc<RetryPublisher>>,
-    pub(crate) source_topics: SourceTopics,
+    pub(crate) epilogue: Arc<dyn Epilogue>,
     pub(crate) classifiers: Classifiers,
 }
 

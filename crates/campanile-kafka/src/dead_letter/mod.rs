@@ -12,5 +12,5 @@ mod topic;
 pub(crate) use self::headers::{Cause, Letter};
 pub use self::headers::{HeaderStyle, InvalidLetter, LetterHeaders, LetterLock};
 pub use self::policy::DeadLetter;
-pub(crate) use self::publisher::{DeadLetters, GiveUpError, GivenUpRecord};
+pub(crate) use self::publisher::{DeadLetters, GivenUpRecord};
 pub(crate) use self::targets::DeadLetterTargets;

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use campanile_core::{BoxError, ConfigError, LockHandle, Output, Record};
@@ -12,6 +13,7 @@ use super::policy::DeadLetter;
 use super::topic::TopicChoice;
 use super::{Cause, HeaderStyle, Letter, LetterLock};
 use crate::client::ClientSettings;
+use crate::driver::{Failure, Unfinished};
 use crate::error::origin;
 use crate::give_up::{GiveUpLock, give_up, settle_for_stop};
 use crate::publish::{PublishError, Publisher};
@@ -53,6 +55,56 @@ pub(crate) enum GiveUpError {
     Stuck { give_ups: u32 },
     /// The lock was lost, or the entry cannot be written.
     Unsettled(BoxError),
+}
+
+/// The retry interval of a record after too many interrupted give-ups. An operator may have reopened
+/// its key in the meantime.
+const STUCK_RETRY_INTERVAL: Duration = Duration::from_secs(5 * 60);
+
+impl GiveUpError {
+    /// Reports why the record keeps its place. The first failure is logged at ERROR, to alert an operator;
+    /// repeated failures are logged at WARN.
+    pub(crate) fn into_unfinished(self, record: &Record, is_repeated: bool) -> Unfinished {
+        let (at, origin) = (record.coordinates(), origin(record));
+        let failure =
+            |error| Some(Failure { error, waits_for: "the publication of its dead letter" });
+        match self {
+            Self::Unsettled(error) => Unfinished::Unsettled(error),
+            Self::Unpublished { topic, error, help } => {
+                let topic = topic.as_deref();
+                if is_repeated {
+                    tracing::warn!(
+                        record = %at,
+                        origin,
+                        topic,
+                        error,
+                        "failed to publish the dead letter again; retrying"
+                    );
+                } else {
+                    tracing::error!(
+                        record = %at,
+                        origin,
+                        topic,
+                        error,
+                        "failed to publish the dead letter; retrying while its partition waits: \
+                         {help}"
+                    );
+                }
+                Unfinished::Kept { after: None, failure: failure(error) }
+            }
+            Self::Stuck { give_ups } => {
+                tracing::error!(
+                    record = %at,
+                    origin,
+                    give_ups,
+                    "every give-up was interrupted, and the partition is stalled: find out what \
+                     ends the process while the dead letter is published, then reopen the key"
+                );
+                let failure = failure("every give-up was interrupted".to_owned());
+                Unfinished::Kept { after: Some(STUCK_RETRY_INTERVAL), failure }
+            }
+        }
+    }
 }
 
 impl DeadLetters {

@@ -2,14 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use campanile_core::telemetry::{AttributeValue, ErrorType};
 use campanile_core::{BoxError, Output, Record};
 use tracing::Span;
 
+use super::epilogue::EpilogueResult;
 use super::span::RecordSpans;
-use crate::dead_letter::GiveUpError;
 use crate::error::panic_text;
 use crate::flood_limit::FloodPermit;
 use crate::routes::{ReadinessReporter, Route, RouteError, RouteFuture};
@@ -30,15 +29,10 @@ pub(crate) enum RecordOutcome {
     ServiceFailed(BoxError),
     /// The record was given up, and its entry, if it has one, was updated.
     Skipped,
-    /// The record's dead letter was published, and its entry, if it has one, was updated.
-    DeadLettered(FloodPermit, ErrorType),
-    /// The record's dead letter was not published, or its entry was not updated.
-    DeadLetterFailed(GiveUpError),
-    /// A copy of the record was published to a retry topic.
-    Deferred,
-    /// The copy was not published. The record is retried after this time, or after the driver's own
-    /// backoff.
-    DeferFailed(Option<Duration>),
+    /// The record, which was given up for an error of this type, was taken over.
+    GivenUp(EpilogueResult, FloodPermit, ErrorType),
+    /// The record, whose attempt had failed, was taken over.
+    Deferred(EpilogueResult),
     /// The consumer stops at the record. The record's lock is released.
     StoppedAt,
     /// The consumer is paused at the record. The record's lock is released.

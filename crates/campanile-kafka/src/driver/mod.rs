@@ -11,6 +11,7 @@
 //!
 //! * `source`: the trait that a Kafka client implements; `assignment`: the state of one partition while
 //!   it is assigned; `delay`: how long its records wait; `log_change`: what may happen to its log.
+//! * `epilogue`: the trait of what happens to a record that was not processed.
 //! * `scheduler`: queues, timers, retries, the breaker, drains.
 //! * `run`: the task that runs records, each in an `attempt`; `waker` and `reports`: the connection
 //!   between this task and the scheduler.
@@ -27,6 +28,7 @@ mod budget;
 mod commit_schedule;
 mod control;
 mod delay;
+mod epilogue;
 mod event_loop;
 mod intake;
 mod lag;
@@ -54,6 +56,9 @@ pub(crate) use self::assignment::{Assignment, AssignmentId};
 pub(crate) use self::budget::{Amount, Usage};
 pub(crate) use self::control::{Control, DriverControl, PauseTarget, Shutdown};
 pub(crate) use self::delay::Delay;
+pub(crate) use self::epilogue::{
+    Epilogue, EpilogueResult, Failure, GivenUp, RetryElsewhere, Unfinished,
+};
 pub(crate) use self::event_loop::{Driver, Settings};
 pub(crate) use self::log_change::{LogChange, LogChanged};
 pub(crate) use self::reports::{Report, Reports};

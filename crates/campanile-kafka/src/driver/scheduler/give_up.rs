@@ -1,28 +1,21 @@
-//! Records that are given up: skips the record, publishes its dead letter, or stops the consumer or
-//! the partition.
+//! Records that are given up: skips the record, hands it over, or stops the consumer or the partition.
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
 use campanile_core::BoxError;
-use campanile_core::telemetry::ErrorType;
 use campanile_idempotency::IdempotencyError;
 
 use super::Scheduler;
-use super::last_error::WAITS_FOR_DEAD_LETTER;
 use super::queue::QueueId;
-use crate::dead_letter::{Cause, DeadLetters, GiveUpError, GivenUpRecord};
 use crate::driver::assignment::Assignment;
 use crate::driver::attempt::RecordOutcome;
+use crate::driver::epilogue::{Failure, GivenUp, Unfinished};
 use crate::error::{ConsumerError, chain, log_stop, origin};
 use crate::flood_limit::LimitExceeded;
 use crate::give_up::{GiveUpLock, give_up, release_for_pause, settle_for_stop};
 use crate::handle::Paused;
-
-/// The retry interval of a record after too many interrupted give-ups. An operator may have reopened
-/// its key in the meantime.
-const STUCK_RETRY_INTERVAL: Duration = Duration::from_secs(5 * 60);
+use crate::telemetry::error_type;
 
 impl Scheduler {
     pub(super) fn skip(&mut self, id: QueueId, giving_up: GiveUpLock, reason: String) {
@@ -34,91 +27,48 @@ impl Scheduler {
         });
     }
 
-    /// Publishes the record's dead letter, unless the flood limit is reached. Nothing is
-    /// published while the consumer is paused: the cause of the failures is being fixed, and the
-    /// record is retried after the resume.
-    pub(super) fn publish_dead_letter(
+    /// Hands over the record, unless the flood limit is reached. Nothing is handed over while the
+    /// consumer is paused: the cause of the failures is being fixed, and the record is retried after
+    /// the resume.
+    pub(super) fn hand_over(
         &mut self,
         id: QueueId,
-        letters: Arc<DeadLetters>,
-        giving_up: GiveUpLock,
-        (cause, error_type): (Cause, ErrorType),
+        lock: GiveUpLock,
+        error: &(dyn Error + 'static),
         reason: String,
     ) {
-        let dead = GivenUpRecord { record: self.record(id), cause, reason };
         if self.control.is_paused() {
-            return self.release_lock(id, release_for_pause(giving_up), RecordOutcome::PausedAt);
+            return self.release_lock(id, release_for_pause(lock), RecordOutcome::PausedAt);
         }
         let permit = match self.flood_counter.admit() {
             Ok(permit) => permit,
             Err(exceeded) => {
-                self.pause_for_flood(id, exceeded, &dead.reason);
-                return self.release_lock(
-                    id,
-                    release_for_pause(giving_up),
-                    RecordOutcome::PausedAt,
-                );
+                self.pause_for_flood(id, exceeded, &reason);
+                return self.release_lock(id, release_for_pause(lock), RecordOutcome::PausedAt);
             }
         };
+        let (record, error_type) = (self.record(id), error_type(error));
+        let is_repeated = std::mem::replace(&mut self.queue(id).attempts.given_up, true);
+        let given_up = GivenUp { record, error, reason, lock, is_repeated };
+        let ended = self.policies.epilogue.give_up(given_up);
         self.spawn(id, |reporter| async move {
-            reporter.end_run(match letters.give_up(dead, giving_up).await {
-                Ok(()) => RecordOutcome::DeadLettered(permit, error_type),
-                Err(why) => {
-                    drop(permit);
-                    RecordOutcome::DeadLetterFailed(why)
-                }
-            });
+            reporter.end_run(RecordOutcome::GivenUp(ended.await, permit, error_type));
         });
     }
 
-    /// Handles a failure to publish a dead letter, or to update the entry of its key.
-    pub(super) fn on_dead_letter_failed(
+    /// Handles a record that was handed over and not finished.
+    pub(super) fn on_unfinished(
         &mut self,
         id: QueueId,
-        why: GiveUpError,
+        why: Unfinished,
     ) -> Result<(), ConsumerError> {
-        let record = self.record(id);
-        let (at, origin) = (record.coordinates(), origin(&record));
         match why {
-            GiveUpError::Unsettled(error) => return self.on_error(id, error),
-            GiveUpError::Unpublished { topic, error, help } => {
-                let topic = topic.as_deref();
-                // The first failure is logged at ERROR, to alert an operator; repeated failures are
-                // logged at WARN.
-                if std::mem::replace(&mut self.queue(id).attempts.logged, true) {
-                    tracing::warn!(
-                        record = %at,
-                        origin,
-                        topic,
-                        error,
-                        "failed to publish the dead letter again; retrying"
-                    );
-                } else {
-                    tracing::error!(
-                        record = %at,
-                        origin,
-                        topic,
-                        error,
-                        "failed to publish the dead letter; retrying while its partition waits: \
-                         {help}"
-                    );
+            Unfinished::Unsettled(error) => return self.on_error(id, error),
+            Unfinished::Kept { after, failure } => {
+                if let Some(Failure { error, waits_for }) = failure {
+                    self.queue(id).record_failure(error, waits_for);
                 }
-                self.queue(id).record_failure(error, WAITS_FOR_DEAD_LETTER);
-                self.schedule_retry(id, None, None);
-            }
-            GiveUpError::Stuck { give_ups } => {
-                self.queue(id).record_failure(
-                    "every give-up was interrupted".to_owned(),
-                    WAITS_FOR_DEAD_LETTER,
-                );
-                tracing::error!(
-                    record = %at,
-                    origin,
-                    give_ups,
-                    "every give-up was interrupted, and the partition is stalled: find out what \
-                     ends the process while the dead letter is published, then reopen the key"
-                );
-                self.schedule_retry(id, Some(STUCK_RETRY_INTERVAL), None);
+                self.schedule_retry(id, after, None);
             }
         }
         Ok(())

@@ -26,4 +26,3 @@ pub(super) fn waits_for(error: &(dyn Error + 'static)) -> &'static str {
 
 pub(super) const WAITS_FOR_BACKOFF: &str = "the end of its backoff";
 pub(super) const WAITS_FOR_STORE: &str = "the store, which is unavailable";
-pub(super) const WAITS_FOR_DEAD_LETTER: &str = "the publication of its dead letter";

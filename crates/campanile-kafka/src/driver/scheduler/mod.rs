@@ -46,7 +46,6 @@ use super::span::RecordSpans;
 use super::task::Task;
 use crate::error::ConsumerError;
 use crate::flood_limit::FloodCounter;
-use crate::give_up::GiveUpAction;
 use crate::policies::Policies;
 use crate::routes::Router;
 use crate::telemetry::ConsumerMetrics;
@@ -124,12 +123,9 @@ impl Scheduler {
     /// Adds an assigned partition.
     ///
     /// # Errors
-    /// Fails if the partition must not be consumed, because dead letters of another topic are
-    /// published to its topic.
+    /// Fails if the partition must not be consumed.
     pub(super) fn on_assigned(&mut self, assignment: Arc<Assignment>) -> Result<(), ConfigError> {
-        if let GiveUpAction::DeadLetter(letters) = &self.policies.given_up {
-            self.policies.dead_letter_targets.add(letters, &assignment.topic)?;
-        }
+        self.policies.epilogue.check_topic(&assignment.topic)?;
         // A partition that is assigned during the shutdown is not consumed.
         if !self.stopping {
             let counters = self.status().counters_of(&assignment);

@@ -7,7 +7,6 @@ use tracing::field::debug;
 use super::Scheduler;
 use super::last_error::{WAITS_FOR_STORE, waits_for};
 use super::queue::{QueueId, QueueState};
-use crate::dead_letter::Cause;
 #[cfg(test)]
 use crate::driver::Amount;
 use crate::driver::attempt::RecordOutcome;
@@ -46,18 +45,19 @@ impl Scheduler {
                 self.flood_counter.record_finished(false);
                 self.finish(id, Vec::new(), |counters| &counters.skipped);
             }
-            RecordOutcome::DeadLettered(_permit, error_type) => {
+            RecordOutcome::GivenUp(Ok(()), _permit, error_type) => {
                 self.partition(id).metrics.dead_letters.of(error_type).increment(1);
                 self.flood_counter.record_finished(true);
                 self.finish(id, Vec::new(), |counters| &counters.dead_lettered);
             }
-            RecordOutcome::DeadLetterFailed(why) => return self.on_dead_letter_failed(id, why),
-            // The record comes back as a copy, so the flood limit counts it neither as a dead
-            // letter nor as a record that was finished otherwise.
-            RecordOutcome::Deferred => {
+            // The record comes back, so the flood limit counts it neither as given up nor as a record
+            // that was finished otherwise.
+            RecordOutcome::Deferred(Ok(())) => {
                 self.finish(id, Vec::new(), |counters| &counters.deferred);
             }
-            RecordOutcome::DeferFailed(after) => drop(self.schedule_retry(id, after, None)),
+            RecordOutcome::GivenUp(Err(why), ..) | RecordOutcome::Deferred(Err(why)) => {
+                return self.on_unfinished(id, why);
+            }
             RecordOutcome::PausedAt => self.requeue(id),
             RecordOutcome::StoppedAt => self.drop_first(id),
             RecordOutcome::Panicked(text) => {
@@ -148,11 +148,7 @@ impl Scheduler {
                     );
                     self.skip(id, giving_up, reason);
                 }
-                GiveUpAction::DeadLetter(letters) => {
-                    let letters = letters.clone();
-                    let cause = (Cause::of(&*error), error_type(&*error));
-                    self.publish_dead_letter(id, letters, giving_up, cause, reason);
-                }
+                GiveUpAction::HandOver => self.hand_over(id, giving_up, &*error, reason),
                 GiveUpAction::Stop => return Err(self.stop_at(id, giving_up, help, error)),
                 GiveUpAction::StopPartition => self.stop_partition_at(id, giving_up, help, &*error),
             },

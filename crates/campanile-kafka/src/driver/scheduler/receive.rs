@@ -49,7 +49,7 @@ impl Scheduler {
             let key_source = match partition.delay() {
                 Some(_) => {
                     if checked.is_ok() {
-                        checked = self.policies.source_topics.check(&record);
+                        checked = self.policies.epilogue.check_delayed(&record);
                     }
                     OrderKeySource::Key(Some(SHARED_KEY))
                 }

@@ -1,22 +1,20 @@
-//! Retries of failed attempts, in place or through a retry topic.
+//! Retries of failed attempts, in place or elsewhere.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::telemetry::ErrorType;
 use campanile_idempotency::{Backoff, SettledFuture};
-use tokio::time::Instant;
 
 use super::Scheduler;
 use super::last_error::WAITS_FOR_BACKOFF;
 use super::queue::{QueueId, QueueState};
 use crate::driver::attempt::RecordOutcome;
+use crate::driver::epilogue::RetryElsewhere;
 use crate::error::origin;
-use crate::retry_topics::RetryPublisher;
 
 impl Scheduler {
     /// Handles a failed attempt: retries the record after this time, or after the driver's own
-    /// backoff. With retry topics, a copy of the record is published instead.
+    /// backoff, unless it is taken over.
     pub(super) fn retry(
         &mut self,
         id: QueueId,
@@ -29,13 +27,19 @@ impl Scheduler {
         partition.metrics.retries.of(error_type).increment(1);
         self.queue(id).record_failure(error.to_owned(), WAITS_FOR_BACKOFF);
         let record = self.record(id);
-        let (after, retry_topic) = match self.policies.retry_publisher.clone() {
-            Some(retry_publisher) if !self.partition(id).draining => {
-                let to = retry_publisher.next_topic(after, self.partition(id).delay()).clone();
-                self.defer(id, retry_publisher, to.topic.clone(), after);
-                (Some(to.delay.time), Some(to.topic))
+        let from = self.partition(id).delay();
+        let elsewhere = match self.partition(id).draining {
+            false => self.policies.epilogue.retry(&record, from, after),
+            true => None,
+        };
+        let (after, retry_topic) = match elsewhere {
+            Some(RetryElsewhere { topic, after, published }) => {
+                self.spawn(id, |reporter| async move {
+                    reporter.end_run(RecordOutcome::Deferred(published.await));
+                });
+                (Some(after), Some(topic))
             }
-            _ => (self.schedule_retry(id, after, None), None),
+            None => (self.schedule_retry(id, after, None), None),
         };
         tracing::warn!(
             record = %record.coordinates(),
@@ -45,37 +49,6 @@ impl Scheduler {
             retry_topic = retry_topic.as_deref(),
             "attempt failed; retrying"
         );
-    }
-
-    /// Publishes a copy of the record to a retry topic, so that other records do not wait for this
-    /// one. If the publication fails, the record is retried in place after this time, or after the
-    /// driver's own backoff.
-    fn defer(
-        &mut self,
-        id: QueueId,
-        retry_publisher: Arc<RetryPublisher>,
-        topic: Arc<str>,
-        after: Option<Duration>,
-    ) {
-        let record = self.record(id);
-        let start = Instant::now();
-        self.spawn(id, |reporter| async move {
-            reporter.end_run(match retry_publisher.publish(&record, &topic).await {
-                Ok(()) => RecordOutcome::Deferred,
-                Err(error) => {
-                    tracing::warn!(
-                        record = %record.coordinates(),
-                        origin = origin(&record),
-                        retry_topic = &*topic,
-                        %error,
-                        "failed to publish to the retry topic; retrying in place"
-                    );
-                    RecordOutcome::DeferFailed(
-                        after.map(|after| after.saturating_sub(start.elapsed())),
-                    )
-                }
-            });
-        });
     }
 
     /// Schedules the next attempt after this time, or after the driver's own backoff. Returns the

@@ -6,13 +6,13 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{BoxError, Clock, DecodeLayer, Record, Request, key};
+use campanile_core::{BoxError, Clock, ConfigError, DecodeLayer, Record, Request, key};
 use campanile_idempotency::{
     Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore,
 };
 use campanile_test::faults::{Fault, FaultyStore};
 use futures_util::TryFutureExt;
-use futures_util::future::{Either, join, select};
+use futures_util::future::{BoxFuture, Either, join, select};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -20,16 +20,15 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 use super::cluster::{Cluster, TOPIC};
 use super::history::{History, RecordId};
 use super::planted::{Bug, plant};
-use crate::dead_letter::DeadLetterTargets;
 use crate::driver::{
-    Amount, Driver, DriverControl, DriverStatus, RecordSpans, Services, Settings, Shutdown,
-    SpanKind, Usage,
+    Amount, Delay, Driver, DriverControl, DriverStatus, Epilogue, EpilogueResult, GivenUp,
+    RecordSpans, RetryElsewhere, Services, Settings, Shutdown, SpanKind, Usage,
 };
+use crate::error::ConsumerError;
 use crate::flood_limit::FloodLimit;
 use crate::give_up::GiveUpAction;
 use crate::order::ProcessingOrder;
 use crate::policies::{Classifiers, Policies};
-use crate::retry_topics::SourceTopics;
 use crate::routes::{Router, ServiceRoute};
 use crate::seek::SeekTo;
 
@@ -205,10 +204,29 @@ fn policies(by_partition: bool) -> Policies {
         skip_at: HashSet::new(),
         flood_limit: FloodLimit::disabled(),
         stall_warning: Duration::from_secs(60),
-        dead_letter_targets: DeadLetterTargets::default(),
-        retry_publisher: None,
-        source_topics: SourceTopics::new(&[], false),
+        epilogue: Arc::new(InPlace),
         classifiers: Classifiers(Vec::new()),
+    }
+}
+
+/// Takes over no record.
+struct InPlace;
+
+impl Epilogue for InPlace {
+    fn check_topic(&self, _: &Arc<str>) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
+    fn check_delayed(&self, _: &Record) -> Result<(), ConsumerError> {
+        Ok(())
+    }
+
+    fn retry(&self, _: &Record, _: Option<Delay>, _: Option<Duration>) -> Option<RetryElsewhere> {
+        None
+    }
+
+    fn give_up(&self, _: GivenUp<'_>) -> BoxFuture<'static, EpilogueResult> {
+        unreachable!("the policy is to stop")
     }
 }
 

@@ -1,0 +1,70 @@
+//! Dead letters and retry topics, as the driver sees them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use campanile_core::{ConfigError, Record};
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::dead_letter::{Cause, DeadLetterTargets, DeadLetters, GivenUpRecord};
+use crate::driver::{Delay, Epilogue, EpilogueResult, GivenUp, RetryElsewhere, Unfinished};
+use crate::error::{ConsumerError, origin};
+use crate::retry_topics::{RetryPublisher, SourceTopics};
+
+/// Publishes the records that were not processed.
+pub(crate) struct Publications {
+    /// `None` if records that are given up are not published.
+    pub(crate) letters: Option<Arc<DeadLetters>>,
+    pub(crate) targets: Mutex<DeadLetterTargets>,
+    pub(crate) retry_publisher: Option<Arc<RetryPublisher>>,
+    pub(crate) source_topics: SourceTopics,
+}
+
+impl Epilogue for Publications {
+    fn check_topic(&self, topic: &Arc<str>) -> Result<(), ConfigError> {
+        let Some(letters) = &self.letters else { return Ok(()) };
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        targets.add(letters, topic)
+    }
+
+    fn check_delayed(&self, record: &Record) -> Result<(), ConsumerError> {
+        self.source_topics.check(record)
+    }
+
+    fn retry(
+        &self,
+        record: &Record,
+        from: Option<Delay>,
+        after: Option<Duration>,
+    ) -> Option<RetryElsewhere> {
+        let publisher = self.retry_publisher.clone()?;
+        let to = publisher.next_topic(after, from).clone();
+        let (topic, record, start) = (to.topic.clone(), record.clone(), Instant::now());
+        let published = Box::pin(async move {
+            publisher.publish(&record, &topic).await.map_err(|error| {
+                tracing::warn!(
+                    record = %record.coordinates(),
+                    origin = origin(&record),
+                    retry_topic = &*topic,
+                    %error,
+                    "failed to publish to the retry topic; retrying in place"
+                );
+                let after = after.map(|after| after.saturating_sub(start.elapsed()));
+                Unfinished::Kept { after, failure: None }
+            })
+        });
+        Some(RetryElsewhere { topic: to.topic, after: to.delay.time, published })
+    }
+
+    fn give_up(&self, given_up: GivenUp<'_>) -> BoxFuture<'static, EpilogueResult> {
+        let letters = self.letters.clone().expect("the policy is a dead-letter topic");
+        let GivenUp { record, error, reason, lock, is_repeated } = given_up;
+        let dead = GivenUpRecord { record, cause: Cause::of(error), reason };
+        Box::pin(async move {
+            let record = dead.record.clone();
+            let given_up = letters.give_up(dead, lock).await;
+            given_up.map_err(|why| why.into_unfinished(&record, is_repeated))
+        })
+    }
+}
