@@ -403,7 +403,7 @@ impl Consumer {
             commit_interval: transactions
                 .as_ref()
                 .map_or(COMMIT_INTERVAL, |settings| settings.interval),
-            has_outputs: transactions.is_some(),
+            has_sinks: transactions.is_some(),
         };
         let source_topics = SourceTopics::new(&topics, uses_newer_protocol(&self.config.client));
         let dead_letter_topics = dead_letter_targets.topics().cloned().collect();

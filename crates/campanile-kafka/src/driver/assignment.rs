@@ -10,7 +10,7 @@ use super::budget::Usage;
 use super::delay::Delay;
 use super::lag::OffsetRange;
 use super::offset::AtomicOffset;
-use crate::transaction::{PendingOutputs, RecordOutputs};
+use super::sink::Sink;
 
 /// Identifies an assignment. A partition that is revoked and assigned again gets another ID, so that late
 /// reports about the old assignment are ignored.
@@ -25,7 +25,7 @@ pub(crate) struct Assignment {
     pub(crate) assigned_at: Instant,
     /// The delay of the partition's records, if they wait before they are started.
     pub(crate) delay: Option<Delay>,
-    /// The memory that the partition's records and outputs take.
+    /// The memory that the partition's records take, and what they hand over.
     pub(crate) usage: Arc<Usage>,
     /// The memory that those of all partitions take.
     pub(crate) total: Arc<Usage>,
@@ -41,12 +41,13 @@ pub(crate) struct Assignment {
     /// The leader epoch of the last record that was read, or of the committed offset before that. Negative
     /// if it is not known.
     leader_epoch: AtomicI32,
-    /// Outputs that wait for a transaction.
-    pub(crate) pending_outputs: PendingOutputs,
+    /// What the partition's records hand over, if they do.
+    sink: Option<Box<dyn Sink>>,
     watermark: AtomicOffset,
     committed: AtomicOffset,
     revoked: AtomicBool,
     log_lost: AtomicBool,
+    closed: AtomicBool,
     unfetched: AtomicBool,
     stopped: AtomicBool,
     /// The first record at which the partition was stopped, by offset, and when.
@@ -75,11 +76,12 @@ impl Assignment {
             cluster_id: OnceLock::new(),
             replaced_log_id: OnceLock::new(),
             leader_epoch: AtomicI32::new(-1),
-            pending_outputs: PendingOutputs::default(),
+            sink: None,
             watermark: AtomicOffset::none(),
             committed: AtomicOffset::none(),
             revoked: AtomicBool::new(false),
             log_lost: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             unfetched: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             stopped_at: Mutex::default(),
@@ -93,17 +95,32 @@ impl Assignment {
         self.watermark.load()
     }
 
-    /// Moves the watermark past the records that produced these outputs.
-    pub(crate) fn advance(
-        &self,
-        watermark: i64,
-        outputs: impl ExactSizeIterator<Item = RecordOutputs>,
-    ) {
-        if outputs.len() == 0 {
-            self.set_watermark(watermark);
-        } else {
-            self.pending_outputs.put(outputs, || self.set_watermark(watermark));
+    /// Adds a sink for what the partition's records hand over.
+    pub(crate) fn with_sink(mut self, sink: impl Sink) -> Self {
+        self.sink = Some(Box::new(sink));
+        self
+    }
+
+    pub(crate) fn sink(&self) -> Option<&dyn Sink> {
+        self.sink.as_deref()
+    }
+
+    /// Moves the watermark.
+    pub(crate) fn advance(&self, watermark: i64) {
+        match self.sink() {
+            Some(sink) => sink.advance(watermark, &|| self.set_watermark(watermark)),
+            None => self.set_watermark(watermark),
         }
+    }
+
+    /// Notes that the partition is given up: nothing more is committed for it.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.sink().inspect(|sink| sink.close());
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     fn set_watermark(&self, offset: i64) {
@@ -125,11 +142,11 @@ impl Assignment {
         self.committed.store(Some(offset));
     }
 
-    /// Forgets the committed offset and the outputs of records from this offset on, since the
+    /// Forgets the committed offset and what was handed over by records from this offset on, since the
     /// position was reset to it and these records are delivered again.
     pub(crate) fn reset(&self, offset: i64) {
         self.committed.store(None);
-        self.pending_outputs.reset(offset);
+        self.sink().inspect(|sink| sink.reset(offset));
     }
 
     /// Reads the watermark if it is not committed yet and belongs to the partition's log.

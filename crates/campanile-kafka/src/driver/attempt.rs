@@ -4,10 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, ready};
 
 use campanile_core::telemetry::{AttributeValue, ErrorType};
-use campanile_core::{BoxError, Output, Record};
+use campanile_core::{BoxError, Record};
 use tracing::Span;
 
 use super::epilogue::EpilogueResult;
+use super::sink::Item;
 use super::span::RecordSpans;
 use crate::error::panic_text;
 use crate::flood_limit::FloodPermit;
@@ -18,9 +19,9 @@ use crate::telemetry::error_type;
 #[derive(Debug)]
 pub(crate) enum RecordOutcome {
     /// The service returned `Ok`.
-    Processed { outputs: Vec<Output> },
-    /// The service returned `Ok`, but its outputs are unknown.
-    InvalidOutputs(BoxError),
+    Processed { item: Option<Item> },
+    /// The service returned `Ok`, but what the record hands over is unknown.
+    InvalidResponse(BoxError),
     /// The service returned an error.
     Failed(BoxError),
     /// The service panicked, or the drop of its future did.
@@ -137,8 +138,8 @@ impl Attempt {
             let future = future.as_mut().expect("set by the first poll");
             let response = ready!(future.as_mut().poll(cx));
             Poll::Ready(match response {
-                Ok(Ok(outputs)) => RecordOutcome::Processed { outputs },
-                Ok(Err(error)) => RecordOutcome::InvalidOutputs(error),
+                Ok(Ok(item)) => RecordOutcome::Processed { item },
+                Ok(Err(error)) => RecordOutcome::InvalidResponse(error),
                 Err(RouteError::Failed(error)) => RecordOutcome::Failed(error),
                 Err(RouteError::ServiceFailed(error)) => RecordOutcome::ServiceFailed(error),
             })

@@ -66,14 +66,14 @@ impl SubAssign for Amount {
     }
 }
 
-/// The records and outputs in memory, of one partition or of all partitions.
+/// The records in memory and what they have handed over, of one partition or of all partitions.
 ///
-/// Records are counted by the driver only; outputs also by the thread that commits them. Any thread
+/// Records are counted by the driver only; what they hand over also by the thread that commits it. Any thread
 /// may read the usage for the status.
 #[derive(Default)]
 pub(crate) struct Usage {
     records: Counter,
-    outputs: Counter,
+    held: Counter,
 }
 
 impl Usage {
@@ -87,24 +87,24 @@ impl Usage {
         self.records.remove(amount);
     }
 
-    /// Counts outputs of finished records, until they are committed.
-    pub(crate) fn add_outputs(&self, amount: Amount) {
-        self.outputs.add(amount);
+    /// Counts what finished records have handed over, until it is committed.
+    pub(crate) fn add_held(&self, amount: Amount) {
+        self.held.add(amount);
     }
 
-    /// Releases outputs that are committed or dropped.
-    pub(crate) fn remove_outputs(&self, amount: Amount) {
-        self.outputs.remove(amount);
+    /// Releases what is committed or dropped.
+    pub(crate) fn remove_held(&self, amount: Amount) {
+        self.held.remove(amount);
     }
 
-    /// Reads the amount of uncommitted outputs of finished records.
-    pub(crate) fn outputs(&self) -> Amount {
-        self.outputs.get()
+    /// Reads the amount of what finished records have handed over.
+    pub(crate) fn held(&self) -> Amount {
+        self.held.get()
     }
 
     pub(crate) fn total(&self) -> Amount {
         let mut total = self.records.get();
-        total += self.outputs.get();
+        total += self.held.get();
         total
     }
 }
@@ -156,12 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn usage_counts_records_and_outputs() {
+    fn usage_counts_records_and_what_they_hand_over() {
         let usage = Usage::default();
         usage.add(Amount { records: 3, bytes: 30 });
         usage.remove(Amount { records: 1, bytes: 10 });
-        usage.add_outputs(Amount { records: 1, bytes: 5 });
+        usage.add_held(Amount { records: 1, bytes: 5 });
         assert_eq!(usage.total(), Amount { records: 3, bytes: 25 });
-        assert_eq!(usage.outputs(), Amount { records: 1, bytes: 5 });
+        assert_eq!(usage.held(), Amount { records: 1, bytes: 5 });
     }
 }

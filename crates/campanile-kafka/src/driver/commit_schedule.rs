@@ -176,7 +176,7 @@ mod tests {
     fn uncommitted() -> Arc<Assignment> {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
-        assignment.advance(7, std::iter::empty());
+        assignment.advance(7);
         Arc::new(assignment)
     }
 

@@ -28,8 +28,8 @@ use crate::status::ConsumerStage;
 use crate::summary::Summary;
 use crate::telemetry::commit_durations;
 
-/// The fraction of the budget at which transactions are committed without waiting for the commit
-/// interval.
+/// The fraction of the budget at which what records have handed over is committed without waiting for
+/// the commit interval.
 const EARLY_COMMIT_LEVEL: f64 = 0.5;
 
 /// The interval at which status, stalls and health are updated.
@@ -50,8 +50,8 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
     pub(crate) revoke_timeout: Duration,
     pub(crate) commit_interval: Duration,
-    /// Whether records have outputs, which are committed in transactions.
-    pub(crate) has_outputs: bool,
+    /// Whether records hand over what is committed with their offsets.
+    pub(crate) has_sinks: bool,
 }
 
 pub(crate) struct Driver<S> {
@@ -129,7 +129,7 @@ impl<S: Source> Driver<S> {
             any |= self.scheduler.poll(cx);
             any |= self.poll_shutdown();
             if matches!(self.phase, Phase::Serving) {
-                self.check_outputs();
+                self.check_held();
                 self.scheduler.dispatch();
             }
             any |= self.poll_revoke(cx);
@@ -220,18 +220,18 @@ impl<S: Source> Driver<S> {
         any
     }
 
-    /// While outputs fill the budget, restricts the scheduler to records that release outputs when
-    /// they finish.
-    fn check_outputs(&mut self) {
-        if self.settings.has_outputs {
-            let threshold = if self.scheduler.outputs_full() { RESUME_LEVEL } else { 1.0 };
-            self.scheduler.set_outputs_full(self.intake.outputs_level() >= threshold);
+    /// While what records have handed over fills the budget, restricts the scheduler to records that
+    /// release it when they finish.
+    fn check_held(&mut self) {
+        if self.settings.has_sinks {
+            let threshold = if self.scheduler.held_full() { RESUME_LEVEL } else { 1.0 };
+            self.scheduler.set_held_full(self.intake.held_level() >= threshold);
         }
     }
 
     fn poll_commits(&mut self, cx: &mut Context<'_>) {
         if self.revoke.is_none() && matches!(self.phase, Phase::Serving | Phase::Draining) {
-            let now = self.settings.has_outputs && self.intake.level() >= EARLY_COMMIT_LEVEL;
+            let now = self.settings.has_sinks && self.intake.level() >= EARLY_COMMIT_LEVEL;
             self.commits.poll(cx, &mut self.source, &self.assigned, now);
         }
     }

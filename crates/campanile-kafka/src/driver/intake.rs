@@ -77,8 +77,8 @@ impl Intake {
         self.total.total().level(self.budget)
     }
 
-    pub(super) fn outputs_level(&self) -> f64 {
-        self.total.outputs().level(self.budget)
+    pub(super) fn held_level(&self) -> f64 {
+        self.total.held().level(self.budget)
     }
 
     /// Computes how much may be read now, or `None` if nothing may be read.

@@ -11,7 +11,8 @@
 //!
 //! * `source`: the trait that a Kafka client implements; `assignment`: the state of one partition while
 //!   it is assigned; `delay`: how long its records wait; `log_change`: what may happen to its log.
-//! * `epilogue`: the trait of what happens to a record that was not processed.
+//! * `epilogue`: the trait of what happens to a record that was not processed; `sink`: the trait of what
+//!   a processed one hands over, to be committed with its offset.
 //! * `scheduler`: queues, timers, retries, the breaker, drains.
 //! * `run`: the task that runs records, each in an `attempt`; `waker` and `reports`: the connection
 //!   between this task and the scheduler.
@@ -42,6 +43,7 @@ mod seek;
 mod shutdown;
 #[cfg(test)]
 mod simulation;
+mod sink;
 mod source;
 mod span;
 mod status;
@@ -63,6 +65,7 @@ pub(crate) use self::event_loop::{Driver, Settings};
 pub(crate) use self::log_change::{LogChange, LogChanged};
 pub(crate) use self::reports::{Report, Reports};
 pub(crate) use self::scheduler::{QueueId, Services};
+pub(crate) use self::sink::{Item, ItemResult, Sink};
 pub(crate) use self::source::{CommitResult, CommitStart, Event, Received, Source};
 pub(crate) use self::span::{RecordSpans, SpanKind};
 pub(crate) use self::status::DriverStatus;

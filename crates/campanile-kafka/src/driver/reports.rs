@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
-use campanile_core::Output;
 use futures_util::task::AtomicWaker;
 
 use super::assignment::AssignmentId;
 use super::attempt::RecordOutcome;
 use super::scheduler::QueueId;
+use super::sink::Item;
 use crate::order::OrderKey;
 
 /// The number of pending reports that wakes the scheduler even if none is urgent.
@@ -31,7 +31,7 @@ struct Inbox {
 /// An event of a queue's run, or of a partition.
 pub(crate) enum Report {
     /// The run's first record is processed, and the next one is started.
-    Processed { queue: QueueId, outputs: Vec<Output> },
+    Processed { queue: QueueId, item: Option<Item> },
     /// The run has ended. The outcome is that of its first record.
     RunEnded { queue: QueueId, outcome: RecordOutcome },
     /// The run was stopped before its first record was started.

@@ -41,8 +41,8 @@ impl<S: Source> Driver<S> {
                 return false;
             }
         }
-        // Outputs that are not in a transaction by now are left to the partitions' next owners.
-        revoke.partitions.iter().for_each(|assignment| assignment.pending_outputs.close());
+        // What is not committed by now is left to the partitions' next owners.
+        revoke.partitions.iter().for_each(|assignment| assignment.close());
         self.assigned.retain(|assignment| !revoke.partitions.iter().any(|r| r.id == assignment.id));
         self.scheduler.control().report_released(&revoke.partitions, revoke.lost);
         self.revoke = None;

@@ -1,7 +1,6 @@
 //! Seeks: a partition is drained and committed as in a revoke, and is then read under a new assignment
 //! that begins at the position.
 
-use std::iter;
 use std::mem;
 use std::slice;
 use std::sync::Arc;
@@ -67,7 +66,7 @@ impl<S: Source> Driver<S> {
         };
         let error = match self.assigned.iter().find(is_it) {
             None => SeekError::NotAssigned,
-            Some(_) if self.settings.has_outputs => SeekError::Transactional,
+            Some(_) if self.settings.has_sinks => SeekError::Transactional,
             Some(of) if self.seeks.iter().any(|seek| seek.assignment.id == of.id) => {
                 SeekError::InProgress
             }
@@ -162,7 +161,7 @@ fn prepare_commit(assignment: &Assignment, SeekTarget { offset, committed }: See
     // The position may be one of another leader.
     assignment.set_leader_epoch(None);
     if offset > from {
-        assignment.advance(offset, iter::empty());
+        assignment.advance(offset);
         tracing::warn!(
             topic,
             partition,

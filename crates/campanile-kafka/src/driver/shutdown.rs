@@ -65,7 +65,7 @@ impl<S: Source> Driver<S> {
                 if commit.poll(cx, commits, source, &self.assigned).is_pending() {
                     return false;
                 }
-                self.assigned.iter().for_each(|assignment| assignment.pending_outputs.close());
+                self.assigned.iter().for_each(|assignment| assignment.close());
                 self.scheduler.control().report_released(&self.assigned, false);
                 self.source.close();
                 self.phase = Phase::Closing(Box::pin(sleep(LEAVE_TIMEOUT)));

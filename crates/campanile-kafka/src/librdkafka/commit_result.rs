@@ -35,8 +35,7 @@ impl Uncommitted {
     /// Checks whether the offset may still be committed: the partition is not released, and its position was
     /// not reset.
     pub(super) fn is_current(&self) -> bool {
-        !self.assignment.pending_outputs.is_closed()
-            && self.assignment.uncommitted() >= Some(self.offset)
+        !self.assignment.is_closed() && self.assignment.uncommitted() >= Some(self.offset)
     }
 
     pub(super) fn add_to(&self, list: &mut TopicPartitionList) {

@@ -24,6 +24,7 @@ use crate::driver::{Assignment, AssignmentId, Usage};
 use crate::log::LogLimit;
 use crate::oauth::{self, OauthTokens};
 use crate::retry_topics::RetryTopicList;
+use crate::transaction::PendingOutputs;
 
 /// The timeout of a seek. It waits for a thread of librdkafka, but not for a broker.
 const SEEK_TIMEOUT: Duration = Duration::from_millis(100);
@@ -42,6 +43,7 @@ pub(super) struct Context {
     total: Arc<Usage>,
     pub(super) log_limit: LogLimit,
     pub(super) tls: Option<ClientCertificate>,
+    pub(super) is_transactional: bool,
     tokens: Option<Arc<OauthTokens>>,
     cluster_id: OnceLock<Arc<str>>,
     /// Whether a callback has run that records no event.
@@ -96,6 +98,7 @@ impl Context {
             total,
             log_limit,
             tls,
+            is_transactional: false,
             tokens,
             cluster_id,
             has_served,
@@ -200,7 +203,11 @@ impl Context {
         let delay = self.retry_topics.find(&topic).map(|retry_topic| retry_topic.delay);
         let id = AssignmentId(state.next);
         state.next += 1;
-        Arc::new(Assignment::new(id, topic, partition, delay, self.total.clone()))
+        let assignment = Assignment::new(id, topic, partition, delay, self.total.clone());
+        Arc::new(match self.is_transactional {
+            true => PendingOutputs::add_to(assignment),
+            false => assignment,
+        })
     }
 
     /// Returns the id of the log from which this partition was read last.

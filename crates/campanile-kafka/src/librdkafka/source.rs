@@ -110,6 +110,7 @@ impl KafkaSource {
         );
         context.log_limit = settings.log_limit.clone();
         context.tls = Some(ClientCertificate::new(settings));
+        context.is_transactional = settings.transactions.is_some();
         let mut client = settings.client.clone();
         // For a position that is not in the log. Those of partitions without a committed offset are looked
         // up by this crate. With `latest`, librdkafka would skip the records that the log still has.

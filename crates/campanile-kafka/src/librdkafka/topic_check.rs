@@ -249,7 +249,7 @@ mod tests {
             }
         }
         let refunds = partitions.iter().find(|of| &*of.topic == "refunds").unwrap();
-        refunds.advance(1, std::iter::empty());
+        refunds.advance(1);
         source.commit(&partitions);
         assert_eq!(checked_topics(&source.topic_check), ["refunds"]);
     }

@@ -11,9 +11,8 @@ use campanile_core::{BoxError, BoxableError, Record, error};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tower_service::Service;
 
-use crate::driver::{QueueId, Report, Reports};
+use crate::driver::{ItemResult, QueueId, Report, Reports};
 use crate::error::panic_text;
-use crate::transaction::OutputsResult;
 
 /// A type-erased service.
 pub(crate) trait Route: Send + Sync {
@@ -22,7 +21,7 @@ pub(crate) trait Route: Send + Sync {
 }
 
 /// The response to one record.
-pub(crate) type RouteFuture = BoxFuture<'static, Result<OutputsResult, RouteError>>;
+pub(crate) type RouteFuture = BoxFuture<'static, Result<ItemResult, RouteError>>;
 
 /// Why a service returned no response.
 pub(crate) enum RouteError {
@@ -37,7 +36,7 @@ pub(crate) struct ServiceRoute<S: Service<Record>> {
     service: Mutex<S>,
     /// What the service serves, for its errors. `None` if it serves everything.
     serves: Option<Arc<str>>,
-    into_outputs: fn(S::Response, &Record) -> OutputsResult,
+    into_item: fn(S::Response, &Record) -> ItemResult,
 }
 
 impl<S> ServiceRoute<S>
@@ -46,15 +45,15 @@ where
 {
     /// Creates a route that ignores the responses.
     pub(crate) fn new(service: S, serves: Option<Arc<str>>) -> Self {
-        Self { service: Mutex::new(service), serves, into_outputs: |_, _| Ok(Vec::new()) }
+        Self { service: Mutex::new(service), serves, into_item: |_, _| Ok(None) }
     }
 
-    /// Creates a route that interprets the responses with `into_outputs`.
-    pub(crate) fn with_outputs(
+    /// Creates a route that interprets the responses with `into_item`.
+    pub(crate) fn with_items(
         service: S,
-        into_outputs: fn(S::Response, &Record) -> OutputsResult,
+        into_item: fn(S::Response, &Record) -> ItemResult,
     ) -> Self {
-        Self { service: Mutex::new(service), serves: None, into_outputs }
+        Self { service: Mutex::new(service), serves: None, into_item }
     }
 }
 
@@ -68,7 +67,7 @@ where
     fn call(&self, record: Record, readiness_reporter: ReadinessReporter) -> RouteFuture {
         // A `clone` that panics leaves the service unchanged, so a poisoned lock is harmless.
         let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (into_outputs, serves) = (self.into_outputs, self.serves.clone());
+        let (into_item, serves) = (self.into_item, self.serves.clone());
         Box::pin(async move {
             if let Err(source) = readiness_reporter.wait_ready(&mut service, &record).await {
                 return Err(RouteError::ServiceFailed(match serves {
@@ -81,7 +80,7 @@ where
             // runs.
             drop(service);
             let response = response.await.map_err(|error| RouteError::Failed(error.into()))?;
-            Ok(into_outputs(response, &record))
+            Ok(into_item(response, &record))
         })
     }
 }

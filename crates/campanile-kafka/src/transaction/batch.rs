@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdkafka::consumer::ConsumerGroupMetadata;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::RecordOutputs;
+use super::{PendingOutputs, RecordOutputs};
 use crate::driver::Assignment;
 use crate::librdkafka::add_offset;
 
@@ -39,7 +39,7 @@ impl Batch {
     pub(super) fn take_from(partitions: &[Arc<Assignment>]) -> Self {
         let part = |assignment: &Arc<Assignment>| {
             let (watermark, outputs) =
-                assignment.pending_outputs.take(|| assignment.uncommitted())?;
+                PendingOutputs::of(assignment).take(|| assignment.uncommitted())?;
             let (assignment, leader_epoch) = (assignment.clone(), assignment.leader_epoch());
             Some(PartitionBatch { assignment, watermark, leader_epoch, outputs })
         };
@@ -53,9 +53,9 @@ impl Batch {
     /// Drops the partitions that were revoked since the batch was taken (their next owner sends the
     /// outputs), and the records from a reset position on, which are delivered again.
     pub(super) fn retain_current(mut self) -> Self {
-        self.parts.retain(|part| !part.assignment.pending_outputs.is_closed());
+        self.parts.retain(|part| !part.assignment.is_closed());
         for part in &mut self.parts {
-            if let Some(offset) = part.assignment.pending_outputs.take_reset() {
+            if let Some(offset) = PendingOutputs::of(&part.assignment).take_reset() {
                 part.outputs.retain(|outputs| outputs.at.offset < offset);
                 part.watermark = part.watermark.min(offset);
             }
@@ -90,9 +90,7 @@ impl Batch {
             let PartitionBatch { assignment, watermark, .. } = part;
             let committed = committed.find_partition(&assignment.topic, assignment.partition);
             match committed.map(|element| element.offset()) {
-                Some(Offset::Offset(offset)) if assignment.pending_outputs.is_closed() => {
-                    offset >= *watermark
-                }
+                Some(Offset::Offset(offset)) if assignment.is_closed() => offset >= *watermark,
                 Some(Offset::Offset(offset)) => offset == *watermark,
                 _ => false,
             }
@@ -108,7 +106,7 @@ impl Batch {
     pub(super) fn mark_committed(self) {
         for part in self.parts {
             // After a reset, the watermark may reach this offset again, with other outputs.
-            if part.assignment.pending_outputs.take_reset().is_none() {
+            if PendingOutputs::of(&part.assignment).take_reset().is_none() {
                 part.assignment.set_committed(part.watermark);
             }
         }
@@ -123,8 +121,9 @@ mod tests {
     #[test]
     fn higher_offset_commits_the_batch_only_of_a_partition_with_another_owner() {
         let total: Arc<Usage> = Arc::default();
-        let assignment = Arc::new(Assignment::new(AssignmentId(0), "t".into(), 0, None, total));
-        assignment.advance(10, std::iter::empty());
+        let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
+        let assignment = Arc::new(PendingOutputs::add_to(assignment));
+        assignment.advance(10);
         let batch = Batch::take_from(std::slice::from_ref(&assignment));
         let is_committed = |offset| {
             let mut committed = TopicPartitionList::new();
@@ -132,7 +131,7 @@ mod tests {
             batch.is_committed(&committed)
         };
         assert_eq!([9, 10, 11].map(is_committed), [false, true, false]);
-        assignment.pending_outputs.close();
+        assignment.close();
         assert_eq!([9, 10, 11].map(is_committed), [false, true, true]);
     }
 }

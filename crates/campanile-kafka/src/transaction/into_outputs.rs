@@ -4,13 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use campanile_core::{BoxError, Coordinates, Outcome, Output, Record};
+use campanile_core::{BoxError, Coordinates, Outcome, Record};
 
 use super::Outputs;
-
-/// The messages to send for a record. An error means that they cannot be determined; it stops the
-/// consumer.
-pub(crate) type OutputsResult = Result<Vec<Output>, BoxError>;
+use crate::driver::{Item, ItemResult};
 
 /// The response of a service that is [served in transactions](crate::Consumer::serve_transactional):
 /// [`Outputs`] or, through the idempotency layer, an [`Outcome`] of them. A service with any other
@@ -115,16 +112,18 @@ impl fmt::Display for InvalidOutputs {
 
 impl Error for InvalidOutputs {}
 
-/// Extracts the messages to send for `record` from its service's response.
-pub(crate) fn outputs_of<T: IntoOutputs>(response: T, record: &Record) -> OutputsResult {
-    Ok(response.of(record)?.messages)
+/// Extracts the messages to send for `record` from its service's response, as a `Vec<Output>`. An error
+/// means that they cannot be determined; it stops the consumer.
+pub(crate) fn outputs_of<T: IntoOutputs>(response: T, record: &Record) -> ItemResult {
+    let messages = response.of(record)?.messages;
+    Ok((!messages.is_empty()).then(|| Box::new(messages) as Item))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
 
-    use campanile_core::{Duplicate, GivenUp, WithoutLock};
+    use campanile_core::{Duplicate, GivenUp, Output, WithoutLock};
 
     use super::*;
 

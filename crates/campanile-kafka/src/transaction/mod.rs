@@ -33,7 +33,6 @@ mod worker;
 pub(crate) use self::committer::{Committer, TransactionResult};
 pub(crate) use self::group::GroupOffsets;
 pub use self::into_outputs::IntoOutputs;
-pub(crate) use self::into_outputs::OutputsResult;
 pub use self::output::Outputs;
 pub(crate) use self::pending::{PendingOutputs, RecordOutputs};
 pub use self::reply::OutputsCodec;

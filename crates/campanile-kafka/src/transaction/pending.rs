@@ -1,11 +1,13 @@
 //! Outputs held in memory until their transaction is committed.
 
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use campanile_core::{Coordinates, Output};
 
-use crate::driver::{Amount, Usage};
+use crate::driver::{Amount, Assignment, Item, Sink, Usage};
 
 /// The outputs of one processed record. They count in the budget until this is dropped.
 pub(crate) struct RecordOutputs {
@@ -17,27 +19,33 @@ pub(crate) struct RecordOutputs {
 }
 
 impl RecordOutputs {
-    pub(crate) fn new(at: Coordinates, messages: Vec<Output>, usages: [Arc<Usage>; 2]) -> Self {
+    fn new(at: Coordinates, messages: Vec<Output>, usages: [Arc<Usage>; 2]) -> Self {
         let bytes = messages.iter().map(Output::size).sum::<usize>() as u64;
         let amount = Amount { records: 1, bytes };
-        usages.iter().for_each(|usage| usage.add_outputs(amount));
+        usages.iter().for_each(|usage| usage.add_held(amount));
         Self { at, messages, amount, usages }
     }
 }
 
 impl Drop for RecordOutputs {
     fn drop(&mut self) {
-        self.usages.iter().for_each(|usage| usage.remove_outputs(self.amount));
+        self.usages.iter().for_each(|usage| usage.remove_held(self.amount));
     }
 }
 
-/// The outputs of one assignment of a partition: those of the records below its watermark, as long as
-/// no transaction contains them.
-#[derive(Default)]
-pub(crate) struct PendingOutputs(Mutex<State>);
+/// The outputs of one assignment of a partition, as long as no transaction contains them.
+pub(crate) struct PendingOutputs {
+    topic: Arc<str>,
+    partition: i32,
+    usages: [Arc<Usage>; 2],
+    state: Mutex<State>,
+}
 
 #[derive(Default)]
 struct State {
+    /// Those of the records that the watermark has not passed yet, by offset.
+    held: BTreeMap<i64, RecordOutputs>,
+    /// Those of the records below the watermark.
     outputs: Vec<RecordOutputs>,
     /// The lowest offset to which the position was reset since the outputs were last taken.
     reset_to: Option<i64>,
@@ -45,23 +53,22 @@ struct State {
 }
 
 impl PendingOutputs {
-    /// Adds these outputs and moves the watermark in one step, so that [`take`](Self::take) sees
-    /// either both or neither.
-    pub(crate) fn put(
-        &self,
-        outputs: impl IntoIterator<Item = RecordOutputs>,
-        set_watermark: impl FnOnce(),
-    ) {
-        let mut state = self.state();
-        // After a revoke, the partition's next owner produces these outputs.
-        if !state.closed {
-            state.outputs.extend(outputs);
-            set_watermark();
-        }
+    /// Adds a sink for outputs to the assignment.
+    pub(crate) fn add_to(assignment: Assignment) -> Assignment {
+        let Assignment { topic, partition, usage, total, .. } = &assignment;
+        let (topic, partition) = (topic.clone(), *partition);
+        let usages = [usage.clone(), total.clone()];
+        assignment.with_sink(Self { topic, partition, usages, state: Mutex::default() })
     }
 
-    /// Takes all outputs, with the watermark that they belong to. Takes nothing if there is no
-    /// watermark.
+    /// The outputs of an assignment, to which they were [added](Self::add_to).
+    pub(crate) fn of(assignment: &Assignment) -> &Self {
+        let sink: &dyn Any = assignment.sink().expect("each assignment has outputs");
+        sink.downcast_ref().expect("the sink is that of outputs")
+    }
+
+    /// Takes all outputs of records below the watermark, with the watermark. Takes nothing if there is
+    /// no watermark.
     pub(crate) fn take<M>(
         &self,
         watermark: impl FnOnce() -> Option<M>,
@@ -72,68 +79,128 @@ impl PendingOutputs {
         Some((watermark, mem::take(&mut state.outputs)))
     }
 
-    /// Drops the outputs of records from this offset on, since the position was reset to it.
-    pub(crate) fn reset(&self, offset: i64) {
-        let mut state = self.state();
-        state.outputs.retain(|outputs| outputs.at.offset < offset);
-        state.reset_to = Some(state.reset_to.map_or(offset, |lower| lower.min(offset)));
-    }
-
     /// Takes the lowest offset to which the position was reset since the outputs were last taken.
     pub(crate) fn take_reset(&self) -> Option<i64> {
         self.state().reset_to.take()
     }
 
-    /// Drops all outputs and accepts no more, since the partition is given up.
-    pub(crate) fn close(&self) {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink for PendingOutputs {
+    fn hold(&self, offset: i64, item: Item) {
+        let messages = item.downcast().expect("the route of transactions hands over outputs");
+        let mut state = self.state();
+        // After a revoke, the partition's next owner produces these outputs.
+        if !state.closed {
+            let Self { topic, partition, usages, .. } = self;
+            let at = Coordinates { topic: topic.clone(), partition: *partition, offset };
+            state.held.insert(offset, RecordOutputs::new(at, *messages, usages.clone()));
+        }
+    }
+
+    fn advance(&self, watermark: i64, set_watermark: &dyn Fn()) {
+        let mut state = self.state();
+        if !state.closed {
+            let ahead = state.held.split_off(&watermark);
+            let passed = mem::replace(&mut state.held, ahead);
+            state.outputs.extend(passed.into_values());
+            set_watermark();
+        }
+    }
+
+    fn reset(&self, offset: i64) {
+        let mut state = self.state();
+        state.held.split_off(&offset);
+        state.outputs.retain(|outputs| outputs.at.offset < offset);
+        state.reset_to = Some(state.reset_to.map_or(offset, |lower| lower.min(offset)));
+    }
+
+    fn stop_at(&self, offset: i64) {
+        self.state().held.split_off(&offset);
+    }
+
+    fn close(&self) {
         let mut state = self.state();
         state.closed = true;
+        state.held.clear();
         state.outputs.clear();
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state().closed
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use campanile_core::Record;
-
     use super::*;
+    use crate::driver::AssignmentId;
 
-    fn record_outputs(usages: &[Arc<Usage>; 2]) -> RecordOutputs {
-        let record = Record::builder("payments", 0, 7).build();
-        let message = Output::to("invoices").payload("12345");
-        RecordOutputs::new(record.coordinates().clone(), vec![message], usages.clone())
+    fn assignment() -> Assignment {
+        PendingOutputs::add_to(Assignment::new(
+            AssignmentId(0),
+            "payments".into(),
+            0,
+            None,
+            Arc::default(),
+        ))
+    }
+
+    fn hold(assignment: &Assignment, offsets: &[i64]) {
+        for &offset in offsets {
+            let messages = vec![Output::to("invoices").payload("12345")];
+            PendingOutputs::of(assignment).hold(offset, Box::new(messages));
+        }
+    }
+
+    /// Takes the watermark, and the offsets of the records with outputs that are sent with it.
+    fn take(assignment: &Assignment) -> (i64, Vec<i64>) {
+        let taken = PendingOutputs::of(assignment).take(|| assignment.uncommitted());
+        let (watermark, outputs) = taken.unwrap();
+        (watermark, outputs.iter().map(|outputs| outputs.at.offset).collect())
+    }
+
+    #[test]
+    fn outputs_are_sent_with_the_watermark_that_passes_them() {
+        let assignment = assignment();
+        hold(&assignment, &[7, 9, 8]);
+        assignment.advance(9);
+        assert_eq!(take(&assignment), (9, vec![7, 8]));
+        assignment.advance(10);
+        assert_eq!(take(&assignment), (10, vec![9]));
     }
 
     #[test]
     fn outputs_count_in_the_budget_until_dropped() {
-        let usages = [Arc::default(), Arc::default()];
-        let one = record_outputs(&usages);
-        let usage = || usages.each_ref().map(|usage| usage.total());
+        let assignment = assignment();
+        hold(&assignment, &[7]);
+        assignment.advance(8);
+        let usage = || [&assignment.usage, &assignment.total].map(|usage| usage.total());
         assert!(usage().iter().all(|used| used.records == 1 && used.bytes >= 5), "{:?}", usage());
-        drop(one);
+        take(&assignment);
         assert_eq!(usage(), [Amount::default(); 2]);
     }
 
     #[test]
     fn outputs_after_close_are_dropped() {
-        let usages = [Arc::default(), Arc::default()];
-        let pending_outputs = PendingOutputs::default();
-        pending_outputs.put([record_outputs(&usages)], || {});
-        assert_eq!(pending_outputs.take(|| Some(8)).unwrap().1.len(), 1);
-        pending_outputs.put([record_outputs(&usages)], || {});
-        pending_outputs.close();
-        pending_outputs.put([record_outputs(&usages)], || {
-            panic!("moved the watermark after the outputs were closed")
-        });
-        assert_eq!(pending_outputs.take(|| Some(8)).unwrap().1.len(), 0);
-        assert_eq!(usages[0].total(), Amount::default());
+        let assignment = assignment();
+        hold(&assignment, &[7, 8]);
+        assignment.advance(8);
+        assignment.close();
+        hold(&assignment, &[9]);
+        assignment.advance(10);
+        assert_eq!(take(&assignment), (8, vec![]));
+        assert_eq!(assignment.usage.total(), Amount::default());
+    }
+
+    #[test]
+    fn outputs_behind_the_stop_or_from_a_reset_on_are_dropped() {
+        let assignment = assignment();
+        hold(&assignment, &[7, 8, 9, 10]);
+        PendingOutputs::of(&assignment).stop_at(10);
+        assignment.advance(9);
+        assignment.reset(8);
+        hold(&assignment, &[8]);
+        assignment.advance(10);
+        assert_eq!(take(&assignment), (10, vec![7, 8]));
     }
 }

@@ -87,6 +87,6 @@ impl Consumer {
         S::Future: Send + 'static,
     {
         self.transactions = Some(transactions);
-        self.start(Ok(Router::single(ServiceRoute::with_outputs(service, outputs_of))))
+        self.start(Ok(Router::single(ServiceRoute::with_items(service, outputs_of))))
     }
 }

@@ -116,7 +116,7 @@ impl Run {
             metrics.record_attempt(outcome.error_type(), now - turn);
             turn = now;
             let is_slice_over = now - since >= TIME_SLICE;
-            let RecordOutcome::Processed { outputs } = outcome else {
+            let RecordOutcome::Processed { item } = outcome else {
                 cancel_ahead(&mut ahead, &mut pending);
                 if assignment.is_stopped() {
                     wait_for_lock_release(&pending).await;
@@ -129,9 +129,9 @@ impl Run {
                 ahead.extend(pending.drain(..len).map(|record| attempt(record, len > 1)));
             }
             let Some(mut next) = ahead.pop_front() else {
-                return reporter.end_run(RecordOutcome::Processed { outputs });
+                return reporter.end_run(RecordOutcome::Processed { item });
             };
-            reports.send_lazily(Report::Processed { queue: *queue, outputs });
+            reports.send_lazily(Report::Processed { queue: *queue, item });
             if !ahead.is_empty() && !is_duplicate(&mut next, &mut ahead, &*route).await {
                 cancel_ahead(&mut ahead, &mut pending);
                 wait_for_lock_release(&pending).await;

@@ -54,7 +54,7 @@ impl Route for FakeLayer {
             if is_duplicate {
                 yield_now().await;
                 interrupt.set_duplicate();
-                return Ok(Ok(Vec::new()));
+                return Ok(Ok(None));
             }
             match is_slow {
                 true => interrupt.record().set_processing(),
@@ -64,7 +64,7 @@ impl Route for FakeLayer {
                 match next.recv().await.expect("the test ends the call") {
                     Step::Processes => interrupt.record().set_processing(),
                     Step::Ends(ended) => {
-                        return ended.map(|()| Ok(Vec::new())).map_err(RouteError::Failed);
+                        return ended.map(|()| Ok(None)).map_err(RouteError::Failed);
                     }
                 }
             }

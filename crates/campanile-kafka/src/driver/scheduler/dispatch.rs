@@ -103,7 +103,7 @@ impl Scheduler {
     /// A record is started only if it is fewer than this many deliveries ahead of its partition's
     /// oldest unfinished record.
     pub(super) fn max_ahead(&self) -> u64 {
-        if self.outputs_full { 1 } else { self.policies.max_ahead }
+        if self.held_full { 1 } else { self.policies.max_ahead }
     }
 
     /// Marks the queue's record as waiting for its service. The record no longer counts toward the

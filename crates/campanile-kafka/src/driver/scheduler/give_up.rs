@@ -119,7 +119,7 @@ impl Scheduler {
         self.release_lock(id, settle_for_stop(giving_up), RecordOutcome::StoppedAt);
         let delivery = self.queue(id).first().delivery;
         let partition = self.partition(id);
-        partition.stop_at(delivery);
+        partition.stop_at(delivery, at.offset);
         partition.assignment.stop_at(at.offset);
         // The partition may be draining already, because of a revoke or another record.
         if !std::mem::replace(&mut partition.draining, true) {

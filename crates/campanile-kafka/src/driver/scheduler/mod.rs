@@ -78,9 +78,9 @@ pub(super) struct Scheduler {
     stopped_partitions: Vec<Arc<Assignment>>,
     next_drain: u64,
     stopping: bool,
-    /// Whether outputs fill the budget. Then only each partition's oldest unfinished record is
-    /// started.
-    outputs_full: bool,
+    /// Whether what records have handed over fills the budget. Then only each partition's oldest
+    /// unfinished record is started.
+    held_full: bool,
     control: DriverControl,
     flood_counter: FloodCounter,
     policies: Policies,
@@ -110,7 +110,7 @@ impl Scheduler {
             stopped_partitions: Vec::new(),
             next_drain: 0,
             stopping: false,
-            outputs_full: false,
+            held_full: false,
             control,
             flood_counter: FloodCounter::new(policies.flood_limit),
             policies,
@@ -143,7 +143,7 @@ impl Scheduler {
     /// Fails if the report stops the consumer.
     pub(super) fn handle_report(&mut self, report: Report) -> Result<(), ConsumerError> {
         match report {
-            Report::Processed { queue, outputs } => self.on_processed(queue, outputs, false),
+            Report::Processed { queue, item } => self.on_processed(queue, item, false),
             Report::RunEnded { queue, outcome } => return self.on_run_ended(queue, outcome),
             Report::RunStopped { queue } => self.on_run_stopped(queue),
             Report::NotReady { queue } => self.on_not_ready(queue),
@@ -184,15 +184,15 @@ impl Scheduler {
             }
         }
         changed |= self.poll_drains(cx);
-        self.control.suspend(self.breaker.is_open() || self.outputs_full);
+        self.control.suspend(self.breaker.is_open() || self.held_full);
         changed
     }
 
-    /// Sets whether outputs fill the budget. Outputs are held until the oldest unfinished record of
-    /// their partition is finished, so only these oldest records are started while the budget is
-    /// full.
-    pub(super) fn set_outputs_full(&mut self, full: bool) {
-        if std::mem::replace(&mut self.outputs_full, full) && !full {
+    /// Sets whether what records have handed over fills the budget. It is held until the oldest
+    /// unfinished record of the partition is finished, so only these oldest records are started while
+    /// the budget is full.
+    pub(super) fn set_held_full(&mut self, full: bool) {
+        if std::mem::replace(&mut self.held_full, full) && !full {
             let max_ahead = self.max_ahead();
             let unblocked = self
                 .partitions
@@ -203,8 +203,8 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn outputs_full(&self) -> bool {
-        self.outputs_full
+    pub(super) fn held_full(&self) -> bool {
+        self.held_full
     }
 
     pub(super) fn control(&mut self) -> &mut DriverControl {

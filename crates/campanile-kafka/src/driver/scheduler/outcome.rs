@@ -1,7 +1,7 @@
 //! Outcomes: what follows when the work on a record has ended.
 
+use campanile_core::BoxError;
 use campanile_core::telemetry::ErrorType;
-use campanile_core::{BoxError, Output};
 use tracing::field::debug;
 
 use super::Scheduler;
@@ -12,6 +12,7 @@ use crate::driver::Amount;
 use crate::driver::attempt::RecordOutcome;
 #[cfg(test)]
 use crate::driver::simulation::{Bug, is_planted};
+use crate::driver::sink::Item;
 use crate::driver::verdict::{Verdict, store_answered, verdict_for};
 use crate::error::{ConsumerError, chain, origin};
 use crate::give_up::{GiveUpAction, GiveUpLock};
@@ -34,8 +35,8 @@ impl Scheduler {
             return Ok(());
         };
         queue.attempts.waited_for = None;
-        if let RecordOutcome::Processed { outputs } = outcome {
-            self.on_processed(id, outputs, true);
+        if let RecordOutcome::Processed { item } = outcome {
+            self.on_processed(id, item, true);
             return Ok(());
         }
         self.clear_in_flight(id);
@@ -43,17 +44,17 @@ impl Scheduler {
             RecordOutcome::Processed { .. } => unreachable!("returned above"),
             RecordOutcome::Skipped => {
                 self.flood_counter.record_finished(false);
-                self.finish(id, Vec::new(), |counters| &counters.skipped);
+                self.finish(id, None, |counters| &counters.skipped);
             }
             RecordOutcome::GivenUp(Ok(()), _permit, error_type) => {
                 self.partition(id).metrics.dead_letters.of(error_type).increment(1);
                 self.flood_counter.record_finished(true);
-                self.finish(id, Vec::new(), |counters| &counters.dead_lettered);
+                self.finish(id, None, |counters| &counters.dead_lettered);
             }
             // The record comes back, so the flood limit counts it neither as given up nor as a record
             // that was finished otherwise.
             RecordOutcome::Deferred(Ok(())) => {
-                self.finish(id, Vec::new(), |counters| &counters.deferred);
+                self.finish(id, None, |counters| &counters.deferred);
             }
             RecordOutcome::GivenUp(Err(why), ..) | RecordOutcome::Deferred(Err(why)) => {
                 return self.on_unfinished(id, why);
@@ -70,9 +71,9 @@ impl Scheduler {
                 return Err(ConsumerError::Service(error));
             }
             RecordOutcome::Failed(error) => return self.on_error(id, error),
-            RecordOutcome::InvalidOutputs(error) => {
+            RecordOutcome::InvalidResponse(error) => {
                 self.on_store_answer(id);
-                let help = "its outputs are unknown, and committing its offset would lose them";
+                let help = "what its response is to commit is unknown, and committing its offset would lose that";
                 return Err(self.stop_at(id, GiveUpLock::None, help, error));
             }
         }
@@ -80,7 +81,7 @@ impl Scheduler {
     }
 
     /// Handles a processed first record. `ended` is set if the run has ended with this record.
-    pub(super) fn on_processed(&mut self, id: QueueId, outputs: Vec<Output>, ended: bool) {
+    pub(super) fn on_processed(&mut self, id: QueueId, item: Option<Item>, ended: bool) {
         let Some(queue) = self.queues.get_mut(id) else {
             return;
         };
@@ -91,7 +92,7 @@ impl Scheduler {
         }
         self.on_store_answer(id);
         self.flood_counter.record_finished(false);
-        self.finish(id, outputs, |counters| &counters.processed);
+        self.finish(id, item, |counters| &counters.processed);
     }
 
     /// Handles a run that was stopped before its next record.
@@ -217,18 +218,17 @@ impl Scheduler {
     }
 
     /// Finishes the first record of a queue, and counts it in `count`.
-    fn finish(&mut self, id: QueueId, outputs: Vec<Output>, count: fn(&SummaryCounters) -> &Count) {
+    fn finish(&mut self, id: QueueId, item: Option<Item>, count: fn(&SummaryCounters) -> &Count) {
         let max_ahead = self.max_ahead();
         let first = self.queue(id).first();
         let (delivery, amount) = (first.delivery, first.amount());
-        let at = (!outputs.is_empty()).then(|| first.record.coordinates().clone());
+        let offset = first.record.offset();
         let partition = self.partition(id);
         count(&partition.counters).add(1);
-        let outputs = at.map(|at| partition.record_outputs(at, outputs));
         #[cfg(test)]
         let amount = if is_planted(Bug::BudgetNotReturned) { Amount::default() } else { amount };
         partition.release(amount);
-        let unblocked = partition.finish(delivery, outputs, max_ahead);
+        let unblocked = partition.finish(delivery, (offset, item), max_ahead);
         self.advance(id);
         self.enqueue_all(unblocked);
     }

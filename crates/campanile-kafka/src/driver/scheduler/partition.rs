@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use campanile_core::{Coordinates, Output, Record};
+use campanile_core::Record;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
@@ -12,12 +12,12 @@ use super::queue::{QueueId, Queued};
 use crate::driver::assignment::Assignment;
 use crate::driver::budget::Amount;
 use crate::driver::delay::Delay;
+use crate::driver::sink::Item;
 use crate::driver::task::Task;
 use crate::driver::watermark::{Delivery, Watermark};
 use crate::order::OrderKey;
 use crate::summary::SummaryCounters;
 use crate::telemetry::TopicMetrics;
-use crate::transaction::RecordOutputs;
 
 pub(super) struct Partition {
     pub(super) assignment: Arc<Assignment>,
@@ -34,8 +34,6 @@ pub(super) struct Partition {
     pub(super) limited: VecDeque<QueueId>,
     /// Queues that wait because their first record is too far ahead, by its delivery.
     ahead: BTreeMap<Delivery, QueueId>,
-    /// Outputs of finished records that the watermark has not passed yet.
-    held_outputs: BTreeMap<Delivery, RecordOutputs>,
     /// The first record at which the partition was stopped. The watermark never passes it.
     stopped_at: Option<Delivery>,
     /// Whether the first offset is committed before any record is finished.
@@ -70,7 +68,6 @@ impl Partition {
             in_flight: 0,
             limited: VecDeque::new(),
             ahead: BTreeMap::new(),
-            held_outputs: BTreeMap::new(),
             stopped_at: None,
             commits_start_offset,
             draining: false,
@@ -92,7 +89,7 @@ impl Partition {
             // This is the first record, or the position was reset. A watermark from before the
             // reset would skip records that are delivered again.
             match self.commits_start_offset {
-                true => self.assignment.advance(offset, std::iter::empty()),
+                true => self.assignment.advance(offset),
                 false => self.assignment.clear_watermark(),
             }
         }
@@ -100,7 +97,6 @@ impl Partition {
         if was_reset {
             // Finished records from the offset on are delivered again.
             self.assignment.reset(offset);
-            self.held_outputs.retain(|delivery, _| !self.watermark.is_superseded(*delivery));
             unblocked = self.take_unblocked(max_ahead);
         }
         (Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }, unblocked)
@@ -119,41 +115,38 @@ impl Partition {
         self.ahead.insert(delivery, queue);
     }
 
-    /// Finishes a record with these outputs, which may advance the watermark. Returns the queues
-    /// that are no longer too far ahead.
+    /// Finishes the record at this offset, with what it hands over, which may advance the watermark.
+    /// Returns the queues that are no longer too far ahead.
     pub(super) fn finish(
         &mut self,
         delivery: Delivery,
-        outputs: Option<RecordOutputs>,
+        (offset, item): (i64, Option<Item>),
         max_ahead: u64,
     ) -> Vec<QueueId> {
         // A record from before a reset, or behind one that stopped the partition, is delivered
-        // again, so its outputs are dropped.
-        let is_repeated = self.watermark.is_superseded(delivery)
-            || self.stopped_at.is_some_and(|stopped_at| delivery >= stopped_at);
-        if let Some(outputs) = outputs.filter(|_| !is_repeated) {
-            self.held_outputs.insert(delivery, outputs);
+        // again, so its item is dropped.
+        let is_repeated = || {
+            self.watermark.is_superseded(delivery)
+                || self.stopped_at.is_some_and(|stopped_at| delivery >= stopped_at)
+        };
+        if let (Some(item), Some(sink)) = (item, self.assignment.sink())
+            && !is_repeated()
+        {
+            sink.hold(offset, item);
         }
         let Some(watermark) = self.watermark.finish(delivery) else {
             return Vec::new();
         };
-        let passed = match self.held_outputs.is_empty() {
-            true => BTreeMap::new(),
-            false => {
-                let ahead = self.held_outputs.split_off(&self.watermark.oldest());
-                std::mem::replace(&mut self.held_outputs, ahead)
-            }
-        };
-        self.assignment.advance(watermark, passed.into_values());
+        self.assignment.advance(watermark);
         self.take_unblocked(max_ahead)
     }
 
-    /// Drops the outputs of the records behind this one, at which the partition is stopped. They would
-    /// use the budget until a rebalance.
-    pub(super) fn stop_at(&mut self, delivery: Delivery) {
+    /// Drops what the records behind this one have handed over, at which the partition is stopped. It
+    /// would use the budget until a rebalance.
+    pub(super) fn stop_at(&mut self, delivery: Delivery, offset: i64) {
         let first = self.stopped_at.map_or(delivery, |stopped_at| stopped_at.min(delivery));
         self.stopped_at = Some(first);
-        self.held_outputs.split_off(&first);
+        self.assignment.sink().inspect(|sink| sink.stop_at(offset));
     }
 
     /// Takes the queues that are no longer too far ahead.
@@ -166,12 +159,6 @@ impl Partition {
             taken.push(first.remove());
         }
         taken
-    }
-
-    /// Wraps a record's outputs, which count as used from now on.
-    pub(super) fn record_outputs(&self, at: Coordinates, outputs: Vec<Output>) -> RecordOutputs {
-        let Assignment { usage, total, .. } = &*self.assignment;
-        RecordOutputs::new(at, outputs, [usage.clone(), total.clone()])
     }
 
     /// Counts records that were dropped before they were finished, and releases their part of the
@@ -192,14 +179,47 @@ impl Partition {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
-    use crate::driver::{AssignmentId, Usage};
+    use crate::driver::{AssignmentId, Sink, Usage};
     use crate::telemetry::ConsumerMetrics;
 
+    /// The offsets of the records whose items are held, and of those whose items are released.
+    #[derive(Clone, Default)]
+    struct Offsets(Arc<Mutex<(Vec<i64>, Vec<i64>)>>);
+
+    impl Offsets {
+        fn with<T>(&self, f: impl FnOnce(&mut Vec<i64>, &mut Vec<i64>) -> T) -> T {
+            let mut offsets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let (held, released) = &mut *offsets;
+            f(held, released)
+        }
+    }
+
+    impl Sink for Offsets {
+        fn hold(&self, offset: i64, _: Item) {
+            self.with(|held, _| held.push(offset));
+        }
+
+        fn advance(&self, watermark: i64, set_watermark: &dyn Fn()) {
+            self.with(|held, released| released.extend(held.extract_if(.., |it| *it < watermark)));
+            set_watermark();
+        }
+
+        fn reset(&self, offset: i64) {
+            self.with(|held, released| [held, released].map(|of| of.retain(|it| *it < offset)));
+        }
+
+        fn stop_at(&self, offset: i64) {
+            self.with(|held, _| held.retain(|it| *it < offset));
+        }
+
+        fn close(&self) {}
+    }
+
     fn finish(partition: &mut Partition, Queued { delivery, record, .. }: Queued) {
-        let outputs = vec![Output::to("invoices").payload("1")];
-        let outputs = partition.record_outputs(record.coordinates().clone(), outputs);
-        partition.finish(delivery, Some(outputs), u64::MAX);
+        partition.finish(delivery, (record.offset(), Some(Box::new(()))), u64::MAX);
     }
 
     fn deliver(partition: &mut Partition, offset: i64) -> Queued {
@@ -214,48 +234,58 @@ mod tests {
         }
     }
 
-    fn partition() -> Partition {
-        let total: Arc<Usage> = Arc::default();
+    fn partition() -> (Partition, Offsets) {
+        let (total, offsets): (Arc<Usage>, Offsets) = Default::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
-        let assignment = Arc::new(assignment);
+        let assignment = Arc::new(assignment.with_sink(offsets.clone()));
         let mut metrics = ConsumerMetrics::new("g".into());
         let metrics = metrics.on_assigned(&assignment, &Arc::default());
-        Partition::new(assignment, Arc::default(), metrics, true)
+        (Partition::new(assignment, Arc::default(), metrics, true), offsets)
     }
 
-    /// Takes the watermark, and the offsets of the records with outputs that are sent with it.
-    fn take(partition: &Partition) -> (i64, Vec<i64>) {
-        let assignment = &partition.assignment;
-        let taken = assignment.pending_outputs.take(|| assignment.uncommitted());
-        let (watermark, outputs) = taken.unwrap();
-        (watermark, outputs.iter().map(|outputs| outputs.at.offset).collect())
-    }
-
-    #[test]
-    fn reset_drops_outputs_that_are_not_committed() {
-        let mut partition = partition();
-        deliver_and_finish(&mut partition, &[10, 11, 12, 11]);
-        assert_eq!(take(&partition), (12, vec![10, 11]));
+    /// Takes the watermark, and the offsets of the records with items that are committed with it.
+    fn take((partition, offsets): &(Partition, Offsets)) -> (Option<i64>, Vec<i64>) {
+        let released = offsets.with(|_, released| std::mem::take(released));
+        (partition.assignment.uncommitted(), released)
     }
 
     #[test]
-    fn outputs_are_sent_again_up_to_the_offset_committed_before_a_reset() {
-        let mut partition = partition();
-        deliver_and_finish(&mut partition, &[10, 11]);
-        assert_eq!(take(&partition), (12, vec![10, 11]));
-        partition.assignment.set_committed(12);
-        deliver_and_finish(&mut partition, &[10, 11]);
-        assert_eq!(take(&partition), (12, vec![10, 11]));
+    fn reset_drops_items_that_are_not_committed() {
+        let mut of = partition();
+        deliver_and_finish(&mut of.0, &[10, 11, 12, 11]);
+        assert_eq!(take(&of), (Some(12), vec![10, 11]));
     }
 
     #[test]
-    fn reset_drops_outputs_behind_an_unfinished_record() {
-        let mut partition = partition();
-        let unfinished = deliver(&mut partition, 10);
-        deliver_and_finish(&mut partition, &[11, 12]);
-        let again = [11, 12].map(|offset| deliver(&mut partition, offset));
-        finish(&mut partition, unfinished);
-        again.into_iter().for_each(|queued| finish(&mut partition, queued));
-        assert_eq!(take(&partition), (13, vec![10, 11, 12]));
+    fn items_are_committed_again_up_to_the_offset_committed_before_a_reset() {
+        let mut of = partition();
+        deliver_and_finish(&mut of.0, &[10, 11]);
+        assert_eq!(take(&of), (Some(12), vec![10, 11]));
+        of.0.assignment.set_committed(12);
+        deliver_and_finish(&mut of.0, &[10, 11]);
+        assert_eq!(take(&of), (Some(12), vec![10, 11]));
+    }
+
+    #[test]
+    fn reset_drops_items_behind_an_unfinished_record() {
+        let mut of = partition();
+        let unfinished = deliver(&mut of.0, 10);
+        deliver_and_finish(&mut of.0, &[11, 12]);
+        let again = [11, 12].map(|offset| deliver(&mut of.0, offset));
+        finish(&mut of.0, unfinished);
+        again.into_iter().for_each(|queued| finish(&mut of.0, queued));
+        assert_eq!(take(&of), (Some(13), vec![10, 11, 12]));
+    }
+
+    #[test]
+    fn items_behind_the_record_that_stops_the_partition_are_dropped() {
+        let mut of = partition();
+        let [first, stopped] = [10, 11].map(|offset| deliver(&mut of.0, offset));
+        deliver_and_finish(&mut of.0, &[12]);
+        of.0.stop_at(stopped.delivery, 11);
+        deliver_and_finish(&mut of.0, &[13]);
+        finish(&mut of.0, first);
+        assert_eq!(take(&of), (Some(11), vec![10]));
+        assert_eq!(of.1.with(|held, _| held.len()), 0);
     }
 }

@@ -85,10 +85,10 @@ impl Scheduler {
         let max_ahead = self.max_ahead();
         if let Some(partition) = self.partitions.get_mut(&assignment) {
             partition.counters.skipped.add(1);
-            let amount = Amount::of(&record);
+            let (amount, offset) = (Amount::of(&record), record.offset());
             let (Queued { delivery, .. }, mut unblocked) =
                 partition.deliver(record, due, max_ahead);
-            unblocked.extend(partition.finish(delivery, None, max_ahead));
+            unblocked.extend(partition.finish(delivery, (offset, None), max_ahead));
             partition.release(amount);
             self.enqueue_all(unblocked);
         }

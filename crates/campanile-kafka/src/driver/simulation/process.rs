@@ -144,7 +144,7 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
         drain_timeout: Duration::from_millis(300),
         revoke_timeout: Duration::from_millis(300),
         commit_interval: Duration::from_millis(200),
-        has_outputs: false,
+        has_sinks: false,
     };
     let services = Services {
         router: Router::single(ServiceRoute::new(service, None)),
