@@ -22,9 +22,9 @@ const STALL_AFTER: Duration = Duration::from_secs(1);
 /// The fraction of the budget that one of several partitions may hold.
 const PARTITION_SHARE: f64 = 0.5;
 
-/// The fraction of the budget that the partitions of retry topics may hold together. Their records
+/// The fraction of the budget that the partitions with a delay may hold together. Their records
 /// wait for minutes, and other records must not wait with them.
-const RETRY_SHARE: f64 = 0.25;
+const DELAYED_SHARE: f64 = 0.25;
 
 /// The fraction of the budget that partitions share beyond it while other partitions fill it. They
 /// may exceed this allowance by as much again, since a partition is paused only after it was read
@@ -72,15 +72,15 @@ impl Flow {
 }
 
 /// Below this level of the budget no partition is paused. The level depends on whether there are
-/// retry topics.
-pub(super) fn pause_free_level(has_retries: bool) -> f64 {
-    if has_retries { RETRY_SHARE } else { PARTITION_SHARE }
+/// partitions with a delay.
+pub(super) fn pause_free_level(has_delays: bool) -> f64 {
+    if has_delays { DELAYED_SHARE } else { PARTITION_SHARE }
 }
 
-/// Computes the fraction of the budget that one of several partitions may hold. For a partition of
-/// a retry topic, `retry_partitions` is the number of such partitions that are assigned.
-pub(super) fn share_limit(retry_partitions: Option<usize>) -> f64 {
-    retry_partitions.map_or(PARTITION_SHARE, |partitions| RETRY_SHARE / partitions as f64)
+/// Computes the fraction of the budget that one of several partitions may hold. For a partition
+/// with a delay, `delayed_partitions` is the number of such partitions that are assigned.
+pub(super) fn share_limit(delayed_partitions: Option<usize>) -> f64 {
+    delayed_partitions.map_or(PARTITION_SHARE, |partitions| DELAYED_SHARE / partitions as f64)
 }
 
 #[cfg(test)]
@@ -139,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn retry_partitions_share_a_quarter_of_the_budget() {
+    fn delayed_partitions_share_a_quarter_of_the_budget() {
         let each = share_limit(Some(5));
-        assert!((each * 5.0 - RETRY_SHARE).abs() < 1e-9);
+        assert!((each * 5.0 - DELAYED_SHARE).abs() < 1e-9);
         assert!(Flow::Open.should_pause(0.06, each, 10));
         assert!(!Flow::Open.should_pause(0.04, each, 10));
         assert!(!Flow::Open.should_resume(0.04, each, 10));

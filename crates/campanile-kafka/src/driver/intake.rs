@@ -18,7 +18,7 @@ pub(super) struct Intake {
     partitions: Vec<IntakePartition>,
     /// The number of paused partitions.
     paused: usize,
-    /// The number of partitions of retry topics.
+    /// The number of partitions with a delay.
     delayed_partitions: usize,
 }
 

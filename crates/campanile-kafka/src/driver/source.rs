@@ -105,6 +105,6 @@ pub(crate) enum CommitResult {
 pub(crate) struct Received {
     pub(crate) assignment: AssignmentId,
     pub(crate) record: Record,
-    /// The time at which the record is due, if it comes from a retry topic.
+    /// The time at which the record is due, if its partition has a delay.
     pub(crate) due: Option<SystemTime>,
 }

@@ -123,7 +123,7 @@ impl Queue {
         matches!(self.state, QueueState::Running(_) | QueueState::NotReady { .. })
     }
 
-    /// Checks whether the first record comes from a retry topic and is not due yet. Any other wait
+    /// Checks whether the first record has a delay and is not due yet. Any other wait
     /// follows an error.
     pub(super) fn is_delayed(&self) -> bool {
         matches!(self.state, QueueState::Waiting(_)) && self.attempts.last_error.is_none()

@@ -50,7 +50,7 @@ impl Scheduler {
     }
 
     /// Finds the queue with the oldest unfinished record of each partition. Leaves out partitions in
-    /// which that record only waits for its retry topic's delay.
+    /// which that record only waits for its delay.
     fn oldest(&mut self) -> HashMap<AssignmentId, QueueId> {
         let mut oldest: HashMap<AssignmentId, (i64, QueueId)> = HashMap::new();
         for (id, queue) in self.queues.iter_mut() {
