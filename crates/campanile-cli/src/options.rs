@@ -79,7 +79,13 @@ impl KafkaOptions {
             config.set(name, value);
         }
         match config.get("bootstrap.servers") {
-            Some(brokers) if !brokers.trim().is_empty() => Ok(config),
+            Some(brokers) if !brokers.trim().is_empty() => {
+                // Before a store is waited for. Each client has its own group.
+                ConsumerConfig::from(config.clone())
+                    .set("group.id", "campanile")
+                    .client_config()?;
+                Ok(config)
+            }
             _ => {
                 Err(ConfigError::new(format!("no brokers: use --brokers or set {BROKERS}")).into())
             }
