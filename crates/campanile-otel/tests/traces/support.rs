@@ -43,10 +43,12 @@ impl Traces {
         spans.filter(|span| span.name == name).collect()
     }
 
-    /// Waits until this number of spans of this name have ended.
+    /// Waits until this number of spans of this name have ended, and returns the first ones. A record
+    /// that has failed soon gets another attempt.
     pub(crate) async fn until<const N: usize>(&self, name: &str) -> [SpanData; N] {
         until(name, || self.spans(name).len() >= N).await;
-        self.spans(name).try_into().unwrap_or_else(|spans| panic!("{spans:?}"))
+        let first = self.spans(name).into_iter().take(N).collect::<Vec<_>>();
+        first.try_into().unwrap_or_else(|spans| panic!("{spans:?}"))
     }
 
     /// Finds the span of this name with this parent.
