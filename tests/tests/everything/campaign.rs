@@ -19,7 +19,7 @@ const MAX_SLOWDOWN: f64 = 3.0;
 const FAULT_INTERVAL: Duration = Duration::from_secs(2);
 
 pub(crate) fn run() {
-    let records = env_or("CAMPANILE_EVERYTHING_RECORDS", 20_000) as usize;
+    let records = env_or("CAMPANILE_EVERYTHING_RECORDS", 12_000) as usize;
     let min_faults = env_or("CAMPANILE_EVERYTHING_FAULTS", 60) as usize;
     let rate = env_or("CAMPANILE_EVERYTHING_RATE", 180) as f64;
     let seed = env_or("CAMPANILE_STORM_SEED", fastrand::u64(..));
