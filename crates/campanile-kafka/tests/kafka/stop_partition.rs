@@ -179,12 +179,12 @@ async fn stopped_partition_releases_the_lock_for_its_next_owner() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_partition_is_given_to_another_consumer() {
     let kafka = mock("orders", 1, 3);
-    let mut config = kafka.consumer_config("g");
-    // A member that a busy machine keeps from its heartbeats would lose its last commit.
-    config.set("session.timeout.ms", "60000");
+    let config = kafka.consumer_config("g");
     let log = Log::default();
     let serving = serve(stopping(&config), refusing(&log, (0, 1)));
     until_stopped(&serving.handle(), 0, 1).await;
+    // The mock cluster refuses commits while a member joins.
+    until_committed(&config, "orders", &[1]).await;
     let next = serve(stopping(&config), refusing(&log, (0, -1)));
     serving.stop().await.unwrap();
     until_committed(&config, "orders", &[3]).await;
