@@ -17,9 +17,10 @@ use crate::driver::{
 use crate::epilogue::Publications;
 use crate::error::ConsumerError;
 use crate::flood_limit::FloodLimit;
-use crate::give_up::{GiveUpAction, OnGiveUp};
+use crate::give_up::GiveUpAction;
 use crate::librdkafka;
 use crate::log::LogLimit;
+use crate::on_give_up::OnGiveUp;
 use crate::order::ProcessingOrder;
 use crate::policies::{Classifiers, Policies};
 use crate::retry_topics::{RetryPublisher, RetryTopics, SourceTopics};
@@ -326,7 +327,7 @@ impl Consumer {
         let control = driver_control.shared().clone();
         Serve::new(description, control.clone(), move |runtime| {
             let router = router.map_err(ConsumerError::Config)?;
-            self.prepare(router, runtime, &control)?.spawn(driver_control)
+            self.prepare(router, runtime, control)?.spawn(driver_control)
         })
     }
 
@@ -335,8 +336,11 @@ impl Consumer {
         self,
         router: Router,
         runtime: tokio::runtime::Handle,
-        control: &Arc<Control>,
-    ) -> Result<DriverBuilder, ConsumerError> {
+        control: Arc<Control>,
+    ) -> Result<
+        DriverBuilder<impl FnOnce() -> Result<librdkafka::KafkaSource, ConsumerError>>,
+        ConsumerError,
+    > {
         if self.topics.is_empty() {
             let error = ConfigError::new("no topic: call `subscribe` before `serve`");
             return Err(ConsumerError::Config(error));
@@ -432,13 +436,14 @@ impl Consumer {
             dead_letter_topics,
             start_timeout: self.start_timeout,
             total,
-            control: control.clone(),
+            control,
             log_limit: LogLimit::default(),
             transactions,
         };
         let spans = RecordSpans::new(group.into(), self.span);
         let services = Services { router, runtime, spans: Arc::new(spans) };
-        Ok(DriverBuilder { source, policies, services, driver })
+        let start = move || librdkafka::start(&source);
+        Ok(DriverBuilder { start, policies, services, driver })
     }
 }
 

@@ -5,7 +5,6 @@ use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use campanile_core::{BoxError, ConfigError, Coordinates, LockHandle, Record, error};
-use rdkafka::error::KafkaError;
 use tracing::field::{DisplayValue, display};
 
 /// Why [`Serve`](crate::Serve) ended other than by a shutdown.
@@ -35,13 +34,15 @@ pub enum ConsumerError {
     Kafka {
         /// What failed, and what to do.
         message: Box<str>,
-        /// librdkafka's error, if it gave one.
-        source: Option<KafkaError>,
+        /// The error of the client, if it gave one: an [`rdkafka::error::KafkaError`].
+        ///
+        /// [`rdkafka::error::KafkaError`]: https://docs.rs/rdkafka/0.39/rdkafka/error/enum.KafkaError.html
+        source: Option<BoxError>,
     },
 }
 
 impl ConsumerError {
-    pub(crate) fn kafka(message: impl Into<Box<str>>, source: Option<KafkaError>) -> Self {
+    pub(crate) fn kafka(message: impl Into<Box<str>>, source: Option<BoxError>) -> Self {
         Self::Kafka { message: message.into(), source }
     }
 
@@ -72,7 +73,7 @@ impl Error for ConsumerError {
         match self {
             Self::Config(error) => Some(error),
             Self::Service(error) | Self::Stopped { source: error, .. } => Some(&**error),
-            Self::Kafka { source, .. } => source.as_ref().map(|error| error as _),
+            Self::Kafka { source, .. } => source.as_ref().map(|error| &**error as _),
         }
     }
 }

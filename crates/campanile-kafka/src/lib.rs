@@ -142,6 +142,7 @@ mod health;
 mod librdkafka;
 mod log;
 mod oauth;
+mod on_give_up;
 mod order;
 mod policies;
 mod publish;
@@ -163,10 +164,10 @@ pub use self::consumer::Consumer;
 pub use self::dead_letter::{DeadLetter, HeaderStyle, InvalidLetter, LetterHeaders, LetterLock};
 pub use self::error::ConsumerError;
 pub use self::flood_limit::FloodLimit;
-pub use self::give_up::OnGiveUp;
 pub use self::handle::{Handle, Paused};
 pub use self::health::{Health, HealthService, Unhealthy};
 pub use self::librdkafka::ToRecord;
+pub use self::on_give_up::OnGiveUp;
 // For the command.
 #[doc(hidden)]
 pub use self::librdkafka::{commit_metadata, committed_topic_id, topic_id};

@@ -1,4 +1,4 @@
-//! The metrics of a consumer and of its producers.
+//! The metrics of a consumer.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -17,7 +17,6 @@ use campanile_idempotency::{IdempotencyError, StoreErrorKind};
 
 use crate::driver::{Amount, Assignment};
 use crate::handle::Paused;
-use crate::publish::PublishError;
 use crate::rebalance::TopicPartition;
 use crate::routes::NoRoute;
 use crate::status::Status;
@@ -236,42 +235,4 @@ pub(crate) fn commit_durations(group: &str) -> ResultHistogram<DeliveryError> {
     let labels =
         &[(SYSTEM, KAFKA), (OPERATION_NAME, "commit"), (OPERATION_TYPE, "settle"), (GROUP, group)];
     ResultHistogram::new(&instruments::OPERATION_DURATION, labels)
-}
-
-/// The metrics of a producer. They have no topic: the number of topics is not known to be small.
-pub(crate) struct ProducerMetrics {
-    durations: ResultHistogram<DeliveryError>,
-    sent: Counter,
-    failed: Family<DeliveryError, Counter>,
-}
-
-impl ProducerMetrics {
-    pub(crate) fn new() -> Self {
-        let labels = &[(SYSTEM, KAFKA), (OPERATION_NAME, "send"), (OPERATION_TYPE, "send")];
-        Self {
-            durations: ResultHistogram::new(&instruments::OPERATION_DURATION, labels),
-            sent: Counter::new(&instruments::SENT_MESSAGES, &labels[..2]),
-            failed: Family::new(&instruments::SENT_MESSAGES, &labels[..2]),
-        }
-    }
-
-    /// Counts a message that was handed to the producer.
-    pub(crate) fn count_sent(&self) {
-        self.sent.increment(1);
-    }
-
-    /// Records a publication that has ended.
-    pub(crate) fn record(&self, result: &Result<(), PublishError>, duration: Duration) {
-        let error = match result {
-            Ok(()) => None,
-            Err(PublishError::TooLarge) => Some(DeliveryError::TooLarge),
-            Err(PublishError::Timestamp) => Some(DeliveryError::Timestamp),
-            Err(PublishError::Otherwise(_)) => Some(DeliveryError::Other),
-        };
-        match error {
-            None => self.sent.increment(1),
-            Some(error) => self.failed.of(error).increment(1),
-        }
-        self.durations.record(error, duration.as_secs_f64());
-    }
 }

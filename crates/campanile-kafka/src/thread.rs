@@ -3,21 +3,25 @@
 use tokio::sync::oneshot;
 use tracing::subscriber::NoSubscriber;
 
-use crate::driver::{self, Driver, DriverControl, Services};
+use crate::driver::{self, Driver, DriverControl, Services, Source};
 use crate::error::ConsumerError;
-use crate::librdkafka;
 use crate::policies::Policies;
 use crate::summary::Summary;
 
 /// A consumer that is ready to serve.
-pub(crate) struct DriverBuilder {
-    pub(crate) source: librdkafka::Settings,
+pub(crate) struct DriverBuilder<F> {
+    /// Starts the source. Called on the driver's thread, which it may block.
+    pub(crate) start: F,
     pub(crate) policies: Policies,
     pub(crate) services: Services,
     pub(crate) driver: driver::Settings,
 }
 
-impl DriverBuilder {
+impl<F, S> DriverBuilder<F>
+where
+    F: FnOnce() -> Result<S, ConsumerError> + Send + 'static,
+    S: Source,
+{
     /// Starts the driver's thread.
     pub(crate) fn spawn(
         self,
@@ -35,8 +39,8 @@ impl DriverBuilder {
                 .then(|| tracing::dispatcher::set_default(&subscriber));
             // Dropped last, after the consumer has left the group.
             let _closing: oneshot::Sender<()> = closing;
-            let Self { source, policies, services, driver } = self;
-            let source = match librdkafka::start(&source) {
+            let Self { start, policies, services, driver } = self;
+            let source = match start() {
                 Ok(source) => source,
                 Err(error) => {
                     drop((driver_control, services));

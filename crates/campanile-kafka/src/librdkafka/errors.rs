@@ -25,14 +25,14 @@ pub(super) fn handle_error(
     match &error {
         KafkaError::PartitionEOF(_) => {}
         KafkaError::MessageConsumptionFatal(_) => {
-            events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
+            events.push(Event::Failed(ConsumerError::kafka(reason, Some(error.into()))));
         }
         KafkaError::MessageConsumption(code) if is_unreadable(*code) => {
             let what = unreadable_text(&reason);
-            events.push(Event::Failed(ConsumerError::kafka(what, Some(error))));
+            events.push(Event::Failed(ConsumerError::kafka(what, Some(error.into()))));
         }
         KafkaError::MessageConsumption(code) if is_fatal(*code, started) => {
-            events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
+            events.push(Event::Failed(ConsumerError::kafka(reason, Some(error.into()))));
         }
         _ => {
             // Prefixed, because librdkafka may also log the same text.

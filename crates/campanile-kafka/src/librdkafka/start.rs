@@ -78,9 +78,9 @@ pub(crate) fn start(settings: &Settings) -> Result<KafkaSource, ConsumerError> {
 /// `group.consumer.max.size` allows.
 fn is_without_place(error: &ConsumerError) -> bool {
     let ConsumerError::Kafka { source: Some(error), .. } = error else { return false };
-    [Code::UnreleasedInstanceId, Code::GroupMaxSizeReached]
-        .map(KafkaError::MessageConsumptionFatal)
-        .contains(error)
+    let refusals = [Code::UnreleasedInstanceId, Code::GroupMaxSizeReached];
+    let error = error.downcast_ref();
+    error.is_some_and(|error| refusals.map(KafkaError::MessageConsumptionFatal).contains(error))
 }
 
 /// Requests the metadata of every topic until all requests are answered. Without this check,
@@ -204,7 +204,7 @@ fn subscribe(consumer: &BaseConsumer<Context>, settings: &Settings) -> Result<()
     let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
     let names = topics.join(", ");
     consumer.subscribe(&topics).map_err(|error| {
-        ConsumerError::kafka(format!("failed to subscribe to {names}"), Some(error))
+        ConsumerError::kafka(format!("failed to subscribe to {names}"), Some(error.into()))
     })?;
     tracing::info!(
         topics = names,
@@ -312,5 +312,5 @@ fn no_broker_error(
     if let Some((_, text)) = cause {
         what.push_str(&format!(" ({text})"));
     }
-    ConsumerError::kafka(what, Some(error))
+    ConsumerError::kafka(what, Some(error.into()))
 }

@@ -7,6 +7,7 @@ mod message;
 mod producer_config;
 mod service;
 mod settings;
+mod telemetry;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,12 +26,12 @@ pub use self::error::PublishError;
 pub(crate) use self::message::record;
 pub(crate) use self::producer_config::shared_settings;
 pub(crate) use self::settings::PublishSettings;
+pub(crate) use self::telemetry::ProducerMetrics;
 use crate::backoff::server_backoff;
 use crate::client::ClientSettings;
 use crate::config::config_error;
 use crate::librdkafka::Reconnect;
 use crate::log::LogLimit;
-use crate::telemetry::ProducerMetrics;
 
 /// The timeout of one attempt, if the budget allows for several: restarted brokers are back sooner, and
 /// all brokers know a newly created topic by then.

@@ -93,7 +93,7 @@ pub(super) fn is_permission(error: &KafkaError) -> bool {
 pub(super) fn permission_error(error: &KafkaError) -> ConsumerError {
     let what = "transaction refused: allow the user `Write` on each topic of its outputs, and `Read` on \
                 the group";
-    ConsumerError::kafka(what, Some(error.clone()))
+    ConsumerError::kafka(what, Some(error.clone().into()))
 }
 
 /// Creates the error that ends all transactions with this id.
@@ -111,5 +111,5 @@ pub(super) fn fatal_error(id: &str, error: KafkaError) -> ConsumerError {
             .to_owned(),
         _ => format!("the producer with `transactional.id` `{id}` failed and cannot continue"),
     };
-    ConsumerError::kafka(what, Some(error))
+    ConsumerError::kafka(what, Some(error.into()))
 }

@@ -20,7 +20,7 @@ use crate::error::{ConsumerError, chain, log_stop};
 use crate::librdkafka::{Reconnect, SourceWaker, check_topics};
 use crate::log::LogLimit;
 use crate::publish;
-use crate::telemetry::ProducerMetrics;
+use crate::publish::ProducerMetrics;
 
 /// The timeout of one call to the brokers. A call that times out is repeated, unless no caller waits
 /// for its result any more.
@@ -368,7 +368,7 @@ fn stopped_error(
             log_stop("consumer", &outputs.at, &outputs.at, None, help, &*source);
             ConsumerError::stopped(&outputs.at, help, source)
         }
-        None => ConsumerError::kafka(what, Some(error)),
+        None => ConsumerError::kafka(what, Some(error.into())),
     }
 }
 
