@@ -118,8 +118,9 @@
 //! * `driver` decides which record is started next and what is committed. It runs on a thread of its own,
 //!   reads from a source of records, and depends on no Kafka client; a simulated source tests its
 //!   guarantees.
-//! * `kafka` implements the source over librdkafka's consumer. [`Routes`] maps topics to services.
-//! * `dead_letter` publishes records that are given up, and `retry_topics` records to retry; both use
+//! * `librdkafka` implements the source over librdkafka's consumer. [`Routes`] maps topics to services.
+//! * `epilogue` tells the driver what happens to records that were not processed: `dead_letter` publishes those
+//!   that are given up, and `retry_topics` those to retry; both use
 //!   `publish`, which waits for acknowledgements.
 //! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of
 //!   transactions.
