@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use campanile_core::error::find;
 use deadpool_postgres::Client;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 
@@ -54,8 +54,8 @@ pub(crate) const TO_READ: Permissions = Permissions {
     advice: READ_ADVICE,
 };
 
-/// The time limit for opening the second connection.
-const SECOND_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often two connections are asked in turn whether their sessions are shared.
+const ROUNDS: usize = 6;
 
 /// The upper limit of all timeouts, so that their deadlines can be computed without overflow.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -107,9 +107,8 @@ async fn check_connection(
 ) -> Result<(), ConnectError> {
     let address = pool.address();
     let from_server = |error| ConnectError::from_server(error, address);
-    // If no second connection is available in time, none can share this session, so that check
-    // is skipped.
-    let other = timeout(SECOND_CONNECTION_TIMEOUT, pool.client()).await;
+    // If the server refuses a second connection, this one is asked alone. A pooler would let it wait.
+    let other = pool.client().await.ok();
     let Permissions { missing, advice } = permissions;
     let check = format!("{SESSION_ID}, campanile.version(), ({missing})");
     let sent = Instant::now();
@@ -130,14 +129,15 @@ async fn check_connection(
                  `PgConfig::with_command_timeout` must be at least four round trips, and is {call_timeout:?}"
         );
     }
-    // Sequential on purpose: an idle pooler uses one session for both connections, and a busy one
-    // uses several sessions for this connection.
+    // In turn on purpose: an idle pooler uses one session for both connections, and a busy one uses
+    // several sessions for this connection. It may be idle for a moment.
     let mut is_shared = false;
-    for _ in 0..5 {
+    for _ in 0..ROUNDS {
+        if let Some(other) = &other {
+            is_shared |=
+                query_row(other, SESSION_ID).await.map_err(from_server)? == [session.clone()];
+        }
         is_shared |= query_row(client, SESSION_ID).await.map_err(from_server)? != [session.clone()];
-    }
-    if let Ok(Ok(other)) = other {
-        is_shared |= query_row(&other, SESSION_ID).await.map_err(from_server)? == [session];
     }
     if is_shared {
         let source = SESSION_POOLING_ADVICE.into();

@@ -15,7 +15,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
 use crate::failure::with_advice;
-use crate::hosts::Hosts;
+use crate::hosts::{FOREIGN_SESSION, Hosts};
 use crate::log_limit::LogLimit;
 use crate::sessions::Sessions;
 #[cfg(test)]
@@ -116,12 +116,22 @@ impl Pool {
     }
 
     /// The error of a call for which no connection could be opened.
+    ///
+    /// A pooler that shares sessions was put before the server, or was not noticed by
+    /// [`connect`](crate::PgStore::connect): only another pooler helps.
     pub(crate) fn unreachable(&self, error: PoolError) -> StoreError {
-        let source: BoxError = match error {
-            PoolError::Backend(error) => with_advice(error),
-            error => error.into(),
+        let (source, is_shared): (BoxError, _) = match error {
+            PoolError::Backend(error) => {
+                let is_shared = error.code().is_some_and(|state| state.code() == FOREIGN_SESSION);
+                (with_advice(error), is_shared)
+            }
+            error => (error.into(), false),
         };
-        StoreError::not_sent(Unreachable { address: self.address.clone(), source })
+        let error = Unreachable { address: self.address.clone(), source };
+        match is_shared {
+            true => StoreError::misconfigured(error),
+            false => StoreError::not_sent(error),
+        }
     }
 
     /// The error of a call for which no connection became free in time.

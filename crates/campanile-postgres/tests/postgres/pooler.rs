@@ -6,18 +6,20 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use campanile_idempotency::StoreErrorKind;
 use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_test::{PgServer, Process, eventually, free_port};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
 
-use crate::support::{chain, long_timeouts};
+use crate::support::{acquire, apply, chain, key, long_timeouts};
 
 /// As many sessions as the pooler opens for a user.
 const SESSIONS: usize = 10;
 
 struct Pooler {
-    _process: Process,
+    process: Process,
     port: u16,
     folder: PathBuf,
 }
@@ -61,7 +63,7 @@ impl Pooler {
         };
         let up = eventually(Duration::from_secs(30), is_up);
         up.unwrap_or_else(|| panic!("{}", process.log().unwrap()));
-        Self { _process: process, port, folder }
+        Self { process, port, folder }
     }
 
     fn url(&self) -> String {
@@ -72,6 +74,15 @@ impl Pooler {
         let (client, connection) = tokio_postgres::connect(&self.url(), NoTls).await.unwrap();
         tokio::spawn(connection);
         client
+    }
+
+    /// Changes the mode, for new transactions.
+    fn set_mode(&self, from: &str, to: &str) {
+        let config = self.folder.join("pgbouncer.ini");
+        let [from, to] = [from, to].map(|mode| format!("pool_mode = {mode}\n"));
+        fs::write(&config, fs::read_to_string(&config).unwrap().replace(&from, &to)).unwrap();
+        let pid = self.process.pid().to_string();
+        assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
     }
 
     /// Keeps all sessions busy.
@@ -133,6 +144,30 @@ async fn transaction_pooler_is_refused_idle_and_busy_without_a_trace() {
     assert_refused_without_a_trace(&pooler, 10).await;
     load.shutdown().await;
     assert_eq!(pooler.settings().await, before);
+}
+
+#[tokio::test]
+async fn pooler_that_begins_to_share_sessions_is_a_misconfigured_store() {
+    let server = server();
+    migrate(long_timeouts(&server.url())).await.unwrap();
+    let pooler = Pooler::start(&server, "session");
+    let store = PgStore::connect(long_timeouts(&pooler.url())).await.unwrap();
+    pooler.set_mode("session", "transaction");
+    let _load = pooler.load().await;
+    // After which the store opens new connections.
+    const TERMINATE: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+        WHERE query ~ 'campanile' AND state = 'idle' AND pid <> pg_backend_pid()";
+    let mut number = 0;
+    let error = loop {
+        server.psql(TERMINATE).unwrap();
+        number += 1;
+        let key = key(format!("key-{number}"));
+        match timeout(Duration::from_secs(60), apply(&store, &key, acquire(1))).await.unwrap() {
+            Err(error) if error.kind() == StoreErrorKind::Misconfigured => break error,
+            _ => assert!(number < 1_000, "no connection has met another session"),
+        }
+    };
+    assert!(chain(&error).contains("pool_mode = session"), "{error:?}");
 }
 
 #[tokio::test]
