@@ -48,7 +48,7 @@ impl Scheduler {
             }
         };
         let (record, error_type) = (self.record(id), error_type(error));
-        let is_repeated = std::mem::replace(&mut self.queue(id).attempts.given_up, true);
+        let is_repeated = self.queue(id).attempts.kept;
         let given_up = GivenUp { record, error, reason, lock, is_repeated };
         let ended = self.policies.epilogue.give_up(given_up);
         self.spawn(id, |reporter| async move {
@@ -66,6 +66,7 @@ impl Scheduler {
             Unfinished::Unsettled(error) => return self.on_error(id, error),
             Unfinished::Kept { after, failure } => {
                 if let Some(Failure { error, waits_for }) = failure {
+                    self.queue(id).attempts.kept = true;
                     self.queue(id).record_failure(error, waits_for);
                 }
                 self.schedule_retry(id, after, None);

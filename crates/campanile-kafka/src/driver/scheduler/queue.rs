@@ -63,8 +63,8 @@ pub(super) struct Queued {
 pub(super) struct AttemptState {
     /// The number of times the driver's own backoff was applied.
     pub(super) backoffs: u32,
-    /// Whether the record was given up and handed over before.
-    pub(super) given_up: bool,
+    /// Whether the record was given up, handed over and kept before.
+    pub(super) kept: bool,
     /// The lock holder that the record waited for last. It is kept until the next attempt has
     /// ended: while a clone exists, the lock keeper answers requests for the key from the holder's
     /// outcome.
