@@ -224,6 +224,11 @@ mod tests {
     /// Each millisecond counts as a second.
     const TIMEOUT: Duration = Duration::from_secs(100_000);
 
+    fn start(mut client: ClientConfig) -> KafkaSource {
+        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
+        KafkaSource::start(&settings(client.into(), TOPIC)).unwrap()
+    }
+
     /// Polls the source, once a second, until it has delivered a record. Returns how long that took.
     async fn read(source: &mut KafkaSource, partitions: &mut Vec<Arc<Assignment>>) -> Duration {
         let start = Instant::now();
@@ -253,8 +258,8 @@ mod tests {
         let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
         produce().unwrap();
         let mut client = kafka.consumer_config("billing");
-        client.set("auto.offset.reset", "latest").set("session.timeout.ms", SESSION_TIMEOUT_MS);
-        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        client.set("auto.offset.reset", "latest");
+        let mut source = start(client);
         let mut partitions = Vec::new();
         let start = Instant::now();
         while source.consumer.context().assignment(TOPIC, 0).is_none() {
@@ -280,9 +285,7 @@ mod tests {
     async fn stalled_partition_is_read_again() {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic(TOPIC, 1).unwrap();
-        let mut client = kafka.consumer_config("billing");
-        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
-        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut source = start(kafka.consumer_config("billing"));
         let mut partitions = Vec::new();
         let message = || Message::to(TOPIC).partition(0).payload("1");
         kafka.producer().produce_all([message()]).unwrap();
@@ -308,9 +311,7 @@ mod tests {
     async fn stalled_partition_that_a_seek_does_not_bring_back_is_not_live() {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic(TOPIC, 1).unwrap();
-        let mut client = kafka.consumer_config("billing");
-        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
-        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut source = start(kafka.consumer_config("billing"));
         let mut partitions = Vec::new();
         let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
         produce().unwrap();
@@ -341,9 +342,7 @@ mod tests {
         kafka.create_topic(TOPIC, 1).unwrap();
         let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
         produce().unwrap();
-        let mut client = kafka.consumer_config("billing");
-        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
-        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut source = start(kafka.consumer_config("billing"));
         let mut partitions: Vec<Arc<Assignment>> = Vec::new();
         while source.starts.is_empty() {
             for event in poll(&mut source, Some(ROOM)) {
@@ -371,9 +370,7 @@ mod tests {
         kafka.create_topic(TOPIC, 1).unwrap();
         let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
         produce().unwrap();
-        let mut client = kafka.consumer_config("billing");
-        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
-        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut source = start(kafka.consumer_config("billing"));
         let mut partitions = Vec::new();
         read(&mut source, &mut partitions).await;
 
@@ -402,9 +399,7 @@ mod tests {
     async fn stalled_partition_that_was_read_before_its_seek_repeats_no_record() {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic(TOPIC, 1).unwrap();
-        let mut client = kafka.consumer_config("billing");
-        client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
-        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let mut source = start(kafka.consumer_config("billing"));
         let mut partitions = Vec::new();
         let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
         produce().unwrap();
@@ -468,12 +463,7 @@ mod tests {
         producer.begin_transaction().unwrap();
         producer.send(BaseRecord::<(), _>::to(TOPIC).partition(0).payload("1")).unwrap();
         producer.commit_transaction(TIMEOUT).unwrap();
-        let start = |group| {
-            let mut client = kafka.consumer_config(group);
-            client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
-            KafkaSource::start(&settings(client.into(), TOPIC)).unwrap()
-        };
-        let (mut source, mut partitions) = (start("reads"), Vec::new());
+        let (mut source, mut partitions) = (start(kafka.consumer_config("reads")), Vec::new());
         read(&mut source, &mut partitions).await;
         assert_eq!(partitions[0].offset_range.next(), Some(1));
         let change = change_after_silence(&kafka, &mut source, &mut partitions, 2).await;
@@ -486,7 +476,7 @@ mod tests {
         offsets.add_partition_offset(TOPIC, 0, Offset::Offset(0)).unwrap();
         other.commit(&offsets, CommitMode::Sync).unwrap();
         KafkaAdmin::new(kafka.bootstrap()).delete_records(TOPIC, 0, 3).unwrap();
-        let (mut source, mut partitions) = (start("stopped"), Vec::new());
+        let (mut source, mut partitions) = (start(kafka.consumer_config("stopped")), Vec::new());
         let change = change_after_silence(&kafka, &mut source, &mut partitions, 3).await;
         assert_eq!(change, Some(LogChanged::Deleted { position: 0, start: 3 }));
     }
