@@ -10,8 +10,9 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Time limit of a start, including the loading of an append-only file.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit of a start, including the loading of an append-only file, which may have the writes of half an
+/// hour.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Time limit of a command sent by [`RedisServer::cli`].
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
