@@ -126,64 +126,43 @@
 //!   transactions.
 //! * `telemetry` has the metrics of a consumer.
 
-mod backoff;
 mod client;
 mod config;
 mod consumer;
 mod dead_letter;
-mod driver;
 mod epilogue;
-mod error;
-mod flood_limit;
 #[cfg(test)]
 mod fuzz;
-mod give_up;
-mod handle;
-mod health;
 mod librdkafka;
 mod log;
 mod oauth;
 mod on_give_up;
-mod order;
-mod policies;
 mod publish;
-mod rebalance;
 mod retry_topics;
-mod routes;
-mod seek;
-mod serve;
-mod signals;
-mod status;
-mod summary;
-mod telemetry;
-mod thread;
 mod transaction;
-mod wall_clock;
 
 pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;
 pub use self::dead_letter::{DeadLetter, HeaderStyle, InvalidLetter, LetterHeaders, LetterLock};
-pub use self::error::ConsumerError;
-pub use self::flood_limit::FloodLimit;
-pub use self::handle::{Handle, Paused};
-pub use self::health::{Health, HealthService, Unhealthy};
 pub use self::librdkafka::ToRecord;
 pub use self::on_give_up::OnGiveUp;
 // For the command.
 #[doc(hidden)]
 pub use self::librdkafka::{commit_metadata, committed_topic_id, topic_id};
 pub use self::oauth::OauthToken;
-pub use self::order::ProcessingOrder;
 pub use self::publish::{PublishError, Publisher, PublisherConfig};
-pub use self::rebalance::{Rebalance, Rebalances, TopicPartition};
 pub use self::retry_topics::RetryTopics;
-pub use self::routes::{NoRoute, Routes};
-pub use self::seek::{SeekError, SeekTo};
-pub use self::serve::Serve;
-pub use self::status::{ConsumerStage, PartitionStatus, Status, StoppedPartition};
-pub use self::summary::Summary;
 pub use self::transaction::{IntoOutputs, Outputs, OutputsCodec, Transactions};
 #[doc(no_inline)]
 pub use {rdkafka, tracing};
 
 pub use campanile_core::Output;
+pub use campanile_driver::{
+    ConsumerError, ConsumerStage, FloodLimit, Handle, Health, HealthService, NoRoute, PartitionStatus,
+    Paused, ProcessingOrder, Rebalance, Rebalances, Routes, SeekError, SeekTo, Serve, Status,
+    StoppedPartition, Summary, TopicPartition, Unhealthy,
+};
+use campanile_driver::{
+    backoff, driver, error, flood_limit, give_up, handle, health, order, policies, rebalance, routes, seek,
+    serve, status, summary, telemetry, thread, wall_clock,
+};

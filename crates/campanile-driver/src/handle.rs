@@ -1,0 +1,412 @@
+//! Control and inspection of a running consumer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::driver::{Control, PauseTarget, Shutdown};
+use crate::health::Health;
+use crate::rebalance::Rebalances;
+use crate::seek::{SeekError, SeekTo};
+use crate::status::Status;
+
+/// A handle to a running consumer: pauses, resumes and shuts it down, moves its positions, and reports
+/// its state. Returned by [`Serve::handle`](crate::Serve::handle); all clones refer to the same consumer.
+///
+/// While paused, the consumer dispatches no records. Records in flight finish and are committed, except
+/// for records that would become dead letters: these wait, and their last attempt is not
+/// counted. The consumer stays in its group; shutdowns and rebalances work as usual.
+///
+/// Single topics and partitions can be paused, too. A record is dispatched only if neither the consumer,
+/// nor its topic, nor its partition is paused; each of these pauses ends only by its own resume. The flood
+/// limit pauses the consumer only. Pauses exist in this process only, until it ends: they survive
+/// rebalances, and a partition that another consumer of the group gets is not paused there.
+///
+/// ```
+/// # use campanile_core::{BoxError, Record};
+/// # use campanile_kafka::{Consumer, ConsumerConfig, DeadLetter};
+/// # fn serving() -> Result<(), BoxError> {
+/// # let service = tower::service_fn(|_: Record| async { Ok::<_, BoxError>(()) });
+/// let serve = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
+///     .subscribe(["payments"])
+///     .on_give_up(DeadLetter::topic("payments.dead"))
+///     .serve(service);
+/// let handle = serve.handle();
+/// // for a route such as `/resume`, which calls `admin.resume()`
+/// let admin = handle.clone();
+/// tokio::spawn(async move {
+///     // ends when serving ends
+///     while let Some(why) = handle.wait_paused().await {
+///         println!("page somebody, once: {why}");
+///         handle.wait_resumed().await;
+///     }
+/// });
+/// # drop(admin);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Handle {
+    control: Arc<Control>,
+    /// The pause that `wait_paused` returned last, identified by the number of resumes before it, or
+    /// `NO_PAUSE`.
+    last_pause: AtomicU64,
+}
+
+/// No pause.
+const NO_PAUSE: u64 = u64::MAX;
+
+/// The reason why a consumer is paused.
+///
+/// More reasons and fields may be added, so patterns must allow for both:
+///
+/// ```
+/// use campanile_kafka::Paused;
+///
+/// fn page(why: &Paused) -> Option<String> {
+///     match why {
+///         // The operator who paused the consumer knows.
+///         Paused::ByHandle => None,
+///         Paused::Flood { limit, .. } => Some(format!("more than {limit} dead letters at a time")),
+///         other => Some(other.to_string()),
+///     }
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Paused {
+    /// Paused by [`Handle::pause`].
+    ByHandle,
+    /// Paused by the [`FloodLimit`](crate::FloodLimit): one more dead letter would have been more than
+    /// `limit` among the last `window` finished records.
+    #[non_exhaustive]
+    Flood {
+        /// The maximum number of dead letters.
+        limit: usize,
+        /// The number of finished records that are considered.
+        window: usize,
+    },
+}
+
+impl fmt::Display for Paused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByHandle => f.write_str("paused by a handle"),
+            Self::Flood { limit, window } => write!(
+                f,
+                "paused by the flood limit: one more would be more than {limit} dead letters among \
+                 the last {window} finished records"
+            ),
+        }
+    }
+}
+
+impl Handle {
+    pub fn new(control: Arc<Control>) -> Self {
+        Self { control, last_pause: AtomicU64::new(NO_PAUSE) }
+    }
+
+    /// Pauses the consumer: no records are dispatched until it is resumed. Can be called before serving
+    /// starts.
+    pub fn pause(&self) {
+        self.control.pause(Paused::ByHandle);
+    }
+
+    /// Resumes the consumer, regardless of the reason for the pause. Topics and partitions that were
+    /// paused by themselves stay paused. The flood limit starts counting from
+    /// zero. The records that it has held back are retried at once, and their failed attempt is not
+    /// counted. A record that had used up its attempts before, for example by crashes, is not retried but
+    /// becomes a dead letter.
+    pub fn resume(&self) {
+        self.control.resume();
+    }
+
+    /// Pauses a topic: no records of its partitions are dispatched until
+    /// [`resume_topic`](Self::resume_topic). Records in flight finish, or are given up, and are
+    /// committed. Other topics are not affected, not even the topic's retry topics.
+    ///
+    /// This includes partitions that are assigned later, so it can be called before serving starts. A
+    /// topic that is never consumed is ignored.
+    pub fn pause_topic(&self, topic: &str) {
+        self.control.pause_target(PauseTarget { topic: topic.into(), partition: None });
+    }
+
+    /// Resumes a topic. Partitions that were paused by [`pause_partition`](Self::pause_partition) stay
+    /// paused.
+    pub fn resume_topic(&self, topic: &str) {
+        self.control.resume_target(&PauseTarget { topic: topic.into(), partition: None });
+    }
+
+    /// Pauses a partition, as [`pause_topic`](Self::pause_topic) pauses all partitions of a topic. If the
+    /// partition is revoked and assigned to this consumer again, it is still paused.
+    pub fn pause_partition(&self, topic: &str, partition: i32) {
+        let partition = Some(partition);
+        self.control.pause_target(PauseTarget { topic: topic.into(), partition });
+    }
+
+    /// Resumes a partition. If its topic was paused by [`pause_topic`](Self::pause_topic), it stays
+    /// paused.
+    pub fn resume_partition(&self, topic: &str, partition: i32) {
+        let partition = Some(partition);
+        self.control.resume_target(&PauseTarget { topic: topic.into(), partition });
+    }
+
+    /// Moves a partition to another position, from which its records are processed next. Returns the
+    /// offset of the position once the partition is there.
+    ///
+    /// No record of the partition is started in the meantime. Records in flight may finish within
+    /// the [drain timeout](crate::Consumer::with_drain_timeout), and are then dropped, which counts no
+    /// attempt, and their locks are released. Finished records are committed. Other partitions are
+    /// not affected. Pauses of the partition stay, and a partition that was
+    /// [stopped](crate::OnGiveUp::StopPartition) is processed again.
+    ///
+    /// * **Backward**: the records are delivered again. The idempotency layer answers those whose entries
+    ///   are still kept as duplicates, so their handlers do not run again. The group's committed offset
+    ///   goes back once a record from the position on is finished; with an `auto.offset.reset` other than
+    ///   `earliest`, once one is received.
+    /// * **Forward**: the records before the position are skipped, and the position is committed before
+    ///   the partition is read from there, unless the brokers do not answer the commit. A restart then
+    ///   does not process them either. This is logged at WARN, with the fields `topic`, `partition`,
+    ///   `from` and `to`.
+    ///
+    /// Any assigned partition can be sought, including those of retry topics. Another process of the group
+    /// needs a seek of its own for its partitions. If the partition is revoked later, its next owner
+    /// continues from the committed offset, as usual.
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// use campanile_kafka::{Handle, SeekError, SeekTo};
+    ///
+    /// /// Processes the last hour of a partition again.
+    /// async fn replay(handle: Handle, topic: &str, partition: i32) -> Result<i64, SeekError> {
+    ///     let time = SystemTime::now() - Duration::from_secs(3600);
+    ///     handle.seek(topic, partition, SeekTo::Time(time)).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails without an effect if the partition is not assigned, or has another seek in progress; if
+    /// the offset is not in the partition; if the consumer commits in
+    /// [transactions](crate::Consumer::serve_transactional), where a seek would repeat or lose outputs;
+    /// or if the brokers do not answer within 5 s. If the partition is revoked or the consumer shuts down
+    /// during the seek, the position may have been committed already.
+    ///
+    /// # Cancellation
+    /// A seek that was started is completed even if the future is dropped.
+    pub async fn seek(&self, topic: &str, partition: i32, to: SeekTo) -> Result<i64, SeekError> {
+        let result = self.control.seek(topic, partition, to).await;
+        result.unwrap_or(Err(SeekError::ShuttingDown))
+    }
+
+    /// Starts a graceful shutdown, as the signal of
+    /// [`with_graceful_shutdown`](crate::Serve::with_graceful_shutdown) does. Does nothing if the
+    /// consumer is already shutting down or has ended. If called before serving starts, serving ends as
+    /// soon as it starts.
+    pub fn shutdown(&self) {
+        self.control.shutdown(Shutdown::Graceful);
+    }
+
+    /// Shuts down without waiting for the records in flight, even during a graceful shutdown. They are
+    /// dropped as after the drain timeout, which counts no attempt, and their locks are released;
+    /// finished records are committed, and the consumer leaves its group. This is immediate if the store
+    /// and the brokers respond, and takes some seconds if they do not.
+    ///
+    /// [`Summary::unfinished`](crate::Summary::unfinished) is the number of records that were not finished.
+    /// [`with_shutdown_signals`](crate::Serve::with_shutdown_signals) does the same at a second signal.
+    pub fn shutdown_now(&self) {
+        self.control.shutdown(Shutdown::Now);
+    }
+
+    /// Checks the consumer's health.
+    pub fn health(&self) -> Health {
+        Health::of(self.control.status())
+    }
+
+    /// Reads the consumer's stage and the status of each assigned partition.
+    pub fn status(&self) -> Status {
+        self.control.status().snapshot()
+    }
+
+    /// Follows the rebalances from now on: which partitions are assigned to the consumer, and which it
+    /// has given up. The first event is [`Rebalance::Assigned`](crate::Rebalance::Assigned) with the
+    /// partitions that are assigned already, if there are any. Call this before serving starts to see
+    /// them all.
+    ///
+    /// Use it to keep data per partition, such as a cache, in a task of your own:
+    ///
+    /// ```
+    /// use campanile_kafka::{Handle, Rebalance, TopicPartition};
+    ///
+    /// async fn keep_caches(
+    ///     handle: Handle,
+    ///     load: impl AsyncFn(TopicPartition),
+    ///     unload: impl Fn(TopicPartition),
+    /// ) {
+    ///     let mut rebalances = handle.rebalances();
+    ///     // ends when serving ends
+    ///     while let Some(rebalance) = rebalances.next().await {
+    ///         match rebalance {
+    ///             Rebalance::Assigned(partitions) => {
+    ///                 for partition in partitions {
+    ///                     load(partition).await;
+    ///                 }
+    ///             }
+    ///             Rebalance::Revoked(partitions) | Rebalance::Lost(partitions) => {
+    ///                 partitions.into_iter().for_each(&unload);
+    ///             }
+    ///             _ => {}
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn rebalances(&self) -> Rebalances {
+        self.control.rebalances().subscribe()
+    }
+
+    /// Returns the reason why the consumer is paused, or `None` if it is not.
+    pub fn paused(&self) -> Option<Paused> {
+        self.control.state().borrow().paused.clone()
+    }
+
+    /// Waits until the consumer is paused, and returns the reason; returns immediately if it is paused
+    /// already. Returns `None` when the consumer has ended.
+    ///
+    /// # Cancellation
+    /// The future may be dropped at any time.
+    pub async fn wait_paused(&self) -> Option<Paused> {
+        let mut state = self.control.state().subscribe();
+        let paused = state.wait_for(|state| state.paused.is_some() || state.ended).await;
+        // The sender is in `self`.
+        let paused = paused.ok()?;
+        let why = paused.paused.clone()?;
+        self.last_pause.store(paused.resumed, Ordering::Relaxed);
+        Some(why)
+    }
+
+    /// Waits until the end of the pause that [`wait_paused`](Self::wait_paused) of this handle returned
+    /// last, even if another pause follows immediately. If that method has not returned a pause yet,
+    /// waits until the end of the current pause. Returns immediately if the consumer is not paused, or
+    /// has ended.
+    ///
+    /// # Cancellation
+    /// The future may be dropped at any time.
+    pub async fn wait_resumed(&self) {
+        let mut state = self.control.state().subscribe();
+        let pause = match self.last_pause.load(Ordering::Relaxed) {
+            NO_PAUSE => state.borrow().resumed,
+            last_pause => last_pause,
+        };
+        // The end of serving also ends the pause. This never fails, because the sender is in `self`.
+        let _ = state.wait_for(|state| state.paused.is_none() || state.resumed != pause).await;
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        Self::new(self.control.clone())
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("paused", &self.paused()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    use crate::driver::{DriverControl, DriverStatus};
+
+    fn driver_control() -> DriverControl {
+        DriverControl::new(DriverStatus::new(Duration::MAX))
+    }
+
+    #[tokio::test]
+    async fn waiter_sees_each_pause_once() {
+        let driver_control = driver_control();
+        let (pager, admin) = (
+            Handle::new(driver_control.shared().clone()),
+            Handle::new(driver_control.shared().clone()),
+        );
+        assert_eq!(pager.wait_paused().now_or_never(), None);
+        for _ in 0..3 {
+            admin.pause();
+            assert_eq!(pager.wait_paused().await, Some(Paused::ByHandle));
+            assert_eq!(pager.wait_resumed().now_or_never(), None);
+            admin.resume();
+            pager.wait_resumed().await;
+            assert_eq!(pager.wait_paused().now_or_never(), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn pause_after_a_quick_resume_is_reported_too() {
+        let driver_control = driver_control();
+        let (pager, admin) = (
+            Handle::new(driver_control.shared().clone()),
+            Handle::new(driver_control.shared().clone()),
+        );
+        admin.pause();
+        pager.wait_paused().await;
+        // The consumer is resumed and paused again while the first pause is handled.
+        admin.resume();
+        admin.pause();
+        pager.wait_resumed().await;
+        assert_eq!(pager.wait_paused().await, Some(Paused::ByHandle));
+        assert_eq!(pager.wait_resumed().now_or_never(), None);
+        // A handle that has not returned any pause waits for the end of the current one.
+        assert_eq!(pager.clone().wait_resumed().now_or_never(), None);
+        admin.resume();
+        pager.clone().wait_resumed().await;
+    }
+
+    #[tokio::test]
+    async fn end_of_serving_wakes_all_waiters() {
+        let driver_control = driver_control();
+        let (pager, admin) = (
+            Handle::new(driver_control.shared().clone()),
+            Handle::new(driver_control.shared().clone()),
+        );
+        admin.pause();
+        pager.wait_paused().await;
+        let waits = pager.wait_resumed();
+        drop(driver_control);
+        waits.await;
+        assert_eq!(pager.wait_paused().await, None);
+        admin.pause();
+        assert_eq!(admin.paused(), None);
+        pager.wait_resumed().await;
+    }
+
+    #[test]
+    fn shutdown_requests_are_taken_once_and_never_downgraded() {
+        let mut driver_control = driver_control();
+        let handle = Handle::new(driver_control.shared().clone());
+        assert_eq!(driver_control.take_shutdown(), None);
+        handle.shutdown();
+        handle.clone().shutdown();
+        assert_eq!(driver_control.take_shutdown(), Some(Shutdown::Graceful));
+        handle.shutdown_now();
+        handle.shutdown();
+        assert_eq!(driver_control.take_shutdown(), Some(Shutdown::Now));
+        assert_eq!(driver_control.take_shutdown(), None);
+    }
+
+    #[tokio::test]
+    async fn flood_pause_replaces_a_manual_pause_and_is_not_replaced() {
+        let driver_control = driver_control();
+        let admin = Handle::new(driver_control.shared().clone());
+        admin.pause();
+        let flood = Paused::Flood { limit: 50, window: 100 };
+        driver_control.pause_for_flood(flood.clone());
+        assert_eq!(admin.paused(), Some(flood.clone()));
+        admin.pause();
+        assert_eq!(admin.paused(), Some(flood));
+    }
+}
