@@ -38,7 +38,7 @@ const STORES: &[Simulation] = &[
 /// The simulation of the consumer driver.
 const DRIVER: Simulation = Simulation {
     name: "driver",
-    target: &["--package", "campanile-kafka", "--lib"],
+    target: &["--package", "campanile-driver", "--lib"],
     has_planted_bugs: true,
 };
 

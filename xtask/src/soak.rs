@@ -37,6 +37,7 @@ const ALL: Soak = Soak {
         "campanile-cli",
         "campanile-core",
         "campanile-idempotency",
+        "campanile-driver",
         "campanile-kafka",
         "campanile-postgres",
         "campanile-redis",

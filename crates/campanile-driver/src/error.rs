@@ -4,7 +4,9 @@ use std::error::Error;
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use campanile_core::{BoxError, ConfigError, Coordinates, LockHandle, Record, error};
+use campanile_core::telemetry::ErrorType;
+use campanile_core::{BoxError, ConfigError, Coordinates, DecodeError, LockHandle, Record, error};
+use campanile_idempotency::{IdempotencyError, StoreErrorKind};
 use tracing::field::{DisplayValue, display};
 
 /// Why [`Serve`](crate::Serve) ended other than by a shutdown.
@@ -42,10 +44,12 @@ pub enum ConsumerError {
 }
 
 impl ConsumerError {
+    /// The source cannot be consumed.
     pub fn kafka(message: impl Into<Box<str>>, source: Option<BoxError>) -> Self {
         Self::Kafka { message: message.into(), source }
     }
 
+    /// The record at `at` stops the consumer; `help` says what to do.
     pub fn stopped(at: &Coordinates, help: &'static str, source: BoxError) -> Self {
         Self::Stopped { at: at.clone(), source: Box::new(StopReason { help, source }) }
     }
@@ -97,6 +101,61 @@ impl Error for StopReason {
     }
 }
 
+/// A record's topic has no route in [`Routes`](crate::Routes), and there is no fallback.
+///
+/// The error is marked as [permanent](error::permanent), so the record is given up by the policy of
+/// `on_give_up`. A
+/// [classifier](crate::DriverConfig::classifiers) for this type can decide otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoRoute {
+    pub(crate) topic: Box<str>,
+}
+
+impl NoRoute {
+    /// Returns the topic that the record was first read from.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+}
+
+impl fmt::Display for NoRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`Routes` has neither a route for topic `{}` nor a fallback", self.topic)
+    }
+}
+
+impl Error for NoRoute {}
+
+/// Classifies the error of a service.
+pub(crate) fn error_type(error: &(dyn Error + 'static)) -> ErrorType {
+    let Some(own) = IdempotencyError::find(error) else {
+        return if error::find::<DecodeError>(error).is_some() {
+            ErrorType::Decode
+        } else if error::find::<NoRoute>(error).is_some() {
+            ErrorType::NoRoute
+        } else {
+            ErrorType::Other
+        };
+    };
+    match own {
+        IdempotencyError::MissingKey => ErrorType::MissingKey,
+        IdempotencyError::InvalidKey(_) => ErrorType::InvalidKey,
+        IdempotencyError::Locked { .. } => ErrorType::Locked,
+        IdempotencyError::BackingOff { .. } => ErrorType::BackingOff,
+        IdempotencyError::Mismatch { .. } => ErrorType::Mismatch,
+        IdempotencyError::Exhausted(_) => ErrorType::Exhausted,
+        IdempotencyError::AttemptFailed(_) => ErrorType::AttemptFailed,
+        IdempotencyError::LockLost(_) => ErrorType::LockLost,
+        IdempotencyError::Store(error) => match error.kind() {
+            StoreErrorKind::Unreadable => ErrorType::StoreUnreadable,
+            StoreErrorKind::Misconfigured => ErrorType::StoreMisconfigured,
+            _ => ErrorType::StoreUnavailable,
+        },
+        IdempotencyError::ShuttingDown => ErrorType::ShuttingDown,
+        _ => ErrorType::Other,
+    }
+}
+
 /// Logs why a record stops the consumer or its partition (`what`), and what to do. `lock` is the lock
 /// of the record's last attempt, if it had one.
 pub fn log_stop(
@@ -144,6 +203,7 @@ pub fn write_text(to: &mut impl Write, error: &(dyn Error + 'static)) {
     }
 }
 
+/// Finds the text of a panic.
 pub fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
     error::panic_text(panic).unwrap_or_else(|| "a panic without a message".to_owned())
 }

@@ -70,7 +70,7 @@ pub(crate) struct LimitExceeded {
 }
 
 impl FloodCounter {
-    pub fn new(limit: FloodLimit) -> Self {
+    pub(crate) fn new(limit: FloodLimit) -> Self {
         Self { limit, last: VecDeque::new(), in_flight: Arc::new(()) }
     }
 

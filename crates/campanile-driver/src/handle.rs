@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::driver::{Control, PauseTarget, Shutdown};
+use crate::control::{Control, PauseTarget, Shutdown};
 use crate::health::Health;
+use crate::paused::Paused;
 use crate::rebalance::Rebalances;
 use crate::seek::{SeekError, SeekTo};
 use crate::status::Status;
@@ -23,27 +24,16 @@ use crate::status::Status;
 /// rebalances, and a partition that another consumer of the group gets is not paused there.
 ///
 /// ```
-/// # use campanile_core::{BoxError, Record};
-/// # use campanile_kafka::{Consumer, ConsumerConfig, DeadLetter};
-/// # fn serving() -> Result<(), BoxError> {
-/// # let service = tower::service_fn(|_: Record| async { Ok::<_, BoxError>(()) });
-/// let serve = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
-///     .subscribe(["payments"])
-///     .on_give_up(DeadLetter::topic("payments.dead"))
-///     .serve(service);
-/// let handle = serve.handle();
-/// // for a route such as `/resume`, which calls `admin.resume()`
-/// let admin = handle.clone();
-/// tokio::spawn(async move {
+/// use campanile_driver::Handle;
+///
+/// /// Pages somebody, once for each pause; a route such as `/resume` calls `resume` of another clone.
+/// async fn page(handle: Handle) {
 ///     // ends when serving ends
 ///     while let Some(why) = handle.wait_paused().await {
-///         println!("page somebody, once: {why}");
+///         println!("paused: {why}");
 ///         handle.wait_resumed().await;
 ///     }
-/// });
-/// # drop(admin);
-/// # Ok(())
-/// # }
+/// }
 /// ```
 pub struct Handle {
     control: Arc<Control>,
@@ -55,53 +45,8 @@ pub struct Handle {
 /// No pause.
 const NO_PAUSE: u64 = u64::MAX;
 
-/// The reason why a consumer is paused.
-///
-/// More reasons and fields may be added, so patterns must allow for both:
-///
-/// ```
-/// use campanile_kafka::Paused;
-///
-/// fn page(why: &Paused) -> Option<String> {
-///     match why {
-///         // The operator who paused the consumer knows.
-///         Paused::ByHandle => None,
-///         Paused::Flood { limit, .. } => Some(format!("more than {limit} dead letters at a time")),
-///         other => Some(other.to_string()),
-///     }
-/// }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Paused {
-    /// Paused by [`Handle::pause`].
-    ByHandle,
-    /// Paused by the [`FloodLimit`](crate::FloodLimit): one more dead letter would have been more than
-    /// `limit` among the last `window` finished records.
-    #[non_exhaustive]
-    Flood {
-        /// The maximum number of dead letters.
-        limit: usize,
-        /// The number of finished records that are considered.
-        window: usize,
-    },
-}
-
-impl fmt::Display for Paused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ByHandle => f.write_str("paused by a handle"),
-            Self::Flood { limit, window } => write!(
-                f,
-                "paused by the flood limit: one more would be more than {limit} dead letters among \
-                 the last {window} finished records"
-            ),
-        }
-    }
-}
-
 impl Handle {
-    pub fn new(control: Arc<Control>) -> Self {
+    pub(crate) fn new(control: Arc<Control>) -> Self {
         Self { control, last_pause: AtomicU64::new(NO_PAUSE) }
     }
 
@@ -154,10 +99,10 @@ impl Handle {
     /// offset of the position once the partition is there.
     ///
     /// No record of the partition is started in the meantime. Records in flight may finish within
-    /// the [drain timeout](crate::Consumer::with_drain_timeout), and are then dropped, which counts no
+    /// the [drain timeout](crate::DriverConfig::drain_timeout), and are then dropped, which counts no
     /// attempt, and their locks are released. Finished records are committed. Other partitions are
     /// not affected. Pauses of the partition stay, and a partition that was
-    /// [stopped](crate::OnGiveUp::StopPartition) is processed again.
+    /// [stopped](crate::epilogue::GiveUpAction::StopPartition) is processed again.
     ///
     /// * **Backward**: the records are delivered again. The idempotency layer answers those whose entries
     ///   are still kept as duplicates, so their handlers do not run again. The group's committed offset
@@ -175,7 +120,7 @@ impl Handle {
     /// ```
     /// use std::time::{Duration, SystemTime};
     ///
-    /// use campanile_kafka::{Handle, SeekError, SeekTo};
+    /// use campanile_driver::{Handle, SeekError, SeekTo};
     ///
     /// /// Processes the last hour of a partition again.
     /// async fn replay(handle: Handle, topic: &str, partition: i32) -> Result<i64, SeekError> {
@@ -187,7 +132,7 @@ impl Handle {
     /// # Errors
     /// Fails without an effect if the partition is not assigned, or has another seek in progress; if
     /// the offset is not in the partition; if the consumer commits in
-    /// [transactions](crate::Consumer::serve_transactional), where a seek would repeat or lose outputs;
+    /// transactions, where a seek would repeat or lose outputs;
     /// or if the brokers do not answer within 5 s. If the partition is revoked or the consumer shuts down
     /// during the seek, the position may have been committed already.
     ///
@@ -235,7 +180,7 @@ impl Handle {
     /// Use it to keep data per partition, such as a cache, in a task of your own:
     ///
     /// ```
-    /// use campanile_kafka::{Handle, Rebalance, TopicPartition};
+    /// use campanile_driver::{Handle, Rebalance, TopicPartition};
     ///
     /// async fn keep_caches(
     ///     handle: Handle,
@@ -321,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    use crate::driver::{DriverControl, DriverStatus};
+    use crate::control::{DriverControl, DriverStatus};
 
     fn driver_control() -> DriverControl {
         DriverControl::new(DriverStatus::new(Duration::MAX))

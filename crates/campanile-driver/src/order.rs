@@ -10,39 +10,34 @@ use crate::error::panic_text;
 
 /// The processing order within a partition: which records are processed one after another. All
 /// other records are processed concurrently. Passed to
-/// [`Consumer::with_order`](crate::Consumer::with_order).
+/// `Consumer::with_order`.
 ///
 /// ```
-/// use campanile_core::{ConfigError, Record, key};
-/// use campanile_kafka::{Consumer, ConsumerConfig, ProcessingOrder};
+/// use campanile_core::key;
+/// use campanile_driver::ProcessingOrder;
 ///
-/// # fn main() -> Result<(), ConfigError> {
-/// let config = ConsumerConfig::new("localhost:9092", "billing");
-/// let consumer = Consumer::new(config)?.subscribe(["payments"]);
 /// // in each partition, the records of an account are processed in order
-/// let consumer = consumer.with_order(ProcessingOrder::by(key::header("account")));
-/// # let _ = consumer;
-/// # Ok(())
-/// # }
+/// let order = ProcessingOrder::by(key::header("account"));
+/// # let _ = order;
 /// ```
 ///
 /// Records of different partitions are always processed concurrently, because Kafka itself defines
 /// no order between them. So records that must be processed in order must be in one partition, as
 /// records with the same record key are by default. Between processes, the only order is that of
-/// the partitions, each of which belongs to one process at a time. Copies in [retry
-/// topics](crate::RetryTopics) are processed by partition.
+/// the partitions, each of which belongs to one process at a time. Copies in retry
+/// topics are processed by partition.
 ///
 /// # Cost
 /// [`by_key`](Self::by_key) and [`by`](Self::by) hash each record's key once, and keep a few
 /// hundred bytes for each key that has records in memory. The
-/// [budget](crate::Consumer::with_budget) bounds these by its number of records; nothing is kept
+/// [budget](crate::DriverConfig::budget) bounds these by its number of records; nothing is kept
 /// for other keys. [`none`](Self::none) keeps as much for each record,
 /// [`by_partition`](Self::by_partition) for each partition.
 ///
 /// # How far ahead records are processed
 /// A partition's offset is committed up to its oldest unfinished record. With
 /// [`by_key`](Self::by_key), [`by`](Self::by) and [`none`](Self::none), other records are processed
-/// behind one that takes long or waits: as many as the [budget](crate::Consumer::with_budget) has
+/// behind one that takes long or waits: as many as the [budget](crate::DriverConfig::budget) has
 /// records, counted from that one. Then its partition waits for it. At most that many records are
 /// read again after a crash, and answered as duplicates.
 #[must_use]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::driver::Assignment;
+use crate::source::Assignment;
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,13 +137,10 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::driver::AssignmentId;
 
     fn assignments<const N: usize>(partitions: [i32; N]) -> Vec<Arc<Assignment>> {
-        let assignment = |partition| {
-            let id = AssignmentId(partition as u64);
-            Arc::new(Assignment::new(id, "t".into(), partition, None, Arc::default()))
-        };
+        let assignment =
+            |partition| Arc::new(Assignment::new("t".into(), partition, Arc::default()));
         partitions.map(assignment).into()
     }
 

@@ -80,11 +80,3 @@ pub(crate) struct SeekRequest {
     pub(crate) to: SeekTo,
     pub(crate) reply: oneshot::Sender<Result<i64, SeekError>>,
 }
-
-/// The offset that a seek goes to.
-#[derive(Clone, Copy, Debug)]
-pub struct SeekTarget {
-    pub offset: i64,
-    /// The group's committed offset at the time of the lookup, or the partition's first offset.
-    pub committed: i64,
-}

@@ -5,20 +5,24 @@ use std::future::IntoFuture;
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, select};
 use tokio::runtime;
 use tokio::time::timeout;
 
-use crate::driver::{Control, LEAVE_TIMEOUT, Shutdown};
+use crate::context::SourceContext;
+use crate::control::{Control, DriverControl, DriverStatus, Shutdown};
+use crate::driver::{Driver, DriverThread};
 use crate::error::ConsumerError;
+use crate::event_loop::LEAVE_TIMEOUT;
 use crate::handle::Handle;
 use crate::signals::Signals;
+use crate::source::Source;
 use crate::summary::Summary;
-use crate::thread::DriverThread;
 
 /// A consumer with its service, which serves when awaited. Returned by
-/// [`Consumer::serve`](crate::Consumer::serve).
+/// `Consumer::serve`.
 ///
 /// The future completes with a [`Summary`] after a signal
 /// ([`with_shutdown_signals`](Self::with_shutdown_signals),
@@ -49,11 +53,20 @@ pub struct Serve {
 type Start = Box<dyn FnOnce(runtime::Handle) -> Result<DriverThread, ConsumerError> + Send>;
 
 impl Serve {
-    pub fn new(
-        consumer: String,
-        control: Arc<Control>,
-        start: impl FnOnce(runtime::Handle) -> Result<DriverThread, ConsumerError> + Send + 'static,
-    ) -> Self {
+    /// Creates a consumer with this description, for `Debug`. `driver` checks its settings when it is awaited.
+    /// It is not live if the source is not polled for `max_poll_interval`.
+    pub fn new<F, S>(
+        consumer: impl Into<Box<str>>,
+        max_poll_interval: Duration,
+        driver: impl FnOnce() -> Result<Driver<F>, ConsumerError> + Send + 'static,
+    ) -> Self
+    where
+        F: FnOnce(&SourceContext) -> Result<S, ConsumerError> + Send + 'static,
+        S: Source,
+    {
+        let driver_control = DriverControl::new(DriverStatus::new(max_poll_interval));
+        let control = driver_control.shared().clone();
+        let start = move |runtime| driver()?.spawn(runtime, driver_control);
         Self {
             consumer: consumer.into(),
             start: Box::new(start),
@@ -69,7 +82,7 @@ impl Serve {
     }
 
     /// Shuts down gracefully when this future resolves: no more records are read or started, records in
-    /// flight may finish (see [`Consumer::with_drain_timeout`](crate::Consumer::with_drain_timeout)) and
+    /// flight may finish (see `Consumer::with_drain_timeout`) and
     /// are committed, and the consumer leaves its group.
     ///
     /// The shutdown takes at most the drain timeout and some seconds, even if the brokers are

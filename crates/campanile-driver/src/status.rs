@@ -70,10 +70,10 @@ pub struct PartitionStatus {
     /// attempt or for its turn. Nothing behind that record is committed. Updated once a second, so
     /// this is also `None` if records come and go faster than that. `None` while the partition is
     /// [stopped](Self::stopped), or its oldest record waits for the delay of its
-    /// [retry topic](crate::RetryTopics): the age of such a record counts from when it is due.
+    /// retry topic: the age of such a record counts from when it is due.
     pub oldest_age: Option<Duration>,
     /// The record at which the partition is stopped, with
-    /// [`OnGiveUp::StopPartition`](crate::OnGiveUp::StopPartition). `None` if it is not stopped.
+    /// `OnGiveUp::StopPartition`. `None` if it is not stopped.
     pub stopped: Option<StoppedPartition>,
     /// Whether the partition or its topic is paused by
     /// [`Handle::pause_partition`](crate::Handle::pause_partition) or

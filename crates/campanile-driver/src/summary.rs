@@ -16,17 +16,17 @@ pub struct Summary {
     /// entry FAILED and returns `Ok` with [`Outcome::GivenUp`](campanile_core::Outcome::GivenUp). Use
     /// tower's `map_response` around the layer to count those.
     pub processed: u64,
-    /// Records that were given up and committed, by [`OnGiveUp::Skip`](crate::OnGiveUp::Skip), by
-    /// [`Consumer::skip_at`](crate::Consumer::skip_at), or by an error that asks for this and does
+    /// Records that were given up and committed, by `OnGiveUp::Skip`, by
+    /// `Consumer::skip_at`, or by an error that asks for this and does
     /// not come through the layer.
     pub skipped: u64,
     /// Records that were given up, published to a dead-letter topic, and committed.
     pub dead_lettered: u64,
-    /// Records that were published to a [retry topic](crate::RetryTopics), and committed. The copy
+    /// Records that were published to a retry topic, and committed. The copy
     /// counts as another record when it is received from there.
     pub deferred: u64,
     /// Records that were dropped unfinished because their partition was revoked,
-    /// [stopped](crate::OnGiveUp::StopPartition) or [sought](crate::Handle::seek). Its next owner
+    /// [stopped](crate::epilogue::GiveUpAction::StopPartition) or [sought](crate::Handle::seek). Its next owner
     /// receives them, unless a seek skipped them.
     pub revoked: u64,
     /// Records that were dropped unfinished at the end. They are received again.
@@ -89,7 +89,7 @@ impl SummaryCounters {
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    pub fn add(&self, n: u64) {
+    pub(crate) fn add(&self, n: u64) {
         self.0.store(self.get() + n, Ordering::Relaxed);
     }
 

@@ -1,7 +1,6 @@
 //! The metrics of a consumer.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +11,10 @@ use campanile_core::telemetry::{
     Counter, DeliveryError, ErrorType, Family, Gauge, LogChangeKind, PartitionState, PauseCause,
     RebalanceKind, RecordOutcome, ResultHistogram,
 };
-use campanile_core::{DecodeError, error};
-use campanile_idempotency::{IdempotencyError, StoreErrorKind};
 
-use crate::driver::{Amount, Assignment};
-use crate::handle::Paused;
+use crate::paused::Paused;
 use crate::rebalance::TopicPartition;
-use crate::routes::NoRoute;
+use crate::source::{Amount, Assignment};
 use crate::status::Status;
 use crate::summary::{Summary, SummaryCounters};
 
@@ -56,7 +52,7 @@ struct PartitionMetrics {
 }
 
 impl ConsumerMetrics {
-    pub fn new(group: Arc<str>) -> Self {
+    pub(crate) fn new(group: Arc<str>) -> Self {
         let labels = &[(GROUP, &*group)];
         Self {
             topics: HashMap::new(),
@@ -197,36 +193,6 @@ impl PartitionMetrics {
         records(RecordOutcome::Revoked, now.revoked - revoked);
         records(RecordOutcome::Unfinished, now.unfinished - unfinished);
         self.exported = now;
-    }
-}
-
-/// Classifies the error of a service.
-pub(crate) fn error_type(error: &(dyn Error + 'static)) -> ErrorType {
-    let Some(own) = IdempotencyError::find(error) else {
-        return if error::find::<DecodeError>(error).is_some() {
-            ErrorType::Decode
-        } else if error::find::<NoRoute>(error).is_some() {
-            ErrorType::NoRoute
-        } else {
-            ErrorType::Other
-        };
-    };
-    match own {
-        IdempotencyError::MissingKey => ErrorType::MissingKey,
-        IdempotencyError::InvalidKey(_) => ErrorType::InvalidKey,
-        IdempotencyError::Locked { .. } => ErrorType::Locked,
-        IdempotencyError::BackingOff { .. } => ErrorType::BackingOff,
-        IdempotencyError::Mismatch { .. } => ErrorType::Mismatch,
-        IdempotencyError::Exhausted(_) => ErrorType::Exhausted,
-        IdempotencyError::AttemptFailed(_) => ErrorType::AttemptFailed,
-        IdempotencyError::LockLost(_) => ErrorType::LockLost,
-        IdempotencyError::Store(error) => match error.kind() {
-            StoreErrorKind::Unreadable => ErrorType::StoreUnreadable,
-            StoreErrorKind::Misconfigured => ErrorType::StoreMisconfigured,
-            _ => ErrorType::StoreUnavailable,
-        },
-        IdempotencyError::ShuttingDown => ErrorType::ShuttingDown,
-        _ => ErrorType::Other,
     }
 }
 

@@ -9,29 +9,21 @@ use campanile_core::{BoxableError, Classify, ConfigError, Coordinates, Record};
 use tower_service::Service;
 use tracing::Level;
 
+use campanile_driver::epilogue::GiveUpAction;
+use campanile_driver::source::Amount;
+use campanile_driver::{
+    ConsumerError, Driver, DriverConfig, ProcessingOrder, Router, Routes, Serve, SourceContext,
+    SpanKind,
+};
+
 use crate::config::{CheckedConfig, ConsumerConfig, non_earliest_reset, uses_newer_protocol};
 use crate::dead_letter::{DeadLetterTargets, DeadLetters};
-use crate::driver::{
-    self, Amount, Control, DriverControl, DriverStatus, RecordSpans, Services, SpanKind, Usage,
-};
 use crate::epilogue::Publications;
-use crate::error::ConsumerError;
-use crate::flood_limit::FloodLimit;
-use crate::give_up::GiveUpAction;
-use crate::librdkafka;
+use crate::librdkafka::{self, KafkaSource};
 use crate::log::LogLimit;
 use crate::on_give_up::OnGiveUp;
-use crate::order::ProcessingOrder;
-use crate::policies::{Classifiers, Policies};
 use crate::retry_topics::{RetryPublisher, RetryTopics, SourceTopics};
-use crate::routes::{Router, Routes, ServiceRoute};
-use crate::serve::Serve;
-use crate::thread::DriverBuilder;
 use crate::transaction::Transactions;
-
-/// How often changed offsets are committed, without transactions. A crash replays at most the records
-/// that finished within this time, as duplicates.
-const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Serves Kafka records to a tower service, and commits the offsets of finished records.
 ///
@@ -40,18 +32,11 @@ const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 #[must_use = "a consumer does nothing until it serves a service"]
 pub struct Consumer {
     config: CheckedConfig,
+    driver: DriverConfig,
     topics: Vec<String>,
-    budget: Amount,
-    drain_timeout: Duration,
     start_timeout: Duration,
     given_up: OnGiveUp,
-    skip_at: HashSet<Coordinates>,
     retry_topics: Option<RetryTopics>,
-    order: ProcessingOrder,
-    max_in_flight: usize,
-    stall_warning: Duration,
-    span: SpanKind,
-    classifiers: Classifiers,
     pub(crate) transactions: Option<Transactions>,
 }
 
@@ -62,20 +47,14 @@ impl Consumer {
     /// Fails if the brokers or the group are missing, if a setting is unknown to librdkafka or has no
     /// valid value, or if automatic commits are enabled, since the driver commits by itself.
     pub fn new(config: impl Into<ConsumerConfig>) -> Result<Self, ConfigError> {
+        let config = config.into().checked()?;
         Ok(Self {
-            config: config.into().checked()?,
+            driver: DriverConfig::new(config.group.as_str()),
+            config,
             topics: Vec::new(),
-            budget: Amount { records: 20_000, bytes: 32 * 1024 * 1024 },
-            drain_timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(30),
             given_up: OnGiveUp::default(),
-            skip_at: HashSet::new(),
             retry_topics: None,
-            order: ProcessingOrder::default(),
-            max_in_flight: 256,
-            stall_warning: Duration::from_secs(60),
-            span: SpanKind::Level(Level::DEBUG),
-            classifiers: Classifiers(Vec::new()),
             transactions: None,
         })
     }
@@ -101,7 +80,7 @@ impl Consumer {
     /// service is called slightly earlier: the record's lock is acquired while the store records the
     /// outcome of the record before it. Middleware in front of the layer sees that call.
     pub fn with_order(mut self, order: ProcessingOrder) -> Self {
-        self.order = order;
+        self.driver.order = order;
         self
     }
 
@@ -113,7 +92,7 @@ impl Consumer {
     ///
     /// Default: 256, enough to keep a store's batches full.
     pub fn with_max_in_flight(mut self, n: usize) -> Self {
-        self.max_in_flight = n.max(1);
+        self.driver.max_in_flight = n.max(1);
         self
     }
 
@@ -145,7 +124,7 @@ impl Consumer {
     /// outputs of the records in flight.
     pub fn with_budget(mut self, records: usize, bytes: usize) -> Self {
         let count = |n: usize| (n as u64).max(1);
-        self.budget = Amount { records: count(records), bytes: count(bytes) };
+        self.driver.budget = Amount { records: count(records), bytes: count(bytes) };
         self
     }
 
@@ -157,7 +136,7 @@ impl Consumer {
     /// kill a process. At a revoke, the timeout is at most half of `max.poll.interval.ms`, because the
     /// whole group waits.
     pub fn with_drain_timeout(mut self, timeout: Duration) -> Self {
-        self.drain_timeout = timeout;
+        self.driver.drain_timeout = timeout;
         self
     }
 
@@ -185,7 +164,7 @@ impl Consumer {
     /// Default: 60 s, because most handlers have finished by then, and a lock that a dead process has
     /// left expires after 30 s by default. Set more than the slowest handler needs.
     pub fn with_stall_warning(mut self, after: Duration) -> Self {
-        self.stall_warning = after;
+        self.driver.stall_warning = after;
         self
     }
 
@@ -194,7 +173,7 @@ impl Consumer {
     /// Default: DEBUG, as in tower-http's `TraceLayer`, because an enabled span for each record is
     /// expensive. Set INFO to get these spans from a subscriber that keeps level INFO.
     pub fn with_span_level(mut self, level: Level) -> Self {
-        self.span = SpanKind::Level(level);
+        self.driver.span = SpanKind::Level(level);
         self
     }
 
@@ -220,7 +199,7 @@ impl Consumer {
         mut self,
         create: impl Fn(&Record) -> tracing::Span + Send + Sync + 'static,
     ) -> Self {
-        self.span = SpanKind::Custom(Box::new(create));
+        self.driver.span = SpanKind::Custom(Box::new(create));
         self
     }
 
@@ -262,7 +241,7 @@ impl Consumer {
     /// # }
     /// ```
     pub fn skip_at(mut self, at: Coordinates) -> Self {
-        self.skip_at.insert(at);
+        self.driver.skip_at.insert(at);
         self
     }
 
@@ -286,7 +265,7 @@ impl Consumer {
     /// backoff of 1 s, doubling up to 5 min, with full jitter. This backoff exists in memory only: only
     /// the layer counts attempts.
     pub fn with_classifier(mut self, classifier: impl Classify) -> Self {
-        self.classifiers.0.push(Box::new(classifier));
+        self.driver.classifiers.push(classifier);
         self
     }
 
@@ -307,7 +286,7 @@ impl Consumer {
         S::Error: BoxableError,
         S::Future: Send + 'static,
     {
-        self.start(Ok(Router::single(ServiceRoute::new(service, None))))
+        self.start(Ok(Router::single(service)))
     }
 
     /// Serves the records of several topics, each to the service of its route, and subscribes to these
@@ -321,13 +300,9 @@ impl Consumer {
     }
 
     pub(crate) fn start(self, router: Result<Router, ConfigError>) -> Serve {
-        let description = format!("{self:?}");
-        let poll_interval = Duration::from_millis(self.config.max_poll_interval_ms);
-        let driver_control = DriverControl::new(DriverStatus::new(poll_interval));
-        let control = driver_control.shared().clone();
-        Serve::new(description, control.clone(), move |runtime| {
-            let router = router.map_err(ConsumerError::Config)?;
-            self.prepare(router, runtime, control)?.spawn(driver_control)
+        let max_poll_interval = Duration::from_millis(self.config.max_poll_interval_ms);
+        Serve::new(format!("{self:?}"), max_poll_interval, || {
+            self.prepare(router.map_err(ConsumerError::Config)?)
         })
     }
 
@@ -335,31 +310,26 @@ impl Consumer {
     fn prepare(
         self,
         router: Router,
-        runtime: tokio::runtime::Handle,
-        control: Arc<Control>,
     ) -> Result<
-        DriverBuilder<impl FnOnce() -> Result<librdkafka::KafkaSource, ConsumerError>>,
+        Driver<impl FnOnce(&SourceContext) -> Result<KafkaSource, ConsumerError>>,
         ConsumerError,
     > {
         if self.topics.is_empty() {
             let error = ConfigError::new("no topic: call `subscribe` before `serve`");
             return Err(ConsumerError::Config(error));
         }
+        let mut driver = self.driver;
         let max_revoke_timeout = Duration::from_millis(self.config.max_poll_interval_ms / 2);
-        if self.drain_timeout > max_revoke_timeout {
+        if driver.drain_timeout > max_revoke_timeout {
             tracing::warn!(
-                drain_timeout = ?self.drain_timeout,
+                drain_timeout = ?driver.drain_timeout,
                 at_a_revoke = ?max_revoke_timeout,
                 "records in flight have less time to finish when their partition is revoked than \
                  at a shutdown: raise `max.poll.interval.ms` to twice the drain timeout, or lower \
                  the drain timeout"
             );
         }
-        let group = self.config.group;
-        let flood_limit = match &self.given_up {
-            OnGiveUp::DeadLetter(policy) => policy.flood_limit,
-            _ => FloodLimit::disabled(),
-        };
+        driver.revoke_timeout = driver.drain_timeout.min(max_revoke_timeout);
         let transactions = self.transactions.map(|t| t.checked(&self.config.client));
         let transactions = transactions.transpose().map_err(ConsumerError::Config)?;
         let mut dead_letter_targets = DeadLetterTargets::default();
@@ -382,12 +352,14 @@ impl Consumer {
             }
             dead_letter_targets.add_retry_topic(topic);
         }
-        let (given_up, letters) = match self.given_up {
+        let letters;
+        (driver.give_up, letters) = match self.given_up {
             OnGiveUp::Stop => (GiveUpAction::Stop, None),
             OnGiveUp::StopPartition => (GiveUpAction::StopPartition, None),
             OnGiveUp::Skip => (GiveUpAction::Skip, None),
             OnGiveUp::DeadLetter(policy) => {
-                let letters = DeadLetters::new(policy, &self.config.client, &group);
+                driver.flood_limit = policy.flood_limit;
+                let letters = DeadLetters::new(policy, &self.config.client, &self.config.group);
                 let letters = Arc::new(letters.map_err(ConsumerError::Config)?);
                 // The topics of a regular expression are known only when they are assigned.
                 for topic in topics.iter().filter(|topic| !topic.starts_with('^')) {
@@ -398,52 +370,32 @@ impl Consumer {
             }
         };
         topics.extend(retry_topics.names().map(|topic| topic.to_string()));
-        let total: Arc<Usage> = Arc::default();
-        let driver = driver::Settings {
-            budget: self.budget,
-            total: total.clone(),
-            drain_timeout: self.drain_timeout,
-            revoke_timeout: self.drain_timeout.min(max_revoke_timeout),
-            commit_interval: transactions
-                .as_ref()
-                .map_or(COMMIT_INTERVAL, |settings| settings.interval),
-            has_sinks: transactions.is_some(),
-        };
+        if let Some(settings) = &transactions {
+            driver.commit_interval = settings.interval;
+            driver.has_sinks = true;
+        }
+        driver.commits_start_offset = non_earliest_reset(&self.config.client).is_some();
         let source_topics = SourceTopics::new(&topics, uses_newer_protocol(&self.config.client));
         let dead_letter_topics = dead_letter_targets.topics().cloned().collect();
-        let policies = Policies {
-            order: Arc::new(self.order),
-            max_ahead: self.budget.records,
-            commits_start_offset: non_earliest_reset(&self.config.client).is_some(),
-            max_in_flight: self.max_in_flight,
-            stall_warning: self.stall_warning,
-            given_up,
-            skip_at: self.skip_at,
-            flood_limit,
-            classifiers: self.classifiers,
-            epilogue: Arc::new(Publications {
-                letters,
-                targets: Mutex::new(dead_letter_targets),
-                retry_publisher,
-                source_topics,
-            }),
-        };
-        let source = librdkafka::Settings {
-            client: self.config.client,
-            brokers: self.config.brokers,
-            topics,
-            retry_topics,
-            dead_letter_topics,
-            start_timeout: self.start_timeout,
-            total,
-            control,
-            log_limit: LogLimit::default(),
-            transactions,
-        };
-        let spans = RecordSpans::new(group.into(), self.span);
-        let services = Services { router, runtime, spans: Arc::new(spans) };
-        let start = move || librdkafka::start(&source);
-        Ok(DriverBuilder { start, policies, services, driver })
+        driver.epilogue = Arc::new(Publications {
+            letters,
+            targets: Mutex::new(dead_letter_targets),
+            retry_publisher,
+            source_topics,
+        });
+        Ok(Driver::new(driver, router, move |context| {
+            librdkafka::start(&librdkafka::Settings {
+                context: context.clone(),
+                client: self.config.client,
+                brokers: self.config.brokers,
+                topics,
+                retry_topics,
+                dead_letter_topics,
+                start_timeout: self.start_timeout,
+                log_limit: LogLimit::default(),
+                transactions,
+            })
+        }))
     }
 }
 

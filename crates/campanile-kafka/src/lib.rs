@@ -158,11 +158,7 @@ pub use {rdkafka, tracing};
 
 pub use campanile_core::Output;
 pub use campanile_driver::{
-    ConsumerError, ConsumerStage, FloodLimit, Handle, Health, HealthService, NoRoute, PartitionStatus,
-    Paused, ProcessingOrder, Rebalance, Rebalances, Routes, SeekError, SeekTo, Serve, Status,
-    StoppedPartition, Summary, TopicPartition, Unhealthy,
-};
-use campanile_driver::{
-    backoff, driver, error, flood_limit, give_up, handle, health, order, policies, rebalance, routes, seek,
-    serve, status, summary, telemetry, thread, wall_clock,
+    ConsumerError, ConsumerStage, FloodLimit, Handle, Health, HealthService, NoRoute,
+    PartitionStatus, Paused, ProcessingOrder, Rebalance, Rebalances, Routes, SeekError, SeekTo,
+    Serve, Status, StoppedPartition, Summary, TopicPartition, Unhealthy,
 };

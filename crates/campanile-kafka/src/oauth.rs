@@ -14,9 +14,9 @@ use std::time::{Duration, SystemTime};
 use campanile_core::{BoxError, millis};
 use rdkafka::client::OAuthToken as ClientToken;
 
-use crate::error::{chain, panic_text};
 use crate::log::LogLimit;
-use crate::wall_clock::now;
+use campanile_driver::private::now;
+use campanile_driver::private::{chain, panic_text};
 
 /// How long a thread that may block waits for a token.
 pub(crate) const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);

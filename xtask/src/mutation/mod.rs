@@ -29,6 +29,7 @@ use tree::{Rejection, Tree};
 const PACKAGES: &[&str] = &[
     "campanile-core",
     "campanile-idempotency",
+    "campanile-driver",
     "campanile-redis",
     "campanile-postgres",
     "campanile-dynamodb",

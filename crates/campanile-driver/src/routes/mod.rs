@@ -10,16 +10,17 @@ use campanile_core::{BoxableError, ConfigError, Record};
 use tower_service::Service;
 
 use self::route::NoFallback;
-pub use self::route::NoRoute;
-pub use self::route::{ReadinessReporter, Route, RouteError, RouteFuture, ServiceRoute};
+use self::route::ServiceRoute;
+pub(crate) use self::route::{ReadinessReporter, Route, RouteError, RouteFuture};
+use crate::source::ItemResult;
 
 /// A service for each topic, with its own body type, key and limits. Serve it with
-/// [`Consumer::serve_routes`](crate::Consumer::serve_routes).
+/// `Consumer::serve_routes`.
 ///
 /// ```
 /// use campanile_core::{BoxError, DecodeLayer, Request, key};
 /// use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
-/// use campanile_kafka::Routes;
+/// use campanile_driver::Routes;
 /// use tower::ServiceBuilder;
 ///
 /// #[derive(serde::Deserialize)]
@@ -72,7 +73,7 @@ impl Routes {
 
     /// Routes the records of this topic to this service, and subscribes to the topic.
     ///
-    /// A copy in one of the consumer's [retry topics](crate::RetryTopics) takes the route of its
+    /// A copy in one of the consumer's retry topics takes the route of its
     /// original record.
     ///
     /// A topic with two routes, or a regular expression instead of a name, is refused when serving
@@ -101,7 +102,7 @@ impl Routes {
     }
 
     /// Routes the records of all other topics to this service, such as those of topics that match a
-    /// regular expression of [`subscribe`](crate::Consumer::subscribe). A later call replaces the
+    /// regular expression of `subscribe`. A later call replaces the
     /// service of an earlier one.
     ///
     /// Default: none. A record without a route is given up with the error [`NoRoute`].
@@ -117,11 +118,15 @@ impl Routes {
         self
     }
 
+    /// Lists the topics that have a route.
     pub fn topics(&self) -> impl Iterator<Item = &str> {
         self.topics.keys().map(|topic| &**topic)
     }
 
-    /// Builds the router of these routes, unless they contradict each other.
+    /// Builds the router of these routes.
+    ///
+    /// # Errors
+    /// Fails if the routes contradict each other.
     pub fn checked(self) -> Result<Router, ConfigError> {
         match self.config_error {
             Some(error) => Err(error),
@@ -146,15 +151,37 @@ impl fmt::Debug for Routes {
     }
 }
 
-/// Finds the route of a record.
+/// The services of a driver: one for all records, or those of [`Routes`].
 pub struct Router {
     topics: HashMap<Box<str>, usize>,
     routes: Vec<Arc<dyn Route>>,
 }
 
 impl Router {
-    /// Routes all records to this service.
-    pub fn single(route: impl Route + 'static) -> Self {
+    /// Routes all records to this service, and ignores its responses.
+    pub fn single<S>(service: S) -> Self
+    where
+        S: Service<Record> + Clone + Send + 'static,
+        S::Response: 'static,
+        S::Error: BoxableError,
+        S::Future: Send + 'static,
+    {
+        Self::of(ServiceRoute::new(service, None))
+    }
+
+    /// Routes all records to this service, whose responses are converted to what the records hand over to
+    /// the [`Sink`](crate::source::Sink) of their partition.
+    pub fn with_items<S>(service: S, into_item: fn(S::Response, &Record) -> ItemResult) -> Self
+    where
+        S: Service<Record> + Clone + Send + 'static,
+        S::Response: 'static,
+        S::Error: BoxableError,
+        S::Future: Send + 'static,
+    {
+        Self::of(ServiceRoute::with_items(service, into_item))
+    }
+
+    fn of(route: impl Route + 'static) -> Self {
         Self { topics: HashMap::new(), routes: vec![Arc::new(route)] }
     }
 
@@ -167,5 +194,11 @@ impl Router {
 
     pub(crate) fn route(&self, index: usize) -> Arc<dyn Route> {
         self.routes[index].clone()
+    }
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Router").field(&self.topics.keys()).finish()
     }
 }

@@ -11,20 +11,22 @@ use campanile_core::{BoxError, BoxableError, Record, error};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tower_service::Service;
 
-use crate::driver::{ItemResult, QueueId, Report, Reports};
-use crate::error::panic_text;
+use crate::error::{NoRoute, panic_text};
+use crate::reports::QueueId;
+use crate::reports::{Report, Reports};
+use crate::source::ItemResult;
 
 /// A type-erased service.
-pub trait Route: Send + Sync {
+pub(crate) trait Route: Send + Sync {
     /// Waits until the service is ready, then calls it.
     fn call(&self, record: Record, readiness_reporter: ReadinessReporter) -> RouteFuture;
 }
 
 /// The response to one record.
-pub type RouteFuture = BoxFuture<'static, Result<ItemResult, RouteError>>;
+pub(crate) type RouteFuture = BoxFuture<'static, Result<ItemResult, RouteError>>;
 
 /// Why a service returned no response.
-pub enum RouteError {
+pub(crate) enum RouteError {
     /// The service will never be ready.
     ServiceFailed(BoxError),
     /// The service returned an error.
@@ -32,7 +34,7 @@ pub enum RouteError {
 }
 
 /// A service that is cloned for each record.
-pub struct ServiceRoute<S: Service<Record>> {
+pub(super) struct ServiceRoute<S: Service<Record>> {
     service: Mutex<S>,
     /// What the service serves, for its errors. `None` if it serves everything.
     serves: Option<Arc<str>>,
@@ -44,12 +46,12 @@ where
     S: Service<Record>,
 {
     /// Creates a route that ignores the responses.
-    pub fn new(service: S, serves: Option<Arc<str>>) -> Self {
+    pub(super) fn new(service: S, serves: Option<Arc<str>>) -> Self {
         Self { service: Mutex::new(service), serves, into_item: |_, _| Ok(None) }
     }
 
     /// Creates a route that interprets the responses with `into_item`.
-    pub fn with_items(
+    pub(super) fn with_items(
         service: S,
         into_item: fn(S::Response, &Record) -> ItemResult,
     ) -> Self {
@@ -87,13 +89,13 @@ where
 
 /// Reports to the scheduler that a record waits for its service. Then other records of the same
 /// service are held up, and no others.
-pub struct ReadinessReporter {
+pub(crate) struct ReadinessReporter {
     queue: QueueId,
     reports: Arc<Reports>,
 }
 
 impl ReadinessReporter {
-    pub fn new(queue: QueueId, reports: Arc<Reports>) -> Self {
+    pub(crate) fn new(queue: QueueId, reports: Arc<Reports>) -> Self {
         Self { queue, reports }
     }
 
@@ -129,7 +131,7 @@ impl ReadinessReporter {
 }
 
 /// The fallback of routes without one. Fails with [`NoRoute`] for every record.
-pub(super) struct NoFallback;
+pub(crate) struct NoFallback;
 
 impl Route for NoFallback {
     fn call(&self, record: Record, _: ReadinessReporter) -> RouteFuture {
@@ -137,31 +139,6 @@ impl Route for NoFallback {
         ready(Err(RouteError::Failed(error::permanent(no_route).into()))).boxed()
     }
 }
-
-/// A record's topic has no route in [`Routes`](super::Routes), and there is no fallback.
-///
-/// The error is marked as [permanent](error::permanent), so the record is given up by the policy of
-/// [`on_give_up`](crate::Consumer::on_give_up). A
-/// [classifier](crate::Consumer::with_classifier) for this type can decide otherwise.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoRoute {
-    topic: Box<str>,
-}
-
-impl NoRoute {
-    /// Returns the topic that the record was first read from.
-    pub fn topic(&self) -> &str {
-        &self.topic
-    }
-}
-
-impl fmt::Display for NoRoute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`Routes` has neither a route for topic `{}` nor a fallback", self.topic)
-    }
-}
-
-impl Error for NoRoute {}
 
 /// Names the service, out of several, that will never be ready again.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::HeaderStyle;
 use super::topic::TopicChoice;
-use crate::flood_limit::FloodLimit;
 use crate::publish::PublishSettings;
+use campanile_driver::FloodLimit;
 
 /// A policy that publishes records to a dead-letter topic, and commits their offsets only
 /// after that.

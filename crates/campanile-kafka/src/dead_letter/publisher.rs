@@ -13,10 +13,10 @@ use super::policy::DeadLetter;
 use super::topic::TopicChoice;
 use super::{Cause, HeaderStyle, Letter, LetterLock};
 use crate::client::ClientSettings;
-use crate::driver::{Failure, Unfinished};
-use crate::error::origin;
-use crate::give_up::{GiveUpLock, give_up, settle_for_stop};
 use crate::publish::{PublishError, Publisher};
+use campanile_driver::epilogue::{Failure, Unfinished};
+use campanile_driver::epilogue::{GiveUpLock, give_up, settle_for_stop};
+use campanile_driver::private::origin;
 
 /// From this give-up on, a letter has no payload: an earlier give-up was interrupted, and the payload
 /// may be the reason. Give-ups that ended cleanly are not counted.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::error::panic_text;
+use campanile_driver::private::panic_text;
 
 /// The longest topic name that Kafka allows.
 const MAX_TOPIC_NAME: usize = 249;

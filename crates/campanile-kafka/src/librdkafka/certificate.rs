@@ -1,16 +1,15 @@
 //! The client's certificate, which librdkafka reads only when a client is created.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rdkafka::client::{Client, ClientContext};
 use tokio::time::Instant;
 
 use super::Settings;
-use crate::driver::Control;
-use crate::wall_clock;
+use campanile_driver::SourceContext;
+use campanile_driver::private::now as wall_clock;
 
 /// How often the certificate is checked, and the timeout of a request that tests the brokers.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -26,7 +25,7 @@ pub(super) struct ClientCertificate {
     files: Vec<(PathBuf, Option<Vec<u8>>)>,
     /// When the certificate expires. `None` if there is none, or none in PEM.
     expires: Option<SystemTime>,
-    control: Arc<Control>,
+    context: SourceContext,
     state: Mutex<State>,
 }
 
@@ -53,7 +52,7 @@ impl ClientCertificate {
         let lifetime = begins.and_then(|begins| expires?.duration_since(begins).ok());
         let (next_check, warn_below) = (Instant::now(), lifetime.unwrap_or_default() / 10);
         let state = State { next_check, warn_below, refused: None, unreachable: None };
-        Self { files, expires, control: settings.control.clone(), state: Mutex::new(state) }
+        Self { files, expires, context: settings.context.clone(), state: Mutex::new(state) }
     }
 
     /// Notes the text of a connection's error.
@@ -72,7 +71,7 @@ impl ClientCertificate {
             return;
         }
         state.next_check = now + INTERVAL;
-        let left = self.expires.map(|at| at.duration_since(wall_clock::now()).unwrap_or_default());
+        let left = self.expires.map(|at| at.duration_since(wall_clock()).unwrap_or_default());
         if let Some(left) = left.filter(|left| *left < state.warn_below) {
             state.warn_below = left / 2;
             tracing::warn!(
@@ -88,8 +87,7 @@ impl ClientCertificate {
             && client.fetch_metadata(None, PROBE_TIMEOUT).is_err();
         state.unreachable = is_unreachable.then(|| state.unreachable.unwrap_or(now));
         let is_stale = state.unreachable.is_some_and(|since| now - since >= STALE_AFTER);
-        let was_stale = &self.control.status().stale_certificate;
-        if !was_stale.swap(is_stale, Ordering::Relaxed) && is_stale {
+        if !self.context.set_certificate_stale(is_stale) && is_stale {
             tracing::error!(
                 "no broker is reachable with the certificates that this process has read, and their files \
                  have been replaced; restart this process, which is not live any more"
@@ -126,9 +124,8 @@ mod tests {
 
     use super::*;
     use crate::client::ClientSettings;
-    use crate::driver::{DriverControl, DriverStatus};
-    use crate::health::{Health, Unhealthy};
     use crate::librdkafka::tests::settings;
+    use campanile_driver::Unhealthy;
 
     #[cfg(feature = "tls")]
     #[test]
@@ -163,15 +160,13 @@ AAAA
         ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap()
     }
 
-    /// Settings with a certificate in a file of this name, its path, and the control of a driver.
-    fn with_certificate(name: &str) -> (Settings, PathBuf, DriverControl) {
+    /// Settings with a certificate in a file of this name, and its path.
+    fn with_certificate(name: &str) -> (Settings, PathBuf) {
         let path = std::env::temp_dir().join(format!("campanile-{}-{name}", std::process::id()));
         fs::write(&path, "before").unwrap();
         let mut client = ClientSettings::default();
         client.set("ssl.certificate.location", path.to_str().unwrap());
-        let driver_control = DriverControl::new(DriverStatus::new(Duration::MAX));
-        let control = driver_control.shared().clone();
-        (Settings { control, ..settings(client, "orders") }, path, driver_control)
+        (settings(client, "orders"), path)
     }
 
     #[tokio::test(start_paused = true)]
@@ -180,7 +175,7 @@ AAAA
         let (reachable, unreachable) = (client(&kafka.bootstrap()), client("127.0.0.1:1"));
         // The probes are shorter than a first connection may take.
         reachable.fetch_metadata(None, Duration::from_secs(60)).unwrap();
-        let (settings, path, _control) = with_certificate("refused");
+        let (settings, path) = with_certificate("refused");
         let certificate = ClientCertificate::new(&settings);
         let live_after = async |client: &BaseConsumer, time: Duration| {
             let end = Instant::now() + time;
@@ -189,7 +184,7 @@ AAAA
                 certificate.note_error("ssl://b:1: SSL handshake failed: certificate expired");
                 certificate.check(client.client());
             }
-            Health::of(settings.control.status()).live
+            settings.context.handle().health().live
         };
         assert_eq!(live_after(&unreachable, 2 * STALE_AFTER).await, Ok(()), "the file is the same");
         fs::write(&path, "after").unwrap();
@@ -202,7 +197,7 @@ AAAA
 
     #[tokio::test(start_paused = true)]
     async fn unreachable_brokers_without_a_refusal_keep_the_consumer_live() {
-        let (settings, path, _control) = with_certificate("outage");
+        let (settings, path) = with_certificate("outage");
         let certificate = ClientCertificate::new(&settings);
         fs::remove_file(path).unwrap();
         let client = client("127.0.0.1:1");
@@ -211,19 +206,19 @@ AAAA
             certificate.note_error("b:1: Connect to ipv4#127.0.0.1:1 failed: Connection refused");
             certificate.check(client.client());
         }
-        assert_eq!(Health::of(settings.control.status()).live, Ok(()));
+        assert_eq!(settings.context.handle().health().live, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn warnings_are_logged_at_a_tenth_and_then_at_each_half() {
         let client = client("127.0.0.1:1");
         let day = Duration::from_secs(86_400);
-        let (settings, path, _control) = with_certificate("expires");
+        let (settings, path) = with_certificate("expires");
         fs::remove_file(path).unwrap();
         let mut certificate = ClientCertificate::new(&settings);
         certificate.state.get_mut().unwrap().warn_below = 9 * day;
         let mut warned_below = async |left: Duration| {
-            certificate.expires = Some(wall_clock::now() + left);
+            certificate.expires = Some(wall_clock() + left);
             tokio::time::advance(INTERVAL).await;
             certificate.check(client.client());
             let below = certificate.state.lock().unwrap().warn_below.as_secs_f64();

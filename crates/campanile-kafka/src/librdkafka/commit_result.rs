@@ -7,7 +7,7 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::native;
-use crate::driver::{Assignment, CommitResult};
+use campanile_driver::source::{Assignment, CommitResult};
 
 /// The start of the metadata of the offsets that are committed. The id of the topic follows.
 const TOPIC_ID: &str = "topic-id=";

@@ -15,16 +15,18 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::Settings;
 use super::certificate::ClientCertificate;
 use super::commit_result::add_offset;
 use super::native::fetch_queues::FetchQueues;
 use super::queues::PartitionQueues;
 use super::start_positions::list;
-use crate::driver::{Assignment, AssignmentId, Usage};
 use crate::log::LogLimit;
 use crate::oauth::{self, OauthTokens};
 use crate::retry_topics::RetryTopicList;
 use crate::transaction::PendingOutputs;
+use campanile_driver::SourceContext;
+use campanile_driver::source::Assignment;
 
 /// The timeout of a seek. It waits for a thread of librdkafka, but not for a broker.
 const SEEK_TIMEOUT: Duration = Duration::from_millis(100);
@@ -40,7 +42,7 @@ pub(super) struct Context {
     state: Mutex<State>,
     fetch_queues: Arc<FetchQueues>,
     retry_topics: RetryTopicList,
-    total: Arc<Usage>,
+    driver: SourceContext,
     pub(super) log_limit: LogLimit,
     pub(super) tls: Option<ClientCertificate>,
     pub(super) is_transactional: bool,
@@ -59,7 +61,6 @@ pub(super) struct State {
     awaiting_start: Vec<Arc<Assignment>>,
     /// The queues of all assigned partitions, including those that wait for their start.
     pub(super) queues: PartitionQueues,
-    next: u64,
     /// The id of the log from which each partition was read last.
     log_ids: HashMap<(Arc<str>, i32), Arc<str>>,
     /// Whether partitions were ever assigned.
@@ -84,22 +85,17 @@ pub(super) enum Rebalance {
 }
 
 impl Context {
-    pub(super) fn new(
-        fetch_queues: Arc<FetchQueues>,
-        retry_topics: RetryTopicList,
-        total: Arc<Usage>,
-        tokens: Option<Arc<OauthTokens>>,
-    ) -> Self {
-        let (state, log_limit, tls, cluster_id, has_served) = Default::default();
+    pub(super) fn new(fetch_queues: Arc<FetchQueues>, settings: &Settings) -> Self {
+        let (state, tls, cluster_id, has_served) = Default::default();
         Self {
             state,
             fetch_queues,
-            retry_topics,
-            total,
-            log_limit,
+            retry_topics: settings.retry_topics.clone(),
+            driver: settings.context.clone(),
+            log_limit: settings.log_limit.clone(),
             tls,
-            is_transactional: false,
-            tokens,
+            is_transactional: settings.transactions.is_some(),
+            tokens: settings.client.tokens.clone(),
             cluster_id,
             has_served,
         }
@@ -175,7 +171,7 @@ impl Context {
         let sought = seek_and_resume(consumer, positions);
         let mut state = self.state();
         let replace = |(old, offset): Position| {
-            let new = self.new_assignment(&mut state, old.topic.clone(), old.partition);
+            let new = self.new_assignment(old.topic.clone(), old.partition);
             new.offset_range.set_start(offset);
             for (old, new) in
                 [(&old.log_id, &new.log_id), (&old.replaced_log_id, &new.replaced_log_id)]
@@ -194,16 +190,13 @@ impl Context {
         sought.into_iter().map(replace).collect()
     }
 
-    fn new_assignment(
-        &self,
-        state: &mut State,
-        topic: Arc<str>,
-        partition: i32,
-    ) -> Arc<Assignment> {
-        let delay = self.retry_topics.find(&topic).map(|retry_topic| retry_topic.delay);
-        let id = AssignmentId(state.next);
-        state.next += 1;
-        let assignment = Assignment::new(id, topic, partition, delay, self.total.clone());
+    fn new_assignment(&self, topic: Arc<str>, partition: i32) -> Arc<Assignment> {
+        let retry_topic = self.retry_topics.find(&topic);
+        let assignment = self.driver.assignment(topic, partition);
+        let assignment = match retry_topic {
+            Some(retry_topic) => assignment.with_delay(retry_topic.delay),
+            None => assignment,
+        };
         Arc::new(match self.is_transactional {
             true => PendingOutputs::add_to(assignment),
             false => assignment,
@@ -264,7 +257,7 @@ impl Context {
         state.started = true;
         let mut assignments = Vec::new();
         for (topic, partition) in topic_partitions(list) {
-            let new = self.new_assignment(&mut state, topic.into(), partition);
+            let new = self.new_assignment(topic.into(), partition);
             state.awaiting_start.push(new.clone());
             // Forward the partition before it is assigned, so that none of its messages go to the
             // consumer's own queue.
@@ -322,7 +315,7 @@ impl Context {
             // A partition that was revoked in the meantime belongs to another consumer.
             state.remove_assignment(old)?;
             old.revoke();
-            let new = self.new_assignment(&mut state, old.topic.clone(), old.partition);
+            let new = self.new_assignment(old.topic.clone(), old.partition);
             state.queues.replace(old.id, &new);
             state.awaiting_start.push(new.clone());
             Some((old.clone(), new))
@@ -493,9 +486,9 @@ mod tests {
     use campanile_test::MockKafka;
 
     use super::*;
-    use crate::driver::{Event, Source as _};
     use crate::librdkafka::tests::{poll, settings};
     use crate::librdkafka::{KafkaSource, native};
+    use campanile_driver::source::{Event, Source as _};
 
     const TOPIC: &str = "payments";
     const TIMEOUT: Duration = Duration::from_secs(60);

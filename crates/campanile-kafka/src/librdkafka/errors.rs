@@ -4,8 +4,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::context::Context;
 use crate::config::missing_feature;
-use crate::driver::Event;
-use crate::error::ConsumerError;
+use campanile_driver::ConsumerError;
+use campanile_driver::source::Event;
 
 /// Handles an error that librdkafka reports. librdkafka recovers from most errors by itself.
 pub(super) fn handle_error(

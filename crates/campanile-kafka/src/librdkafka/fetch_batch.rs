@@ -7,13 +7,12 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use super::context::Context;
 use super::native::fetch_queues::{Message, TopicHandle};
 use super::{message, native};
-use crate::driver::{Amount, Assignment, LogChange, LogChanged, Received};
+use campanile_driver::source::{Assignment, LogChange, LogChanged, Received};
 
 /// The records taken in one round.
 #[derive(Default)]
 pub(super) struct FetchBatch {
     pub(super) records: Vec<Received>,
-    pub(super) amount: Amount,
     pub(super) largest: u64,
     /// The partitions with a position that was reset to an earlier offset.
     pub(super) resets: Vec<Arc<Assignment>>,
@@ -42,10 +41,7 @@ impl FetchBatch {
             self.changes.extend(what.map(changed));
         }
         let received = message::to_received(assignment, message);
-        let one = Amount::of(&received.record);
-        assignment.usage.add(one);
-        self.amount += one;
-        self.largest = self.largest.max(one.bytes);
+        self.largest = self.largest.max(received.record.size() as u64);
         self.records.push(received);
     }
 }

@@ -11,7 +11,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::context::Context;
 use super::start_positions::list;
-use crate::driver::Assignment;
+use campanile_driver::source::Assignment;
 
 /// The timeout of the request for all partitions.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

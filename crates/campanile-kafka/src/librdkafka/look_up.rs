@@ -11,9 +11,10 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 
 use crate::client::ClientSettings;
-use crate::driver::Assignment;
-use crate::seek::{SeekError, SeekTarget, SeekTo};
 use crate::transaction::GroupOffsets;
+use campanile_driver::source::Assignment;
+use campanile_driver::source::SeekTarget;
+use campanile_driver::{SeekError, SeekTo};
 
 /// The timeout of each request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

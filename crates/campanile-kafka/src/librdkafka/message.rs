@@ -4,9 +4,8 @@ use bytes::Bytes;
 use campanile_core::{Record, Timestamp, millis};
 
 use super::native::fetch_queues::Message;
-use crate::driver::{Assignment, Received};
 use crate::retry_topics::OriginHeaders;
-use crate::wall_clock;
+use campanile_driver::source::{Assignment, Received};
 
 /// Converts a message to a record, copying it once. A message of a retry topic becomes the record
 /// that it is a copy of.
@@ -56,7 +55,7 @@ pub(super) fn to_received(assignment: &Assignment, message: &Message<'_>) -> Rec
     }
     let due = assignment.delay.and_then(|delay| {
         let published = message.timestamp().to_millis().and_then(millis::time);
-        delay.due(published.unwrap_or_else(wall_clock::now))
+        delay.due(published.unwrap_or_else(campanile_driver::private::now))
     });
     Received { assignment: assignment.id, record: record.build(), due }
 }

@@ -49,10 +49,10 @@ pub use self::to_record::ToRecord;
 pub(crate) use self::topic_check::check_topics;
 pub use self::topic_check::topic_id;
 use crate::client::ClientSettings;
-use crate::driver::{Control, Usage};
 use crate::log::LogLimit;
 use crate::retry_topics::RetryTopicList;
 use crate::transaction::TransactionSettings;
+use campanile_driver::SourceContext;
 
 /// The settings of the source.
 pub(crate) struct Settings {
@@ -64,9 +64,7 @@ pub(crate) struct Settings {
     /// Further topics that must exist.
     pub(crate) dead_letter_topics: Vec<Arc<str>>,
     pub(crate) start_timeout: Duration,
-    /// What is in memory of all partitions. Shared with the driver.
-    pub(crate) total: Arc<Usage>,
-    pub(crate) control: Arc<Control>,
+    pub(crate) context: SourceContext,
     /// The limit of the log, shared by clients that are created one after the other.
     pub(crate) log_limit: LogLimit,
     /// Present if offsets are committed in transactions.
@@ -84,9 +82,7 @@ pub(crate) mod tests {
     use super::context::Context;
     use super::native::fetch_queues::FetchQueues;
     use super::*;
-    use crate::driver::{
-        Amount, Assignment, AssignmentId, DriverControl, DriverStatus, Event, Source as _,
-    };
+    use campanile_driver::source::{Amount, Assignment, Event, Source as _};
 
     pub(super) fn settings(client: ClientSettings, topic: &str) -> Settings {
         Settings {
@@ -96,9 +92,8 @@ pub(crate) mod tests {
             retry_topics: RetryTopicList::default(),
             dead_letter_topics: Vec::new(),
             start_timeout: Duration::from_secs(60),
-            total: Arc::default(),
             log_limit: LogLimit::default(),
-            control: DriverControl::new(DriverStatus::new(Duration::MAX)).shared().clone(),
+            context: SourceContext::default(),
             transactions: None,
         }
     }
@@ -106,13 +101,12 @@ pub(crate) mod tests {
     /// Creates a consumer that has not subscribed to any topic.
     pub(super) fn consumer(client: &ClientConfig) -> Arc<BaseConsumer<Context>> {
         let queues = Arc::new(FetchQueues::new(SourceWaker::default()));
-        let context = Context::new(queues, RetryTopicList::default(), Arc::default(), None);
+        let context = Context::new(queues, &settings(ClientSettings::default(), "t"));
         Arc::new(client.create_with_context(context).unwrap())
     }
 
     pub(crate) fn assignment(topic: &str, partition: i32) -> Arc<Assignment> {
-        let id = AssignmentId(partition as u64);
-        Arc::new(Assignment::new(id, topic.into(), partition, None, Arc::default()))
+        Arc::new(SourceContext::default().assignment(topic, partition))
     }
 
     /// Polls the source, with room for this much. Returns its events.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::native::fetch_queues::QUEUES;
-use crate::driver::{Assignment, AssignmentId};
+use campanile_driver::source::{Assignment, AssignmentId};
 
 /// The partitions of each queue.
 #[derive(Default)]
@@ -58,11 +58,10 @@ impl PartitionQueues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::Amount;
+    use campanile_driver::source::Amount;
 
     fn assignment(number: i32) -> Arc<Assignment> {
-        let id = AssignmentId(number as u64);
-        Arc::new(Assignment::new(id, "t".into(), number, None, Arc::default()))
+        crate::librdkafka::tests::assignment("t", number)
     }
 
     fn order(queues: &PartitionQueues) -> Vec<usize> {
@@ -74,10 +73,11 @@ mod tests {
     #[test]
     fn partitions_have_own_queues_while_there_are_enough() {
         let mut queues = PartitionQueues::default();
-        let mut indices: Vec<_> = (0..QUEUES as i32).map(|n| queues.add(assignment(n))).collect();
+        let partitions: Vec<_> = (0..QUEUES as i32).map(assignment).collect();
+        let mut indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
         indices.sort_unstable();
         assert_eq!(indices, (0..QUEUES).collect::<Vec<_>>());
-        queues.remove(AssignmentId(7));
+        queues.remove(partitions[7].id);
         let free = queues.add(assignment(100));
         assert_ne!(queues.add(assignment(101)), free);
     }
@@ -89,7 +89,7 @@ mod tests {
         let partitions: Vec<_> = (0..3).map(assignment).collect();
         let indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
         for (partition, records) in partitions.iter().zip([5, 1, 3]) {
-            partition.usage.add(Amount { records, bytes: 0 });
+            partition.usage.add_held(Amount { records, bytes: 0 });
         }
         assert_eq!(order(&queues), [indices[1], indices[2], indices[0]]);
     }
@@ -101,9 +101,9 @@ mod tests {
         let indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
         for (partition, index) in partitions.iter().zip(&indices) {
             let records = if *index == 3 { 0 } else { 100 };
-            partition.usage.add(Amount { records, bytes: 0 });
+            partition.usage.add_held(Amount { records, bytes: 0 });
         }
-        partitions[3].usage.add(Amount { records: 10_000, bytes: 0 });
+        partitions[3].usage.add_held(Amount { records: 10_000, bytes: 0 });
         assert_eq!(order(&queues)[0], 3);
     }
 }

@@ -66,9 +66,9 @@ mod tests {
 
     use super::*;
     use crate::client::ClientSettings;
-    use crate::driver::Source as _;
     use crate::librdkafka::KafkaSource;
     use crate::librdkafka::tests::settings;
+    use campanile_driver::source::Source as _;
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -25,12 +25,13 @@ use super::topic_check::TopicCheck;
 use super::{Reconnect, Settings, native, start};
 use crate::client::ClientSettings;
 use crate::config::{config_error, reset_offset, uses_newer_protocol};
-use crate::driver::{
-    Amount, Assignment, CommitResult, CommitStart, Event, LogChange, LogChanged, Source, Usage,
-};
-use crate::error::ConsumerError;
-use crate::seek::{SeekError, SeekTarget, SeekTo};
 use crate::transaction::{Committer, TransactionResult};
+use campanile_driver::ConsumerError;
+use campanile_driver::source::SeekTarget;
+use campanile_driver::source::{
+    Amount, Assignment, CommitResult, CommitStart, Event, LogChange, LogChanged, Source,
+};
+use campanile_driver::{SeekError, SeekTo};
 
 /// The maximum number of records that are taken from librdkafka at once.
 const MAX_BATCH: usize = 512;
@@ -57,7 +58,6 @@ pub(crate) struct KafkaSource {
     order: Vec<usize>,
     /// The size of the largest record in the last batch.
     largest: u64,
-    total: Arc<Usage>,
     /// The partition of the last record. librdkafka delivers long runs of records of one partition.
     last: Option<LastPartition>,
     commits: CommitStrategy,
@@ -101,16 +101,8 @@ impl KafkaSource {
     pub(crate) fn start(settings: &Settings) -> Result<Self, ConsumerError> {
         let waker = SourceWaker::default();
         let fetch_queues = Arc::new(FetchQueues::new(waker.clone()));
-        let total = settings.total.clone();
-        let mut context = Context::new(
-            fetch_queues.clone(),
-            settings.retry_topics.clone(),
-            total.clone(),
-            settings.client.tokens.clone(),
-        );
-        context.log_limit = settings.log_limit.clone();
+        let mut context = Context::new(fetch_queues.clone(), settings);
         context.tls = Some(ClientCertificate::new(settings));
-        context.is_transactional = settings.transactions.is_some();
         let mut client = settings.client.clone();
         // For a position that is not in the log. Those of partitions without a committed offset are looked
         // up by this crate. With `latest`, librdkafka would skip the records that the log still has.
@@ -149,7 +141,6 @@ impl KafkaSource {
             buffer: MessageBuffer::default(),
             order: Vec::new(),
             largest: ASSUMED_RECORD_SIZE,
-            total,
             last: None,
             commits,
             reconnect: Reconnect::default(),
@@ -420,7 +411,6 @@ impl Source for KafkaSource {
         self.consumer.context().seek_after_reset(&self.consumer, &mut self.resets);
         if !batch.records.is_empty() {
             self.largest = batch.largest;
-            self.total.add(batch.amount);
             events.push(Event::Records(batch.records));
         }
         self.poll_transactions(events);

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::context::Context;
 use super::list_offsets::list_offsets;
 use super::native;
-use crate::driver::{Assignment, AssignmentId};
+use campanile_driver::source::{Assignment, AssignmentId};
 
 /// How long a partition delivers no record until the brokers are asked for its end.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -212,10 +212,10 @@ mod tests {
     use rdkafka::{ClientConfig, TopicPartitionList};
 
     use super::*;
-    use crate::driver::{Amount, Event, LogChanged, Source as _};
     use crate::librdkafka::KafkaSource;
     use crate::librdkafka::start_positions::list;
     use crate::librdkafka::tests::{assignment, consumer, poll, settings};
+    use campanile_driver::source::{Amount, Event, LogChanged, Source as _};
 
     const TOPIC: &str = "payments";
     const ROOM: Amount = Amount { records: 100, bytes: 1_000_000 };

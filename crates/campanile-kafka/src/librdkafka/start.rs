@@ -11,8 +11,9 @@ use super::errors::handle_error;
 use super::native::{self, set_oauth_token};
 use super::{KafkaSource, Settings};
 use crate::config::uses_newer_protocol;
-use crate::driver::Event;
-use crate::error::{ConsumerError, chain};
+use campanile_driver::ConsumerError;
+use campanile_driver::private::chain;
+use campanile_driver::source::Event;
 
 /// The timeout of the first metadata requests.
 const MIN_METADATA_TIMEOUT: Duration = Duration::from_millis(500);
@@ -67,8 +68,8 @@ pub(crate) fn start(settings: &Settings) -> Result<KafkaSource, ConsumerError> {
         }
         // At a shutdown, the source starts without joining the group.
         let retry_at = clock.now() + PLACE_RETRY_DELAY;
-        while clock.now() < retry_at && !settings.control.is_shutting_down() {
-            settings.control.status().record_poll();
+        while clock.now() < retry_at && !settings.context.is_shutting_down() {
+            settings.context.report_progress();
             std::thread::park_timeout(RETRY_DELAY);
         }
     }
@@ -115,10 +116,10 @@ pub(super) fn check(
         let left = settings.start_timeout.saturating_sub(waited);
         let timeout = (waited / 2).min(MAX_METADATA_TIMEOUT).min(left).max(MIN_METADATA_TIMEOUT);
         for &(topic, topic_use) in &topics {
-            if settings.control.is_shutting_down() {
+            if settings.context.is_shutting_down() {
                 return Ok(());
             }
-            settings.control.status().record_poll();
+            settings.context.report_progress();
             match look_up_topic(consumer, topic, timeout) {
                 TopicState::Exists => {}
                 TopicState::Unknown => unknown.push((topic, topic_use)),
@@ -182,9 +183,9 @@ pub(super) fn join(
     subscribe(consumer, settings)?;
     while uses_newer_protocol(&settings.client)
         && !native::is_member(consumer)
-        && !settings.control.is_shutting_down()
+        && !settings.context.is_shutting_down()
     {
-        settings.control.status().record_poll();
+        settings.context.report_progress();
         if let Some(Err(error)) = consumer.poll(RETRY_DELAY) {
             let reason = consumer.context().take_reason().unwrap_or_else(|| error.to_string());
             let mut events = Vec::new();
@@ -198,7 +199,7 @@ pub(super) fn join(
 }
 
 fn subscribe(consumer: &BaseConsumer<Context>, settings: &Settings) -> Result<(), ConsumerError> {
-    if settings.control.is_shutting_down() {
+    if settings.context.is_shutting_down() {
         return Ok(());
     }
     let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();

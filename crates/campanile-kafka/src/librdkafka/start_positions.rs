@@ -31,7 +31,7 @@ use super::list_offsets::list_offsets;
 use super::native;
 use super::native::topic_ids::TopicIds;
 use super::topic_check::request_ids;
-use crate::driver::{Assignment, LogChange, LogChanged};
+use campanile_driver::source::{Assignment, LogChange, LogChanged};
 
 /// The timeout of the request for committed offsets. A request that times out is repeated.
 ///
@@ -286,9 +286,9 @@ mod tests {
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
-    use crate::driver::{Amount, Event, Source as _};
     use crate::librdkafka::KafkaSource;
     use crate::librdkafka::tests::{assignment, consumer, poll, settings};
+    use campanile_driver::source::{Amount, Event, Source as _};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
     const TOPIC: &str = "payments";

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::context::{Context, SourceWaker};
 use super::native::topic_ids::{TopicIdRequest, TopicIds};
-use crate::driver::{Assignment, LogChange};
+use campanile_driver::source::{Assignment, LogChange};
 
 /// How often topics are checked that nothing is committed for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -198,9 +198,9 @@ mod tests {
     use campanile_test::MockKafka;
 
     use super::*;
-    use crate::driver::{Event, LogChanged, Source as _};
     use crate::librdkafka::tests::{assignment, consumer, poll, settings};
     use crate::librdkafka::{KafkaSource, Settings};
+    use campanile_driver::source::{Event, LogChanged, Source as _};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -27,11 +27,11 @@ pub(crate) use self::message::record;
 pub(crate) use self::producer_config::shared_settings;
 pub(crate) use self::settings::PublishSettings;
 pub(crate) use self::telemetry::ProducerMetrics;
-use crate::backoff::server_backoff;
 use crate::client::ClientSettings;
 use crate::config::config_error;
 use crate::librdkafka::Reconnect;
 use crate::log::LogLimit;
+use campanile_driver::private::server_backoff;
 
 /// The timeout of one attempt, if the budget allows for several: restarted brokers are back sooner, and
 /// all brokers know a newly created topic by then.
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn producer_authenticates_with_the_token_of_the_consumer() {
         let config = ConsumerConfig::new("127.0.0.1:1", "g").with_oauth_token(|| {
-            Ok(OauthToken::new("a", crate::wall_clock::now() + Duration::from_secs(3600)))
+            Ok(OauthToken::new("a", campanile_driver::private::now() + Duration::from_secs(3600)))
         });
         let checked = config.clone().checked().unwrap().client;
         let settings = PublishSettings::new(BUDGET);

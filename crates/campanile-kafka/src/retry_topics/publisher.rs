@@ -8,8 +8,8 @@ use campanile_core::{ConfigError, Record, limits};
 use super::{RetryTopics, copy};
 use crate::client::ClientSettings;
 use crate::config::non_earliest_reset;
-use crate::driver::Delay;
 use crate::publish::{PublishError, Publisher};
+use campanile_driver::source::Delay;
 
 /// One retry topic.
 #[derive(Clone, Debug, PartialEq, Eq)]

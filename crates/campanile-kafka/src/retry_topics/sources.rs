@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use campanile_core::{BoxError, Record};
 use regex_lite::Regex;
 
-use crate::error::{ConsumerError, log_stop};
+use campanile_driver::ConsumerError;
+use campanile_driver::private::log_stop;
 
 /// The subscribed topics, including the retry topics. A copy of a record from any other topic is
 /// not ours.

@@ -6,8 +6,8 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::{PendingOutputs, RecordOutputs};
-use crate::driver::Assignment;
 use crate::librdkafka::add_offset;
+use campanile_driver::source::Assignment;
 
 /// The outputs and offsets of one transaction.
 pub(super) struct Batch {
@@ -116,12 +116,11 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::{AssignmentId, Usage};
+    use campanile_driver::SourceContext;
 
     #[test]
     fn higher_offset_commits_the_batch_only_of_a_partition_with_another_owner() {
-        let total: Arc<Usage> = Arc::default();
-        let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
+        let assignment = SourceContext::default().assignment("t", 0);
         let assignment = Arc::new(PendingOutputs::add_to(assignment));
         assignment.advance(10);
         let batch = Batch::take_from(std::slice::from_ref(&assignment));

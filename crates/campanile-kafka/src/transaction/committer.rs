@@ -12,11 +12,11 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 use super::TransactionSettings;
 use super::batch::{Batch, CommitRequest};
 use super::worker::{Worker, WorkerResponse};
-use crate::backoff::server_backoff;
 use crate::config::config_error;
-use crate::driver::{Assignment, CommitStart};
-use crate::error::ConsumerError;
 use crate::librdkafka::{Settings, SourceWaker};
+use campanile_driver::ConsumerError;
+use campanile_driver::private::server_backoff;
+use campanile_driver::source::{Assignment, CommitStart};
 
 /// Commits batches, one after the other.
 pub(crate) struct Committer {
@@ -82,12 +82,12 @@ impl Committer {
                 Ok(WorkerResponse::Ended(error)) => return Err(error),
                 Ok(_) => return Ok(Some(this)),
                 Err(RecvTimeoutError::Disconnected) => return Err(panicked()),
-                Err(RecvTimeoutError::Timeout) if source_settings.control.is_shutting_down() => {
+                Err(RecvTimeoutError::Timeout) if source_settings.context.is_shutting_down() => {
                     return Ok(None);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            source_settings.control.status().record_poll();
+            source_settings.context.report_progress();
             if this.clock.now() - start >= source_settings.start_timeout {
                 let what = format!(
                     "timed out waiting for the transaction coordinator after {:?}",

@@ -2,7 +2,7 @@
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-use crate::error::ConsumerError;
+use campanile_driver::ConsumerError;
 
 /// The reaction to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

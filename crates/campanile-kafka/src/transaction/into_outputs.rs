@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use campanile_core::{BoxError, Coordinates, Outcome, Record};
 
 use super::Outputs;
-use crate::driver::{Item, ItemResult};
+use campanile_driver::source::{Item, ItemResult};
 
 /// The response of a service that is [served in transactions](crate::Consumer::serve_transactional):
 /// [`Outputs`] or, through the idempotency layer, an [`Outcome`] of them. A service with any other

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use campanile_core::{Coordinates, Output};
 
-use crate::driver::{Amount, Assignment, Item, Sink, Usage};
+use campanile_driver::source::{Amount, Assignment, Item, Sink, Usage};
 
 /// The outputs of one processed record. They count in the budget until this is dropped.
 pub(crate) struct RecordOutputs {
@@ -133,16 +133,10 @@ impl Sink for PendingOutputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::AssignmentId;
+    use campanile_driver::SourceContext;
 
     fn assignment() -> Assignment {
-        PendingOutputs::add_to(Assignment::new(
-            AssignmentId(0),
-            "payments".into(),
-            0,
-            None,
-            Arc::default(),
-        ))
+        PendingOutputs::add_to(SourceContext::default().assignment("payments", 0))
     }
 
     fn hold(assignment: &Assignment, offsets: &[i64]) {

@@ -6,8 +6,8 @@ use tower_service::Service;
 use super::into_outputs::{IntoOutputs, outputs_of};
 use super::settings::Transactions;
 use crate::consumer::Consumer;
-use crate::routes::{Router, ServiceRoute};
-use crate::serve::Serve;
+use campanile_driver::Router;
+use campanile_driver::Serve;
 
 impl Consumer {
     /// Serves records to this service, and commits its outputs in one transaction with the offsets of
@@ -87,6 +87,6 @@ impl Consumer {
         S::Future: Send + 'static,
     {
         self.transactions = Some(transactions);
-        self.start(Ok(Router::single(ServiceRoute::with_items(service, outputs_of))))
+        self.start(Ok(Router::with_items(service, outputs_of)))
     }
 }

@@ -15,12 +15,13 @@ use super::context::{Deliveries, RefusedOutput};
 use super::error::{self, Recovery};
 use super::group::GroupOffsets;
 use super::settings::TransactionSettings;
-use crate::driver::Assignment;
-use crate::error::{ConsumerError, chain, log_stop};
 use crate::librdkafka::{Reconnect, SourceWaker, check_topics};
 use crate::log::LogLimit;
 use crate::publish;
 use crate::publish::ProducerMetrics;
+use campanile_driver::ConsumerError;
+use campanile_driver::private::{chain, log_stop};
+use campanile_driver::source::Assignment;
 
 /// The timeout of one call to the brokers. A call that times out is repeated, unless no caller waits
 /// for its result any more.

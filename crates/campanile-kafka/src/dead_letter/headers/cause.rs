@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use campanile_core::{DecodeError, IdempotencyKey, error};
 use campanile_idempotency::IdempotencyError;
 
-use crate::error::write_text;
+use campanile_driver::private::write_text;
 
 /// The longest message in bytes. Tools show it as one line of a list.
 pub(super) const MAX_MESSAGE: usize = 1024;

@@ -326,7 +326,7 @@ mod tests {
     use rdkafka::ClientConfig;
 
     use super::*;
-    use crate::wall_clock::now;
+    use campanile_driver::private::now;
 
     fn set_token(settings: &[(&str, &str)], valid_for: Duration) -> Result<(), String> {
         let mut config = ClientConfig::new();
