@@ -38,7 +38,7 @@ const STORES: &[Simulation] = &[
 /// The simulation of the consumer driver.
 const DRIVER: Simulation = Simulation {
     name: "driver",
-    target: &["--package", "campanile-driver", "--lib"],
+    target: &["--package", "campanile-driver", "--test", "simulation"],
     has_planted_bugs: true,
 };
 

@@ -17,13 +17,22 @@ pub struct SourceContext {
 }
 
 impl SourceContext {
-    pub(crate) fn new(control: Arc<Control>, usage: Arc<Usage>) -> Self {
-        Self { control, usage }
+    pub(crate) fn new(control: Arc<Control>) -> Self {
+        Self { control, usage: Arc::default() }
+    }
+
+    pub(crate) fn control(&self) -> &Arc<Control> {
+        &self.control
     }
 
     /// Creates the assignment of a partition, to be reported by [`Event::Assigned`](crate::source::Event).
     pub fn assignment(&self, topic: impl Into<Arc<str>>, partition: i32) -> Assignment {
         Assignment::new(topic.into(), partition, self.usage.clone())
+    }
+
+    /// Returns how much the records of all partitions take.
+    pub fn usage(&self) -> &Arc<Usage> {
+        &self.usage
     }
 
     /// Creates a handle of the consumer.
@@ -52,7 +61,7 @@ impl SourceContext {
 impl Default for SourceContext {
     fn default() -> Self {
         let control = Control::new(DriverStatus::new(Duration::MAX));
-        Self::new(Arc::new(control), Arc::default())
+        Self::new(Arc::new(control))
     }
 }
 

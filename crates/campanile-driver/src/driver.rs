@@ -1,7 +1,6 @@
 //! The driver: a source, its settings and its services, on a thread of their own.
 
 use std::fmt;
-use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -13,7 +12,7 @@ use crate::control::DriverControl;
 use crate::error::ConsumerError;
 use crate::event_loop::EventLoop;
 use crate::routes::Router;
-use crate::source::{Source, Usage};
+use crate::source::Source;
 use crate::summary::Summary;
 
 /// A source of records with the services that process them. [`Serve`](crate::Serve) runs it.
@@ -34,6 +33,21 @@ where
         Self { config, router, start }
     }
 
+    /// Serves on the current task, without a thread of its own: for simulations in virtual time. Attempts run
+    /// on the current runtime. The consumer's [handle](SourceContext::handle) comes from the context.
+    ///
+    /// # Errors
+    /// Returns those of [`Serve`](crate::Serve).
+    pub async fn serve_on_current_task(
+        self,
+        context: SourceContext,
+    ) -> Result<Summary, ConsumerError> {
+        let Self { config, router, start } = self;
+        let control = DriverControl::of(context.control().clone());
+        let (source, usage) = (start(&context)?, context.usage().clone());
+        EventLoop::new(source, config, router, Handle::current(), control, usage).run().await.0
+    }
+
     /// Starts the driver's thread. Attempts run on this runtime.
     pub(crate) fn spawn(
         self,
@@ -52,11 +66,10 @@ where
                 .then(|| tracing::dispatcher::set_default(&subscriber));
             // Dropped last, after the consumer has left the group.
             let _closing: oneshot::Sender<()> = closing;
+            let context = SourceContext::new(control.shared().clone());
             let Self { config, router, start } = self;
-            let usage: Arc<Usage> = Arc::default();
-            let context = SourceContext::new(control.shared().clone(), usage.clone());
-            let source = match start(&context) {
-                Ok(source) => source,
+            let (source, usage) = match start(&context) {
+                Ok(source) => (source, context.usage().clone()),
                 Err(error) => {
                     drop((control, router));
                     return drop(sender.send(Err(error)));

@@ -48,8 +48,6 @@ mod scheduler;
 mod seek;
 mod serve;
 mod signals;
-#[cfg(test)]
-mod simulation;
 pub mod source;
 mod span;
 mod status;

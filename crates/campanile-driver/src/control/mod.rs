@@ -244,13 +244,11 @@ pub(crate) struct Resumed {
 
 impl DriverControl {
     pub(crate) fn new(status: DriverStatus) -> Self {
-        Self {
-            control: Arc::new(Control::new(status)),
-            paused: false,
-            resumed: 0,
-            targets_resumed: 0,
-            shutdown: None,
-        }
+        Self::of(Arc::new(Control::new(status)))
+    }
+
+    pub(crate) fn of(control: Arc<Control>) -> Self {
+        Self { control, paused: false, resumed: 0, targets_resumed: 0, shutdown: None }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Control> {

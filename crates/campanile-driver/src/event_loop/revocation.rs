@@ -6,8 +6,6 @@ use std::task::Context;
 use crate::event_loop::EventLoop;
 use crate::event_loop::commit_schedule::FinalCommit;
 use crate::scheduler::DrainId;
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted};
 use crate::source::Assignment;
 use crate::source::Source;
 
@@ -29,8 +27,6 @@ impl<S: Source> EventLoop<S> {
             return false;
         };
         let drained = revoke.drains.iter().all(|drain| self.scheduler.is_drain_finished(*drain));
-        #[cfg(test)]
-        let drained = drained || is_planted(Bug::RevokeNotDrained);
         if !drained {
             return false;
         }

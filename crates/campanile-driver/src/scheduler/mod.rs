@@ -44,8 +44,6 @@ use crate::reports::QueueId;
 use crate::reports::{Report, Reporter, Reports};
 use crate::routes::Router;
 use crate::run::Task;
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted};
 use crate::source::Amount;
 use crate::source::{Assignment, AssignmentId};
 use crate::telemetry::ConsumerMetrics;
@@ -171,12 +169,6 @@ impl Scheduler {
             if let Some(queue) = self.queues.get_mut(id)
                 && matches!(queue.state, QueueState::Waiting(of) if of == timer)
             {
-                #[cfg(test)]
-                match queue.records.len() {
-                    _ if is_planted(Bug::LostWake) => continue,
-                    2.. if is_planted(Bug::OrderAfterRetry) => queue.records.swap(0, 1),
-                    _ => {}
-                }
                 self.enqueue(id);
             }
         }

@@ -13,10 +13,6 @@ use crate::scheduler::Scheduler;
 use crate::scheduler::last_error::{WAITS_FOR_STORE, waits_for};
 use crate::scheduler::queue::QueueState;
 use crate::scheduler::verdict::{Verdict, store_answered, verdict_for};
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted};
-#[cfg(test)]
-use crate::source::Amount;
 use crate::source::Item;
 use crate::summary::{Count, SummaryCounters};
 
@@ -226,8 +222,6 @@ impl Scheduler {
         let offset = first.record.offset();
         let partition = self.partition(id);
         count(&partition.counters).add(1);
-        #[cfg(test)]
-        let amount = if is_planted(Bug::BudgetNotReturned) { Amount::default() } else { amount };
         partition.release(amount);
         let unblocked = partition.finish(delivery, (offset, item), max_ahead);
         self.advance(id);

@@ -5,9 +5,6 @@ mod properties;
 
 use std::collections::VecDeque;
 
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted};
-
 /// Identifies a delivery. An offset that is delivered again is a new delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Delivery(u64);
@@ -101,10 +98,6 @@ impl Watermark {
         let delivered = self.delivered.get_mut(index)?;
         if delivered.state == DeliveryState::Unfinished {
             delivered.state = DeliveryState::Finished;
-        }
-        #[cfg(test)]
-        if is_planted(Bug::WatermarkPassesUnfinished) {
-            self.delivered[0].state = DeliveryState::Finished;
         }
         let before = self.watermark;
         self.advance();

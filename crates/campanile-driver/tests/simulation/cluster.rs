@@ -6,17 +6,42 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use campanile_core::Record;
+use campanile_driver::source::{
+    Amount, Assignment, CommitResult, CommitStart, Event, Received, SeekTarget, Source,
+};
+use campanile_driver::{SeekError, SeekTo, SourceContext};
 use fastrand::Rng;
 use futures_util::future::BoxFuture;
 use tokio::time::sleep;
 
-use crate::context::SourceContext;
-use crate::seek::{SeekError, SeekTo};
-use crate::simulation::history::History;
-use crate::source::SeekTarget;
-use crate::source::{Amount, Assignment, CommitResult, CommitStart, Event, Received, Source};
+use crate::history::History;
 
 pub(crate) const TOPIC: &str = "orders";
+
+/// A bug around the driver, to verify that the simulation finds what it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// More is committed than is finished.
+    CommitsTooMuch,
+    /// A record does not arrive.
+    Loses,
+    /// A revoked partition is released before it is drained.
+    ReleasesEarly,
+    /// Records of a key are processed at the same time.
+    IgnoresOrder,
+    /// More records are in flight than allowed.
+    ExceedsLimit,
+}
+
+impl Bug {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::CommitsTooMuch,
+        Self::Loses,
+        Self::ReleasesEarly,
+        Self::IgnoresOrder,
+        Self::ExceedsLimit,
+    ];
+}
 
 /// The simulated brokers.
 #[derive(Clone)]
@@ -25,6 +50,7 @@ pub(crate) struct Cluster(Arc<Mutex<State>>);
 pub(crate) struct State {
     pub(crate) random: Rng,
     pub(crate) history: History,
+    bug: Option<Bug>,
     /// The offsets of each partition's records, which may have gaps.
     logs: BTreeMap<i32, Vec<i64>>,
     /// The committed offset of each partition.
@@ -56,7 +82,7 @@ struct FetchedPartition {
 }
 
 impl Cluster {
-    pub(super) fn new(seed: u64, history: History) -> Self {
+    pub(crate) fn new(seed: u64, bug: Option<Bug>, history: History) -> Self {
         let mut random = Rng::with_seed(seed);
         let mut log = |_| {
             let mut offset = random.i64(0..5);
@@ -72,6 +98,7 @@ impl Cluster {
         Self(Arc::new(Mutex::new(State {
             random,
             history,
+            bug,
             logs,
             committed: BTreeMap::new(),
             faults_stopped: false,
@@ -157,6 +184,9 @@ impl State {
     fn revoke(&mut self, partition: i32, lost: bool) {
         let fetched = self.member.assigned.remove(&partition).expect("the partition is assigned");
         fetched.assignment.revoke();
+        if self.bug == Some(Bug::ReleasesEarly) {
+            self.history.released(partition, lost);
+        }
         self.member.revoked = Some((vec![partition], lost));
         self.push_event(Event::Revoked { partitions: vec![fetched.assignment], lost });
     }
@@ -195,6 +225,7 @@ impl State {
         };
         if end == CommitResult::Acknowledged {
             for (assignment, offset) in offsets {
+                let offset = offset + i64::from(self.bug == Some(Bug::CommitsTooMuch));
                 let partition = assignment.partition;
                 let revoked = self.member.revoked.as_ref();
                 let is_owned = self
@@ -225,7 +256,7 @@ impl Source for SimulatedSource {
         events: &mut Vec<Event>,
     ) -> bool {
         let mut state = self.0.state();
-        let State { member, logs, random, keys, history, .. } = &mut *state;
+        let State { member, logs, random, keys, history, bug, .. } = &mut *state;
         member.waker = Some(cx.waker().clone());
         let before = events.len();
         events.append(&mut member.events);
@@ -240,6 +271,9 @@ impl Source for SimulatedSource {
                 let record = Record::builder(TOPIC, *partition, offset).key(key).build();
                 fetched.position += 1;
                 room -= 1;
+                if *bug == Some(Bug::Loses) && random.u8(..) < 10 {
+                    continue;
+                }
                 fetched.assignment.offset_range.record_read(offset);
                 let assignment = fetched.assignment.id;
                 records.push(Received { assignment, record, due: None });

@@ -8,14 +8,13 @@
 
 mod cluster;
 mod history;
-mod planted;
 mod process;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use campanile_test::simulation::simulate_seeds;
 
-pub(crate) use self::planted::{Bug, is_planted};
+use self::cluster::Bug;
 use self::process::simulate;
 
 /// The default number of seeds, which take a few seconds without optimization.

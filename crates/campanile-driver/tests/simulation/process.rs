@@ -2,31 +2,22 @@
 
 use std::convert::Infallible;
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{BoxError, Clock, DecodeLayer, Record, Request, key};
+use campanile_driver::source::Amount;
+use campanile_driver::{Driver, DriverConfig, ProcessingOrder, Router, SeekTo, SourceContext};
 use campanile_idempotency::{
     Backoff, IdempotencyConfig, IdempotencyLayer, LockKeeper, MemoryStore,
 };
 use campanile_test::faults::{Fault, FaultyStore};
-use futures_util::TryFutureExt;
 use futures_util::future::{Either, join, select};
-use tokio::runtime::Handle;
+use futures_util::{FutureExt, TryFutureExt};
 use tokio::time::{Instant, sleep, timeout};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
-use crate::config::DriverConfig;
-use crate::context::SourceContext;
-use crate::control::{DriverControl, DriverStatus, Shutdown};
-use crate::event_loop::EventLoop;
-use crate::order::ProcessingOrder;
-use crate::routes::Router;
-use crate::seek::SeekTo;
-use crate::simulation::cluster::{Cluster, TOPIC};
-use crate::simulation::history::{History, RecordId};
-use crate::simulation::planted::{Bug, plant};
-use crate::source::{Amount, Usage};
+use crate::cluster::{Bug, Cluster, TOPIC};
+use crate::history::{History, RecordId};
 
 /// How long faults are injected.
 const FAULT_PERIOD: Duration = Duration::from_secs(6);
@@ -38,19 +29,16 @@ const MAX_IN_FLIGHT: usize = 4;
 
 /// Runs one seed. Panics if a guarantee is violated.
 pub(crate) fn simulate(seed: u64, bug: Option<Bug>) -> History {
-    plant(bug);
     // The layer and the driver draw from this thread's generator, which must be seeded as well.
     fastrand::seed(seed);
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().expect("the runtime is built");
-    let history = runtime.block_on(run(seed));
-    plant(None);
-    history
+    runtime.block_on(run(seed, bug))
 }
 
-async fn run(seed: u64) -> History {
+async fn run(seed: u64, bug: Option<Bug>) -> History {
     let by_partition = seed.is_multiple_of(2);
-    let cluster = Cluster::new(seed, History::new(by_partition, MAX_IN_FLIGHT));
+    let cluster = Cluster::new(seed, bug, History::new(by_partition, MAX_IN_FLIGHT));
     let start = Instant::now();
     let epoch = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
     let memory = MemoryStore::with_clock(move || epoch + start.elapsed());
@@ -75,7 +63,7 @@ async fn run(seed: u64) -> History {
         loop {
             let (keeper, task) = LockKeeper::pair(store.clone(), clock.clone());
             let keeping = tokio::spawn(task);
-            let served = serve(&cluster, keeper, by_partition);
+            let served = serve(&cluster, keeper, by_partition, bug);
             let is_done =
                 matches!(select(std::pin::pin!(served), &mut faults).await, Either::Right(_));
             keeping.abort();
@@ -115,7 +103,7 @@ fn delay_answers(cluster: &Cluster, store: &FaultyStore<MemoryStore>) {
 }
 
 /// Serves until a shutdown at a random time.
-async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
+async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool, bug: Option<Bug>) {
     let backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1)).expect("valid");
     let config = IdempotencyConfig::new("orders").with_max_attempts(60_000).with_backoff(backoff);
     let layer = IdempotencyLayer::new(&keeper, config, key::coordinates()).expect("valid");
@@ -131,26 +119,18 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
         let (service, cluster, record_id) = (service.clone(), answered.clone(), record_id(&record));
         service.oneshot(record).inspect_ok(move |_| cluster.state().history.answered(record_id))
     });
-    let driver_control = DriverControl::new(DriverStatus::new(Duration::MAX));
-    let control = driver_control.shared().clone();
-    let usage: Arc<Usage> = Arc::default();
-    let source = cluster.join(SourceContext::new(control.clone(), usage.clone()));
-    let router = Router::single(service);
-    let event_loop = EventLoop::new(
-        source,
-        driver_config(by_partition),
-        router,
-        Handle::current(),
-        driver_control,
-        usage.clone(),
-    );
+    let (context, joined) = (SourceContext::default(), cluster.clone());
+    let (handle, usage) = (context.handle(), context.usage().clone());
+    let driver = Driver::new(driver_config(by_partition, bug), Router::single(service), {
+        move |context: &SourceContext| Ok(joined.join(context.clone()))
+    });
     let stop = async {
         let after = cluster.state().random.u64(100..8_000);
         sleep(Duration::from_millis(after)).await;
         if cluster.state().faults_stopped {
             return std::future::pending().await;
         }
-        control.shutdown(Shutdown::Graceful);
+        handle.shutdown();
         std::future::pending::<()>().await
     };
     let seeks = async {
@@ -164,12 +144,13 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
                 return std::future::pending().await;
             }
             // Whether it succeeds depends on the other faults.
-            drop(control.seek(TOPIC, partition, SeekTo::Beginning));
+            handle.seek(TOPIC, partition, SeekTo::Beginning).now_or_never();
         }
     };
     let faults = async { join(stop, seeks).await.0 };
-    match select(std::pin::pin!(event_loop.run()), std::pin::pin!(faults)).await {
-        Either::Left(((result, _), _)) => {
+    let serving = std::pin::pin!(driver.serve_on_current_task(context));
+    match select(serving, std::pin::pin!(faults)).await {
+        Either::Left((result, _)) => {
             let summary = result.expect("nothing stops the consumer");
             let ended = summary.processed + summary.revoked + summary.unfinished;
             assert_eq!(summary.received, ended, "every record is accounted for: {summary:?}");
@@ -183,13 +164,16 @@ fn record_id(record: &Record) -> RecordId {
     (record.partition(), record.offset())
 }
 
-fn driver_config(by_partition: bool) -> DriverConfig {
-    let order =
-        if by_partition { ProcessingOrder::by_partition() } else { ProcessingOrder::by_key() };
+fn driver_config(by_partition: bool, bug: Option<Bug>) -> DriverConfig {
+    let order = match bug {
+        Some(Bug::IgnoresOrder) => ProcessingOrder::none(),
+        _ if by_partition => ProcessingOrder::by_partition(),
+        _ => ProcessingOrder::by_key(),
+    };
     DriverConfig {
         order,
         budget: Amount { records: 12, bytes: 1 << 20 },
-        max_in_flight: MAX_IN_FLIGHT,
+        max_in_flight: MAX_IN_FLIGHT + usize::from(bug == Some(Bug::ExceedsLimit)),
         drain_timeout: Duration::from_millis(300),
         revoke_timeout: Duration::from_millis(300),
         ..DriverConfig::new("g")

@@ -35,7 +35,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub(super) fn new(by_partition: bool, max_in_flight: usize) -> Self {
+    pub(crate) fn new(by_partition: bool, max_in_flight: usize) -> Self {
         Self {
             hasher: DefaultHasher::new(),
             start: Instant::now(),
@@ -77,7 +77,7 @@ impl History {
     }
 
     /// Notes that the partition's position was moved backwards.
-    pub(super) fn reset(&mut self, partition: i32) {
+    pub(crate) fn reset(&mut self, partition: i32) {
         self.log_event("reset", partition);
         self.resets += 1;
     }
@@ -164,7 +164,7 @@ impl History {
     }
 
     /// Notes a commit, and checks that all records of `log` below the offset are processed.
-    pub(super) fn committed(&mut self, partition: i32, offset: i64, log: &[i64]) {
+    pub(crate) fn committed(&mut self, partition: i32, offset: i64, log: &[i64]) {
         self.log_event("committed", (partition, offset));
         for &below in log.iter().filter(|below| **below < offset) {
             let record_id = (partition, below);
