@@ -30,6 +30,7 @@
 //! * [`faults`]: a store with lost replies and outages on demand.
 //! * `history`, with the feature of that name: records what a test does, and judges whether a record was
 //!   lost or a key ran twice.
+//! * `source`, with the feature of that name: the contract of every source of records, as a test for your own.
 //! * `torture`, with the feature of that name: stops a handler at each of its awaits, and asks your test
 //!   whether its effects are right.
 //! * [`TestClock`]: a clock shared by the keeper and the store, which follows tokio's paused time.
@@ -46,8 +47,8 @@
 //! * [`Process`]: the guard of a child process, also for your own programs that a test kills.
 //! * [`eventually`]: waits for a condition, with a time limit.
 //!
-//! Without the default feature `servers`, only the contract, the faults, the clock, `history` and `torture`
-//! are available, and librdkafka is not built.
+//! Without the default feature `servers`, only the contract, the faults, the clock, `history`, `source` and
+//! `torture` are available, and librdkafka is not built.
 //!
 //! # Sharing a server
 //!
@@ -97,6 +98,8 @@ mod redis;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
+#[cfg(feature = "source")]
+pub mod source;
 #[cfg(feature = "torture")]
 pub mod torture;
 

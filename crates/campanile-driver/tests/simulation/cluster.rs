@@ -144,6 +144,20 @@ impl Cluster {
 }
 
 impl State {
+    /// Replaces the records of a partition.
+    pub(crate) fn set_log(&mut self, partition: i32, offsets: Vec<i64>) {
+        self.logs.insert(partition, offsets);
+        self.wake();
+    }
+
+    pub(crate) fn log(&self, partition: i32) -> &[i64] {
+        &self.logs[&partition]
+    }
+
+    pub(crate) fn committed(&self, partition: i32) -> Option<i64> {
+        self.committed.get(&partition).copied()
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.logs.iter().all(|(partition, log)| {
             self.committed.get(partition).copied() == log.last().map(|last| last + 1)
@@ -158,14 +172,14 @@ impl State {
             _ if self.member.revoked.is_some() || self.member.has_left => {}
             _ if !is_assigned => self.assign(partition),
             _ if self.faults_stopped => {}
-            0..60 => self.revoke(partition, false),
-            60..75 => self.revoke(partition, true),
+            0..60 => self.revoke(vec![partition], false),
+            60..75 => self.revoke(vec![partition], true),
             75..90 => self.reset(partition),
             _ => {}
         }
     }
 
-    fn assign(&mut self, partition: i32) {
+    pub(crate) fn assign(&mut self, partition: i32) {
         let committed = self.committed.get(&partition).copied().unwrap_or_default();
         let assignment = self.fetch_from(partition, committed);
         self.push_event(Event::Assigned(vec![assignment]));
@@ -181,14 +195,18 @@ impl State {
         assignment
     }
 
-    fn revoke(&mut self, partition: i32, lost: bool) {
-        let fetched = self.member.assigned.remove(&partition).expect("the partition is assigned");
-        fetched.assignment.revoke();
-        if self.bug == Some(Bug::ReleasesEarly) {
-            self.history.released(partition, lost);
+    pub(crate) fn revoke(&mut self, partitions: Vec<i32>, lost: bool) {
+        let mut revoked = Vec::new();
+        for partition in &partitions {
+            let fetched = self.member.assigned.remove(partition).expect("it is assigned");
+            fetched.assignment.revoke();
+            revoked.push(fetched.assignment);
         }
-        self.member.revoked = Some((vec![partition], lost));
-        self.push_event(Event::Revoked { partitions: vec![fetched.assignment], lost });
+        if self.bug == Some(Bug::ReleasesEarly) {
+            partitions.iter().for_each(|partition| self.history.released(*partition, lost));
+        }
+        self.member.revoked = Some((partitions, lost));
+        self.push_event(Event::Revoked { partitions: revoked, lost });
     }
 
     /// Moves the position backwards, as an operator would.

@@ -7,6 +7,7 @@
 //! reported where it happens.
 
 mod cluster;
+mod conformance;
 mod history;
 mod process;
 

@@ -75,14 +75,16 @@ pub(crate) struct Settings {
 pub(crate) mod tests {
     use std::task;
 
-    use campanile_test::MockKafka;
+    use campanile_test::source::{self, SourceFixture};
+    use campanile_test::{Message, MockKafka};
     use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-    use rdkafka::consumer::BaseConsumer;
+    use rdkafka::consumer::{BaseConsumer, Consumer};
+    use rdkafka::{Offset, TopicPartitionList};
 
     use super::context::Context;
     use super::native::fetch_queues::FetchQueues;
     use super::*;
-    use campanile_driver::source::{Amount, Assignment, Event, Source as _};
+    use campanile_driver::source::{Amount, Assignment, Event, Source};
 
     pub(super) fn settings(client: ClientSettings, topic: &str) -> Settings {
         Settings {
@@ -114,6 +116,55 @@ pub(crate) mod tests {
         let mut events = Vec::new();
         source.poll(&mut task::Context::from_waker(task::Waker::noop()), room, &mut events);
         events
+    }
+
+    /// A source over the mock cluster.
+    struct Mocked {
+        kafka: MockKafka,
+        consumer: Option<Arc<BaseConsumer<Context>>>,
+    }
+
+    impl SourceFixture for Mocked {
+        fn join(&mut self, context: &SourceContext) -> Box<dyn Source> {
+            let client = self.kafka.consumer_config("billing").into();
+            let settings = Settings { context: context.clone(), ..settings(client, "payments") };
+            let source = KafkaSource::start(&settings).unwrap();
+            self.consumer = Some(source.consumer.clone());
+            Box::new(source)
+        }
+
+        fn produce(&mut self, partition: i32, records: usize) {
+            for _ in 0..records {
+                let message = Message::to("payments").partition(partition).payload("a payment");
+                self.kafka.producer().produce(message).unwrap();
+            }
+        }
+
+        fn revoke(&mut self) {
+            self.consumer.as_ref().unwrap().unsubscribe();
+        }
+
+        fn assign(&mut self) {
+            self.consumer.as_ref().unwrap().subscribe(&["payments"]).unwrap();
+        }
+
+        fn committed(&mut self, partition: i32) -> Option<i64> {
+            let client: BaseConsumer = self.kafka.consumer_config("billing").create().unwrap();
+            let mut partitions = TopicPartitionList::new();
+            partitions.add_partition("payments", partition);
+            let committed = client.committed_offsets(partitions, Duration::from_secs(30)).unwrap();
+            match committed.elements()[0].offset() {
+                Offset::Offset(offset) => Some(offset),
+                _ => None,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn source_keeps_the_contract() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("payments", 2).unwrap();
+        source::run(Mocked { kafka, consumer: None }).await;
     }
 
     #[test]
