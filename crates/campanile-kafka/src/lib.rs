@@ -143,7 +143,7 @@ mod transaction;
 
 pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;
-pub use self::dead_letter::{DeadLetter, HeaderStyle, InvalidLetter, LetterHeaders, LetterLock};
+pub use self::dead_letter::{DeadLetter, InvalidLetter, LetterHeaders, LetterLock};
 pub use self::librdkafka::ToRecord;
 pub use self::on_give_up::OnGiveUp;
 // For the command.

@@ -130,9 +130,7 @@ pub mod consumer {
 /// Dead-letter topics.
 #[cfg(feature = "kafka")]
 pub mod dead_letter {
-    pub use campanile_kafka::{
-        DeadLetter, FloodLimit, HeaderStyle, InvalidLetter, LetterHeaders, LetterLock,
-    };
+    pub use campanile_kafka::{DeadLetter, FloodLimit, InvalidLetter, LetterHeaders, LetterLock};
 }
 
 /// Errors: those of the layer, and the markers with which a handler says what to do.

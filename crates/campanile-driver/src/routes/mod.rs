@@ -105,7 +105,7 @@ impl Routes {
     /// regular expression of `subscribe`. A later call replaces the
     /// service of an earlier one.
     ///
-    /// Default: none. A record without a route is given up with the error [`NoRoute`].
+    /// Default: none. A record without a route is given up with the error [`NoRoute`](crate::NoRoute).
     pub fn fallback<S>(mut self, service: S) -> Self
     where
         S: Service<Record> + Clone + Send + 'static,

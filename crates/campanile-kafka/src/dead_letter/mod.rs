@@ -10,7 +10,7 @@ mod targets;
 mod topic;
 
 pub(crate) use self::headers::{Cause, Letter};
-pub use self::headers::{HeaderStyle, InvalidLetter, LetterHeaders, LetterLock};
+pub use self::headers::{InvalidLetter, LetterHeaders, LetterLock};
 pub use self::policy::DeadLetter;
 pub(crate) use self::publisher::{DeadLetters, GivenUpRecord};
 pub(crate) use self::targets::DeadLetterTargets;

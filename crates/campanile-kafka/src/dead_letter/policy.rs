@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::HeaderStyle;
 use super::topic::TopicChoice;
 use crate::publish::PublishSettings;
 use campanile_driver::FloodLimit;
@@ -23,13 +22,28 @@ use campanile_driver::FloodLimit;
 /// ```
 ///
 /// A dead letter has the key, the payload and the headers of its record, and headers that say where
-/// the record came from and why it was given up: see [`HeaderStyle`]. Its partition follows from its
+/// the record came from and why it was given up. Its partition follows from its
 /// key, so the topic may have any number of partitions. In a header name that is not UTF-8, the
 /// invalid bytes become U+FFFD, and a name ends at its first NUL, as librdkafka returns it.
 ///
 /// The letter's timestamp is the time of its publication, and a header keeps the record's. The
 /// brokers measure the topic's retention from timestamps, so the letter of an old record would
 /// otherwise be deleted within minutes.
+///
+/// # Headers
+/// * `kafka_dlt-original-*` and `kafka_dlt-exception-*`, with partition, offset and timestamp in binary, as
+///   Spring for Apache Kafka's `DeadLetterPublishingRecoverer` writes them, because more tools support these
+///   headers than any others. Rust errors have no class at run time: in its place stands `campanile.` followed
+///   by the kind of failure, which is `AttemptFailed` (an attempt failed, and no further
+///   attempt is allowed), `Exhausted` (no attempt was left; the last one crashed, or its record could
+///   not be given up), `MissingKey`, `InvalidKey`, `Mismatch` (the key was used for another payload),
+///   `DecodeError`, or `Error` for an error that does not come from Campanile's layers. Messages are cut at
+///   1 KiB and "stack traces" (the error and its sources, one per line) at 4 KiB.
+/// * `campanile-cause` (the cause, as one word), `campanile-key` (the idempotency key, as bytes),
+///   `campanile-namespace` and `campanile-token` (of the lock), `campanile-attempts` and
+///   `campanile-give-ups` (decimal), as far as the record has them.
+/// * In a letter that was too large: `campanile-truncated-payload-bytes`, the size of its payload, and
+///   `campanile-truncated-headers`, the number of headers that were left out to keep the others below 16 KiB.
 ///
 /// # Guarantees
 /// * The letter is published and acknowledged by all in-sync replicas; then the key's entry becomes
@@ -65,7 +79,6 @@ use campanile_driver::FloodLimit;
 #[must_use]
 pub struct DeadLetter {
     pub(super) topic: TopicChoice,
-    pub(super) headers: HeaderStyle,
     pub(super) publish_settings: PublishSettings,
     pub(crate) flood_limit: FloodLimit,
 }
@@ -86,16 +99,9 @@ impl DeadLetter {
     fn new(topic: TopicChoice) -> Self {
         Self {
             topic,
-            headers: HeaderStyle::default(),
             publish_settings: PublishSettings::new(Duration::from_secs(5 * 60)),
             flood_limit: FloodLimit::default(),
         }
-    }
-
-    /// Sets the style of the headers. Default: [`HeaderStyle::Spring`].
-    pub fn with_headers(mut self, style: HeaderStyle) -> Self {
-        self.headers = style;
-        self
     }
 
     /// Sets a librdkafka property of the producer. It overrides the consumer's properties, from

@@ -11,7 +11,7 @@ use futures_util::future::{Either, select};
 
 use super::policy::DeadLetter;
 use super::topic::TopicChoice;
-use super::{Cause, HeaderStyle, Letter, LetterLock};
+use super::{Cause, Letter, LetterLock};
 use crate::client::ClientSettings;
 use crate::publish::{PublishError, Publisher};
 use campanile_driver::epilogue::{Failure, Unfinished};
@@ -32,7 +32,6 @@ const MAX_KEPT_KEY: usize = 16 * 1024;
 pub(crate) struct DeadLetters {
     publisher: Publisher,
     topic: TopicChoice,
-    headers: HeaderStyle,
     group: Arc<str>,
 }
 
@@ -118,8 +117,7 @@ impl DeadLetters {
         group: &str,
     ) -> Result<Self, ConfigError> {
         let publisher = Publisher::with_consumer_config(consumer, &policy.publish_settings)?;
-        let DeadLetter { topic, headers, .. } = policy;
-        Ok(Self { publisher, topic, headers, group: group.into() })
+        Ok(Self { publisher, topic: policy.topic, group: group.into() })
     }
 
     /// Finds the dead-letter topic of a source topic. The error says why there is none.
@@ -220,7 +218,7 @@ impl DeadLetters {
         let mut message = Output::to(topic.clone());
         message.key = record.key().filter(small).cloned();
         message.payload = record.payload().filter(|_| !truncated).cloned();
-        message.headers = letter.headers(self.headers);
+        message.headers = letter.headers();
         message
     }
 }

@@ -17,9 +17,9 @@ const TOPIC_ID: &str = "campanile-origin-topic-id";
 const PARTITION: &str = "campanile-origin-partition";
 const OFFSET: &str = "campanile-origin-offset";
 /// In milliseconds, if the timestamp was set by the record's producer.
-pub(crate) const CREATE_TIME: &str = "campanile-origin-create-time";
+const CREATE_TIME: &str = "campanile-origin-create-time";
 /// In milliseconds, if the timestamp was set by the broker.
-pub(crate) const LOG_APPEND_TIME: &str = "campanile-origin-log-append-time";
+const LOG_APPEND_TIME: &str = "campanile-origin-log-append-time";
 
 /// Copies this record, for this topic.
 pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
@@ -46,7 +46,7 @@ pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
 }
 
 /// The name and the value of the header that keeps the timestamp of a copied record.
-pub(crate) fn time_header(timestamp: Timestamp) -> (&'static str, String) {
+fn time_header(timestamp: Timestamp) -> (&'static str, String) {
     let (name, at) = match timestamp {
         Timestamp::CreateTime(at) => (CREATE_TIME, at),
         Timestamp::LogAppendTime(at) => (LOG_APPEND_TIME, at),

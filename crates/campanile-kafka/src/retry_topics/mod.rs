@@ -11,7 +11,7 @@ mod sources;
 
 use std::time::Duration;
 
-pub(crate) use self::copy::{CREATE_TIME, LOG_APPEND_TIME, OriginHeaders, time_header};
+pub(crate) use self::copy::OriginHeaders;
 pub(crate) use self::publisher::{RetryPublisher, RetryTopicList};
 pub(crate) use self::sources::SourceTopics;
 use crate::publish::PublishSettings;

@@ -98,14 +98,6 @@ impl CauseKind {
             Self::Error => "Error",
         }
     }
-
-    pub(super) fn layer(self) -> &'static str {
-        match self {
-            Self::DecodeError => "DecodeLayer",
-            Self::Error => "Consumer",
-            _ => "IdempotencyLayer",
-        }
-    }
 }
 
 /// Joins the texts of the error and its sources with `separator`, up to `limit` bytes. Anything that

@@ -5,7 +5,7 @@ use campanile_core::{FencingToken, IdempotencyKey, Namespace, Record, Timestamp,
 
 use super::cause::{MAX_MESSAGE, MAX_TRACE};
 use super::{
-    Cause, HEADER_OVERHEAD, Header, HeaderStyle, Letter, LetterHeaders, LetterLock, MAX_KEPT,
+    Cause, HEADER_OVERHEAD, Header, Letter, LetterHeaders, LetterLock, MAX_KEPT,
     is_dead_letter_header,
 };
 use crate::fuzz::record;
@@ -21,8 +21,6 @@ const NAMES: &[&str] = &[
     "campanile-give-ups",
     "campanile-truncated-payload-bytes",
     "campanile-truncated-headers",
-    "campanile-origin-create-time",
-    "campanile-origin-log-append-time",
     "kafka_dlt-exception-message",
     "kafka_dlt-original-topic",
     "kafka_dlt-original-partition",
@@ -30,9 +28,6 @@ const NAMES: &[&str] = &[
     "kafka_dlt-original-timestamp",
     "kafka_dlt-original-timestamp-type",
     "__connect.errors.topic",
-    "__connect.errors.partition",
-    "__connect.errors.offset",
-    "__connect.errors.exception.message",
 ];
 
 /// A record with any headers is read or refused, and its own letter is read as it was written.
@@ -49,10 +44,8 @@ fn letter() {
         }
         let text = String::from_utf8_lossy(bytes).repeat(20);
         let cause = Cause { key: IdempotencyKey::new(bytes.to_vec()), ..Cause::of(&*cause(&text)) };
-        for style in [HeaderStyle::Spring, HeaderStyle::Connect, HeaderStyle::Both] {
-            for truncated in [false, true] {
-                check_written(&record, &cause, style, truncated);
-            }
+        for truncated in [false, true] {
+            check_written(&record, &cause, truncated);
         }
     });
 }
@@ -75,14 +68,14 @@ fn check_read(headers: &LetterHeaders, letter: &Record) {
     }
 }
 
-fn check_written(record: &Record, cause: &Cause, style: HeaderStyle, truncated: bool) {
+fn check_written(record: &Record, cause: &Cause, truncated: bool) {
     assert!(cause.message.len() <= MAX_MESSAGE && cause.trace.len() <= MAX_TRACE);
     let lock = LetterLock {
         namespace: Namespace::try_from("payments").unwrap(),
         token: FencingToken::new(7).unwrap(),
     };
     let letter = Letter { record, group: "billing", cause, lock: Some(&lock), truncated };
-    let written = letter.headers(style);
+    let written = letter.headers();
     let read = publish(record, &written);
     let headers = LetterHeaders::read(&read).expect("our own letter");
     assert_eq!((&headers.origin, headers.lock.as_ref()), (record.origin(), Some(&lock)));

@@ -8,7 +8,7 @@ use campanile_core::{
     Coordinates, FencingToken, Headers, IdempotencyKey, Namespace, Output, Record, Timestamp,
 };
 
-use super::{campanile, connect, is_dead_letter_header, spring};
+use super::{campanile, is_dead_letter_header, spring};
 
 /// What the headers of a dead letter contain: where its record came from, why the record was given
 /// up, and the lock under which it was.
@@ -22,9 +22,9 @@ use super::{campanile, connect, is_dead_letter_header, spring};
 /// let letter = Record::builder("payments.dead", 0, 7)
 ///     .payload("p")
 ///     .header("campanile-cause", "undecodable")
-///     .header("__connect.errors.topic", "payments")
-///     .header("__connect.errors.partition", "3")
-///     .header("__connect.errors.offset", "42")
+///     .header("kafka_dlt-original-topic", "payments")
+///     .header("kafka_dlt-original-partition", 3_i32.to_be_bytes().to_vec())
+///     .header("kafka_dlt-original-offset", 42_i64.to_be_bytes().to_vec())
 ///     .build();
 /// let headers = LetterHeaders::read(&letter)?;
 /// assert_eq!(headers.origin.to_string(), "payments/3@42");
@@ -37,8 +37,7 @@ use super::{campanile, connect, is_dead_letter_header, spring};
 pub struct LetterHeaders {
     /// The coordinates of the original record.
     pub origin: Coordinates,
-    /// The timestamp of the original record. `None` if it had none, or if an earlier version has
-    /// published the letter in the style [`HeaderStyle::Connect`](super::HeaderStyle::Connect).
+    /// The timestamp of the original record. `None` if it had none.
     pub timestamp: Option<Timestamp>,
     /// The cause as one word: `failed`, `exhausted`, `missing-key`, `invalid-key`, `mismatch`,
     /// `undecodable` or `error`.
@@ -74,15 +73,13 @@ impl LetterHeaders {
         let headers = letter.headers();
         let cause = headers.get_str(campanile::CAUSE);
         let cause = cause.ok_or(InvalidLetter { header: campanile::CAUSE })?;
-        let origin = spring::origin(headers).or_else(|| connect::origin(headers));
+        let origin = spring::origin(headers);
         let origin = origin.ok_or(InvalidLetter { header: "kafka_dlt-original-topic" })?;
-        let error = spring::message(headers).or_else(|| connect::message(headers));
         Ok(Self {
             origin,
-            timestamp: spring::original_timestamp(headers)
-                .or_else(|| connect::original_timestamp(headers)),
+            timestamp: spring::original_timestamp(headers),
             cause: cause.into(),
-            error: error.map(Into::into),
+            error: spring::message(headers).map(Into::into),
             key: headers
                 .get(campanile::KEY)
                 .and_then(|key| IdempotencyKey::new(Bytes::copy_from_slice(key))),

@@ -4,10 +4,9 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{
-    BoxError, DecodeLayer, FencingToken, IdempotencyKey, Namespace, RecordBuilder, Timestamp, error,
+    BoxError, FencingToken, IdempotencyKey, Namespace, RecordBuilder, Timestamp, error,
 };
 use campanile_idempotency::{Backoff, IdempotencyConfig, IdempotencyError, MemoryStore, Runner};
-use tower::{Layer, ServiceExt, service_fn};
 
 use super::cause::{MAX_MESSAGE, MAX_TRACE};
 use super::*;
@@ -48,7 +47,7 @@ fn text<'h>(headers: &'h [Header], name: &str) -> &'h str {
 fn spring_headers_equal_those_of_its_recoverer() {
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
     let record = record().timestamp(Timestamp::CreateTime(at)).build();
-    let headers = letter(&record, &cause("card declined")).headers(HeaderStyle::Spring);
+    let headers = letter(&record, &cause("card declined")).headers();
     let expected: [(&str, Option<&[u8]>); 11] = [
         ("kafka_dlt-exception-fqcn", Some(b"campanile.Error")),
         ("kafka_dlt-exception-cause-fqcn", Some(b"campanile.Error")),
@@ -69,7 +68,7 @@ fn spring_headers_equal_those_of_its_recoverer() {
 #[test]
 fn spring_timestamp_type_covers_all_kinds() {
     let timestamp = |record: Record| {
-        let headers = letter(&record, &cause("x")).headers(HeaderStyle::Spring);
+        let headers = letter(&record, &cause("x")).headers();
         let value = |name| headers.iter().find(|(n, _)| n == name).unwrap().1.clone().unwrap();
         let (at, kind) = ("kafka_dlt-original-timestamp", "kafka_dlt-original-timestamp-type");
         (value(at), value(kind))
@@ -87,48 +86,13 @@ fn spring_timestamp_type_covers_all_kinds() {
     );
 }
 
-/// `DeadLetterQueueReporter.populateContextHeaders` of connect-runtime 3.8.1 wrote these names in
-/// this order and these values for this record, and `__connect.errors.task.id` after the
-/// connector's name, except for the classes and the text of the error.
-#[tokio::test]
-async fn connect_headers_equal_those_of_its_reporter() {
-    let record = record().build();
-    let service = DecodeLayer::with(|_: &Record| Err::<(), _>("no date"));
-    let service = service.layer(service_fn(async |_| Ok::<_, BoxError>(())));
-    let cause = cause(service.oneshot(record.clone()).await.unwrap_err());
-    let headers = letter(&record, &cause).headers(HeaderStyle::Connect);
-    let trace = b"campanile.DecodeError: cannot decode payments/3@42\nCaused by: no date";
-    let expected: [(&str, Option<&[u8]>); 10] = [
-        ("__connect.errors.topic", Some(b"payments")),
-        ("__connect.errors.partition", Some(b"3")),
-        ("__connect.errors.offset", Some(b"42")),
-        ("__connect.errors.connector.name", Some(b"billing")),
-        ("__connect.errors.stage", Some(b"VALUE_CONVERTER")),
-        ("__connect.errors.class.name", Some(b"campanile.DecodeLayer")),
-        ("__connect.errors.exception.class.name", Some(b"campanile.DecodeError")),
-        ("__connect.errors.exception.message", Some(b"cannot decode payments/3@42: no date")),
-        ("__connect.errors.exception.stacktrace", Some(trace)),
-        ("campanile-cause", Some(b"undecodable")),
-    ];
-    assert_eq!(decoded(&headers), expected);
-}
-
 #[test]
 fn letter_of_a_copy_has_the_original_position() {
     let origin = record().build().origin().clone();
     let copy = Record::builder("payments.retry", 0, 7).payload("p").origin(origin).build();
     let (record, cause) = (record().build(), cause("x"));
-    let of_copy = letter(&copy, &cause).headers(HeaderStyle::Both);
-    assert_eq!(of_copy, letter(&record, &cause).headers(HeaderStyle::Both));
-}
-
-#[test]
-fn style_both_has_spring_and_connect_headers() {
-    let (record, cause) = (record().build(), cause("x"));
-    let headers = letter(&record, &cause).headers(HeaderStyle::Both);
-    assert_eq!(text(&headers, "kafka_dlt-original-topic"), "payments");
-    assert_eq!(text(&headers, "__connect.errors.topic"), "payments");
-    assert_eq!(text(&headers, "campanile-cause"), "error");
+    let of_copy = letter(&copy, &cause).headers();
+    assert_eq!(of_copy, letter(&record, &cause).headers());
 }
 
 #[tokio::test]
@@ -175,7 +139,7 @@ fn own_headers(error: &BoxError) -> OwnHeaders {
     let (record, cause) = (record().build(), Cause::of(&**error));
     let lock = lock();
     let headers = Letter { lock: Some(&lock), ..letter(&record, &cause) };
-    let headers = headers.headers(HeaderStyle::Spring);
+    let headers = headers.headers();
     let text = |name| text(&headers, name).to_owned();
     assert_eq!((&*text("campanile-namespace"), &*text("campanile-token")), ("payments", "7"));
     let key = headers.iter().find(|(name, _)| name == "campanile-key").unwrap();
@@ -198,9 +162,8 @@ fn wrapped_errors_map_to_class_and_cause() {
     ];
     for (error, class, word) in kinds {
         let (record, cause) = (record().build(), cause(error::permanent(error)));
-        let headers = letter(&record, &cause).headers(HeaderStyle::Connect);
-        assert_eq!(text(&headers, "__connect.errors.exception.class.name"), class);
-        assert_eq!(text(&headers, "__connect.errors.stage"), "TASK_PUT");
+        let headers = letter(&record, &cause).headers();
+        assert_eq!(text(&headers, "kafka_dlt-exception-fqcn"), class);
         assert_eq!(text(&headers, "campanile-cause"), word);
         assert_eq!(cause.attempts, None);
         assert_eq!(cause.key.is_some(), word == "mismatch");
@@ -216,7 +179,7 @@ fn record_headers_come_first_in_order() {
         .header("", "")
         .header("kafka_offset", "not a dead letter's")
         .build();
-    let headers = letter(&record, &cause("x")).headers(HeaderStyle::Spring);
+    let headers = letter(&record, &cause("x")).headers();
     let expected: [(&str, Option<&[u8]>); 5] = [
         ("b", Some(b"1")),
         ("a", None),
@@ -229,11 +192,11 @@ fn record_headers_come_first_in_order() {
 
 #[test]
 fn second_letter_describes_only_the_last_failure() {
-    let first =
-        letter(&record().header("trace", "t").build(), &cause("first")).headers(HeaderStyle::Both);
+    let first = letter(&record().header("trace", "t").build(), &cause("first")).headers();
     let mut again = Record::builder("payments", 0, 7);
-    // Includes a header that only Spring sets, and one that only a truncated letter has.
+    // Includes headers that only Spring or Kafka Connect set, and one that only a truncated letter has.
     for (name, value) in first.into_iter().chain([
+        ("__connect.errors.topic".to_owned(), Some("x".into())),
         ("kafka_dlt-key-exception-fqcn".to_owned(), Some("x".into())),
         ("campanile-truncated-headers".to_owned(), Some("1".into())),
     ]) {
@@ -242,10 +205,7 @@ fn second_letter_describes_only_the_last_failure() {
     let again = again.build();
     let second = cause("second");
     let plain = Record::builder("payments", 0, 7).header("trace", "t").build();
-    for style in [HeaderStyle::Spring, HeaderStyle::Connect, HeaderStyle::Both] {
-        let headers = letter(&again, &second).headers(style);
-        assert_eq!(headers, letter(&plain, &second).headers(style));
-    }
+    assert_eq!(letter(&again, &second).headers(), letter(&plain, &second).headers());
 }
 
 #[test]
@@ -295,11 +255,11 @@ fn truncated_letter_keeps_small_headers_and_counts_omitted() {
         record = record.header("many", "m");
     }
     let (record, cause) = (record.build(), cause("x"));
-    let whole = letter(&record, &cause).headers(HeaderStyle::Spring);
+    let whole = letter(&record, &cause).headers();
     let count = |headers: &[Header], name: &str| headers.iter().filter(|(n, _)| n == name).count();
     assert_eq!((count(&whole, "large"), count(&whole, "many")), (1, 10_000));
     assert_eq!(count(&whole, "campanile-truncated-headers"), 0);
-    let headers = Letter { truncated: true, ..letter(&record, &cause) }.headers(HeaderStyle::Both);
+    let headers = Letter { truncated: true, ..letter(&record, &cause) }.headers();
     let kept = count(&headers, "many");
     assert_eq!(decoded(&headers)[..2], [("small", Some(&b"s"[..])), ("n", None)]);
     assert_eq!(text(&headers, "campanile-truncated-payload-bytes"), "1");
@@ -315,8 +275,7 @@ fn truncated_letter_has_the_whole_key_or_none() {
         let key = IdempotencyKey::new(vec![b'k'; length]).unwrap();
         let cause = cause(IdempotencyError::Mismatch { key });
         let has_key = |truncated| {
-            let headers =
-                Letter { truncated, ..letter(&record, &cause) }.headers(HeaderStyle::Spring);
+            let headers = Letter { truncated, ..letter(&record, &cause) }.headers();
             headers.iter().any(|(name, _)| name == "campanile-key")
         };
         assert!(has_key(false));
@@ -335,18 +294,13 @@ fn received(headers: &[Header]) -> Record {
 }
 
 #[test]
-fn letter_of_each_style_is_read_back() {
+fn letter_is_read_back() {
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
     let (cause, lock) = (cause("card declined"), lock());
-    for (style, at) in [
-        (HeaderStyle::Spring, Timestamp::CreateTime(at)),
-        (HeaderStyle::Connect, Timestamp::CreateTime(at)),
-        (HeaderStyle::Connect, Timestamp::LogAppendTime(at)),
-        (HeaderStyle::Both, Timestamp::LogAppendTime(at)),
-    ] {
+    for at in [Timestamp::CreateTime(at), Timestamp::LogAppendTime(at)] {
         let own = record().timestamp(at).header("source", "web").null_header("trace").build();
         let letter = Letter { lock: Some(&lock), ..letter(&own, &cause) };
-        let received = received(&letter.headers(style));
+        let received = received(&letter.headers());
         let read = LetterHeaders::read(&received).unwrap();
         assert_eq!(read.origin.to_string(), "payments/3@42");
         assert_eq!((&*read.cause, read.error.as_deref()), ("error", Some("card declined")));
@@ -363,7 +317,7 @@ fn letter_of_each_style_is_read_back() {
 fn truncated_letter_restores_no_record() {
     let (own, cause) = (record().build(), cause("x"));
     let truncated = Letter { truncated: true, ..letter(&own, &cause) };
-    let received = received(&truncated.headers(HeaderStyle::Spring));
+    let received = received(&truncated.headers());
     let read = LetterHeaders::read(&received).unwrap();
     assert!(read.is_truncated && read.restore(&received).is_none());
 }
@@ -372,7 +326,7 @@ fn truncated_letter_restores_no_record() {
 fn letter_with_invalid_header_is_an_error_that_names_it() {
     let (own, cause, lock) = (record().build(), cause("x"), lock());
     let letter = Letter { lock: Some(&lock), ..letter(&own, &cause) };
-    let headers = letter.headers(HeaderStyle::Spring);
+    let headers = letter.headers();
     for (name, invalid) in [
         ("campanile-cause", &b"\xff"[..]),
         ("campanile-token", b"7 "),
