@@ -118,7 +118,7 @@
 //! * `driver` decides which record is started next and what is committed. It runs on a thread of its own,
 //!   reads from a source of records, and depends on no Kafka client; a simulated source tests its
 //!   guarantees.
-//! * `librdkafka` implements the source over librdkafka's consumer. [`Routes`] maps topics to services.
+//! * `source` implements the source over librdkafka's consumer; `native` has what rdkafka lacks. [`Routes`] maps topics to services.
 //! * `epilogue` tells the driver what happens to records that were not processed: `dead_letter` publishes those
 //!   that are given up, and `retry_topics` those to retry; both use
 //!   `publish`, which waits for acknowledgements.
@@ -133,25 +133,31 @@ mod dead_letter;
 mod epilogue;
 #[cfg(test)]
 mod fuzz;
-mod librdkafka;
 mod log;
+mod native;
 mod oauth;
+mod offset_identity;
 mod on_give_up;
 mod publish;
+mod reconnect;
 mod retry_topics;
+mod source;
+mod topic_ids;
 mod transaction;
 
 pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;
 pub use self::dead_letter::{DeadLetter, InvalidLetter, LetterHeaders, LetterLock};
-pub use self::librdkafka::ToRecord;
 pub use self::on_give_up::OnGiveUp;
 // For the command.
-#[doc(hidden)]
-pub use self::librdkafka::{commit_metadata, committed_topic_id, topic_id};
 pub use self::oauth::OauthToken;
+#[doc(hidden)]
+pub use self::offset_identity::{commit_metadata, committed_topic_id};
 pub use self::publish::{PublishError, Publisher, PublisherConfig};
 pub use self::retry_topics::RetryTopics;
+pub use self::source::ToRecord;
+#[doc(hidden)]
+pub use self::topic_ids::topic_id;
 pub use self::transaction::{IntoOutputs, Outputs, OutputsCodec, Transactions};
 #[doc(no_inline)]
 pub use {rdkafka, tracing};

@@ -29,8 +29,8 @@ pub(crate) use self::settings::PublishSettings;
 pub(crate) use self::telemetry::ProducerMetrics;
 use crate::client::ClientSettings;
 use crate::config::config_error;
-use crate::librdkafka::Reconnect;
 use crate::log::LogLimit;
+use crate::reconnect::Reconnect;
 use campanile_driver::private::server_backoff;
 
 /// The timeout of one attempt, if the budget allows for several: restarted brokers are back sooner, and

@@ -6,7 +6,7 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::{PendingOutputs, RecordOutputs};
-use crate::librdkafka::add_offset;
+use crate::offset_identity::add_offset;
 use campanile_driver::source::Assignment;
 
 /// The outputs and offsets of one transaction.

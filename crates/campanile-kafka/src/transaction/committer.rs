@@ -13,10 +13,10 @@ use super::TransactionSettings;
 use super::batch::{Batch, CommitRequest};
 use super::worker::{Worker, WorkerResponse};
 use crate::config::config_error;
-use crate::librdkafka::{Settings, SourceWaker};
-use campanile_driver::ConsumerError;
+use crate::native::SourceWaker;
 use campanile_driver::private::server_backoff;
 use campanile_driver::source::{Assignment, CommitStart};
+use campanile_driver::{ConsumerError, SourceContext};
 
 /// Commits batches, one after the other.
 pub(crate) struct Committer {
@@ -58,7 +58,8 @@ impl Committer {
     /// shutdown.
     pub(crate) fn start(
         settings: &TransactionSettings,
-        source_settings: &Settings,
+        start_timeout: Duration,
+        driver: &SourceContext,
         waker: SourceWaker,
     ) -> Result<Option<Self>, ConsumerError> {
         let producer = settings.producer(false);
@@ -82,16 +83,16 @@ impl Committer {
                 Ok(WorkerResponse::Ended(error)) => return Err(error),
                 Ok(_) => return Ok(Some(this)),
                 Err(RecvTimeoutError::Disconnected) => return Err(panicked()),
-                Err(RecvTimeoutError::Timeout) if source_settings.context.is_shutting_down() => {
+                Err(RecvTimeoutError::Timeout) if driver.is_shutting_down() => {
                     return Ok(None);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            source_settings.context.report_progress();
-            if this.clock.now() - start >= source_settings.start_timeout {
+            driver.report_progress();
+            if this.clock.now() - start >= start_timeout {
                 let what = format!(
                     "timed out waiting for the transaction coordinator after {:?}",
-                    source_settings.start_timeout
+                    start_timeout
                 );
                 return Err(ConsumerError::kafka(what, None));
             }

@@ -8,7 +8,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 
 use crate::client::ClientSettings;
-use crate::librdkafka::set_oauth_token;
+use crate::native::set_oauth_token;
 use crate::oauth::{OauthTokens, TOKEN_TIMEOUT};
 
 /// A client that reads the group's offsets without being a member of the group.

@@ -26,13 +26,13 @@ mod into_outputs;
 mod output;
 mod pending;
 mod reply;
-mod serve;
 mod settings;
 mod worker;
 
 pub(crate) use self::committer::{Committer, TransactionResult};
 pub(crate) use self::group::GroupOffsets;
 pub use self::into_outputs::IntoOutputs;
+pub(crate) use self::into_outputs::outputs_of;
 pub use self::output::Outputs;
 pub(crate) use self::pending::{PendingOutputs, RecordOutputs};
 pub use self::reply::OutputsCodec;

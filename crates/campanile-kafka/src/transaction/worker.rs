@@ -15,10 +15,12 @@ use super::context::{Deliveries, RefusedOutput};
 use super::error::{self, Recovery};
 use super::group::GroupOffsets;
 use super::settings::TransactionSettings;
-use crate::librdkafka::{Reconnect, SourceWaker, check_topics};
 use crate::log::LogLimit;
+use crate::native::SourceWaker;
 use crate::publish;
 use crate::publish::ProducerMetrics;
+use crate::reconnect::Reconnect;
+use crate::topic_ids::check_topics;
 use campanile_driver::ConsumerError;
 use campanile_driver::private::{chain, log_stop};
 use campanile_driver::source::Assignment;
@@ -383,7 +385,7 @@ mod tests {
 
     use super::*;
     use crate::client::ClientSettings;
-    use crate::librdkafka::tests::assignment;
+    use crate::source::tests::assignment;
     use crate::transaction::Transactions;
 
     /// Creates a worker whose producer knows no brokers, and has had its time to find them by itself.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use campanile_core::{Record, Timestamp, millis};
 
-use super::native::fetch_queues::Message;
+use crate::native::fetch_queues::Message;
 use crate::retry_topics::OriginHeaders;
 use campanile_driver::source::{Assignment, Received};
 

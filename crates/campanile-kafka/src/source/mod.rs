@@ -1,6 +1,6 @@
-//! librdkafka's consumer, as the [`Source`](crate::driver::Source) of the driver.
+//! librdkafka's consumer, as the [`Source`](campanile_driver::source::Source) of the driver.
 //!
-//! * `source` is the source itself; `context` has librdkafka's callbacks.
+//! * `kafka_source` is the source itself; `context` has librdkafka's callbacks.
 //! * `queues` decides which partitions share a queue of librdkafka.
 //! * `fetch_batch` has the records of one round; `errors` handles errors that librdkafka reports in their
 //!   place.
@@ -8,27 +8,23 @@
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
 //! * `certificate` warns before the client's certificate expires.
-//! * `reconnect` works around a bug of librdkafka, by which a client forgets all brokers.
 //! * `start_positions` finds the offsets at which assigned partitions are started; `look_up` finds the
 //!   offset that a seek goes to; `list_offsets` requests first and last offsets.
 //! * `topic_check` finds out whether a topic was deleted and recreated.
 //! * `stalled` finds partitions from which librdkafka has stopped fetching.
 //! * `commit_result` interprets the failures of commits.
-//! * `native` has functions that rdkafka's safe interface lacks.
 
 mod certificate;
 mod commit_result;
 mod context;
 mod errors;
 mod fetch_batch;
+mod kafka_source;
 mod leave;
 mod list_offsets;
 mod look_up;
 mod message;
-mod native;
 mod queues;
-mod reconnect;
-mod source;
 mod stalled;
 mod start;
 mod start_positions;
@@ -38,16 +34,9 @@ mod topic_check;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use self::commit_result::add_offset;
-pub use self::commit_result::{commit_metadata, committed_topic_id};
-pub(crate) use self::context::SourceWaker;
-pub(crate) use self::native::set_oauth_token;
-pub(crate) use self::reconnect::Reconnect;
-pub(crate) use self::source::KafkaSource;
+pub(crate) use self::kafka_source::KafkaSource;
 pub(crate) use self::start::start;
 pub use self::to_record::ToRecord;
-pub(crate) use self::topic_check::check_topics;
-pub use self::topic_check::topic_id;
 use crate::client::ClientSettings;
 use crate::log::LogLimit;
 use crate::retry_topics::RetryTopicList;
@@ -82,11 +71,12 @@ pub(crate) mod tests {
     use rdkafka::{Offset, TopicPartitionList};
 
     use super::context::Context;
-    use super::native::fetch_queues::FetchQueues;
     use super::*;
+    use crate::native::SourceWaker;
+    use crate::native::fetch_queues::FetchQueues;
     use campanile_driver::source::{Amount, Assignment, Event, Source};
 
-    pub(super) fn settings(client: ClientSettings, topic: &str) -> Settings {
+    pub(crate) fn settings(client: ClientSettings, topic: &str) -> Settings {
         Settings {
             client,
             brokers: String::new(),

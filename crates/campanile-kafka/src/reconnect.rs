@@ -11,7 +11,7 @@ use std::time::Duration;
 use rdkafka::client::{Client, ClientContext};
 use tokio::time::Instant;
 
-use super::native;
+use crate::native;
 
 /// How long librdkafka has to start again by itself. It does so at once.
 const DELAY: Duration = Duration::from_secs(10);
@@ -66,8 +66,8 @@ mod tests {
 
     use super::*;
     use crate::client::ClientSettings;
-    use crate::librdkafka::KafkaSource;
-    use crate::librdkafka::tests::settings;
+    use crate::source::KafkaSource;
+    use crate::source::tests::settings;
     use campanile_driver::source::Source as _;
 
     const TIMEOUT: Duration = Duration::from_secs(60);

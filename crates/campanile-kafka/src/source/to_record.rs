@@ -8,7 +8,7 @@ use rdkafka::Message;
 use rdkafka::message::{BorrowedMessage, OwnedMessage};
 
 use super::message::timestamp;
-use super::native;
+use crate::native;
 
 /// Converts a message of rdkafka to a [`Record`], for a consumer loop of your own around the layer.
 ///

@@ -1,5 +1,7 @@
 //! The configuration of a consumer.
 
+mod transactional;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -19,10 +21,10 @@ use campanile_driver::{
 use crate::config::{CheckedConfig, ConsumerConfig, non_earliest_reset, uses_newer_protocol};
 use crate::dead_letter::{DeadLetterTargets, DeadLetters};
 use crate::epilogue::Publications;
-use crate::librdkafka::{self, KafkaSource};
 use crate::log::LogLimit;
 use crate::on_give_up::OnGiveUp;
 use crate::retry_topics::{RetryPublisher, RetryTopics, SourceTopics};
+use crate::source::{self, KafkaSource};
 use crate::transaction::Transactions;
 
 /// Serves Kafka records to a tower service, and commits the offsets of finished records.
@@ -37,7 +39,7 @@ pub struct Consumer {
     start_timeout: Duration,
     given_up: OnGiveUp,
     retry_topics: Option<RetryTopics>,
-    pub(crate) transactions: Option<Transactions>,
+    transactions: Option<Transactions>,
 }
 
 impl Consumer {
@@ -299,7 +301,7 @@ impl Consumer {
         consumer.start(routes.checked())
     }
 
-    pub(crate) fn start(self, router: Result<Router, ConfigError>) -> Serve {
+    fn start(self, router: Result<Router, ConfigError>) -> Serve {
         let max_poll_interval = Duration::from_millis(self.config.max_poll_interval_ms);
         Serve::new(format!("{self:?}"), max_poll_interval, || {
             self.prepare(router.map_err(ConsumerError::Config)?)
@@ -384,7 +386,7 @@ impl Consumer {
             source_topics,
         });
         Ok(Driver::new(driver, router, move |context| {
-            librdkafka::start(&librdkafka::Settings {
+            source::start(&source::Settings {
                 context: context.clone(),
                 client: self.config.client,
                 brokers: self.config.brokers,

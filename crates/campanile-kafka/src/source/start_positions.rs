@@ -25,12 +25,13 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::commit_result::log_ids;
-use super::context::{Context, Position, SourceWaker};
+use super::context::{Context, Position};
 use super::list_offsets::list_offsets;
-use super::native;
-use super::native::topic_ids::TopicIds;
-use super::topic_check::request_ids;
+use crate::native;
+use crate::native::SourceWaker;
+use crate::native::topic_ids::TopicIds;
+use crate::offset_identity::log_ids;
+use crate::topic_ids::request_ids;
 use campanile_driver::source::{Assignment, LogChange, LogChanged};
 
 /// The timeout of the request for committed offsets. A request that times out is repeated.
@@ -286,8 +287,8 @@ mod tests {
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
-    use crate::librdkafka::KafkaSource;
-    use crate::librdkafka::tests::{assignment, consumer, poll, settings};
+    use crate::source::KafkaSource;
+    use crate::source::tests::{assignment, consumer, poll, settings};
     use campanile_driver::source::{Amount, Event, Source as _};
 
     const TIMEOUT: Duration = Duration::from_secs(60);

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::list_offsets::list_offsets;
-use super::native;
+use crate::native;
 use campanile_driver::source::{Assignment, AssignmentId};
 
 /// How long a partition delivers no record until the brokers are asked for its end.
@@ -212,9 +212,9 @@ mod tests {
     use rdkafka::{ClientConfig, TopicPartitionList};
 
     use super::*;
-    use crate::librdkafka::KafkaSource;
-    use crate::librdkafka::start_positions::list;
-    use crate::librdkafka::tests::{assignment, consumer, poll, settings};
+    use crate::source::KafkaSource;
+    use crate::source::start_positions::list;
+    use crate::source::tests::{assignment, consumer, poll, settings};
     use campanile_driver::source::{Amount, Event, LogChanged, Source as _};
 
     const TOPIC: &str = "payments";

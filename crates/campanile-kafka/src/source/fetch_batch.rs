@@ -5,8 +5,9 @@ use std::sync::Arc;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::context::Context;
-use super::native::fetch_queues::{Message, TopicHandle};
-use super::{message, native};
+use super::message;
+use crate::native;
+use crate::native::fetch_queues::{Message, TopicHandle};
 use campanile_driver::source::{Assignment, LogChange, LogChanged, Received};
 
 /// The records taken in one round.

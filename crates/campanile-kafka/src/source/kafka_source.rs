@@ -13,18 +13,21 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::certificate::ClientCertificate;
 use super::commit_result::{OffsetCommits, Uncommitted};
-use super::context::{Context, PartitionNames, Position, Rebalance, SourceWaker};
+use super::context::{Context, PartitionNames, Position, Rebalance};
 use super::errors::handle_error;
 use super::fetch_batch::{FetchBatch, LastPartition};
 use super::leave::Leave;
 use super::look_up::look_up;
-use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
 use super::stalled::{StalledPartitions, Unfetched};
 use super::start_positions::{Lookup, StartPositions, list};
 use super::topic_check::TopicCheck;
-use super::{Reconnect, Settings, native, start};
+use super::{Settings, start};
 use crate::client::ClientSettings;
 use crate::config::{config_error, reset_offset, uses_newer_protocol};
+use crate::native;
+use crate::native::SourceWaker;
+use crate::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
+use crate::reconnect::Reconnect;
 use crate::transaction::{Committer, TransactionResult};
 use campanile_driver::ConsumerError;
 use campanile_driver::source::SeekTarget;
@@ -50,7 +53,7 @@ const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
 
 pub(crate) struct KafkaSource {
     client: ClientSettings,
-    pub(super) consumer: Arc<BaseConsumer<Context>>,
+    pub(crate) consumer: Arc<BaseConsumer<Context>>,
     fetch_queues: Arc<FetchQueues>,
     waker: SourceWaker,
     buffer: MessageBuffer,
@@ -117,7 +120,12 @@ impl KafkaSource {
         let consumer = Arc::new(consumer);
         start::check(&consumer, settings)?;
         let commits = match &settings.transactions {
-            Some(transactions) => match Committer::start(transactions, settings, waker.clone())? {
+            Some(transactions) => match Committer::start(
+                transactions,
+                settings.start_timeout,
+                &settings.context,
+                waker.clone(),
+            )? {
                 Some(committer) => CommitStrategy::Transactions(Box::new(committer)),
                 // A shutdown was requested during the start.
                 None => CommitStrategy::Offsets(OffsetCommits::default()),

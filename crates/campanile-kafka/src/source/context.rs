@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use futures_util::task::AtomicWaker;
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
@@ -17,12 +16,12 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::Settings;
 use super::certificate::ClientCertificate;
-use super::commit_result::add_offset;
-use super::native::fetch_queues::FetchQueues;
 use super::queues::PartitionQueues;
 use super::start_positions::list;
 use crate::log::LogLimit;
+use crate::native::fetch_queues::FetchQueues;
 use crate::oauth::{self, OauthTokens};
+use crate::offset_identity::add_offset;
 use crate::retry_topics::RetryTopicList;
 use crate::transaction::PendingOutputs;
 use campanile_driver::SourceContext;
@@ -38,7 +37,7 @@ const CLUSTER_ID_TIMEOUT: Duration = Duration::from_millis(500);
 pub(super) type Position = (Arc<Assignment>, i64);
 
 /// The context of the consumer's client.
-pub(super) struct Context {
+pub(crate) struct Context {
     state: Mutex<State>,
     fetch_queues: Arc<FetchQueues>,
     retry_topics: RetryTopicList,
@@ -458,9 +457,6 @@ impl ClientContext for Context {
     }
 }
 
-/// Wakes the driver. Shared with librdkafka's callbacks and with the threads of the committer.
-pub(crate) type SourceWaker = Arc<AtomicWaker>;
-
 fn topic_partitions(partitions: &TopicPartitionList) -> impl Iterator<Item = (String, i32)> {
     let elements = partitions.elements();
     elements.into_iter().map(|element| (element.topic().to_owned(), element.partition()))
@@ -486,8 +482,9 @@ mod tests {
     use campanile_test::MockKafka;
 
     use super::*;
-    use crate::librdkafka::tests::{poll, settings};
-    use crate::librdkafka::{KafkaSource, native};
+    use crate::native;
+    use crate::source::KafkaSource;
+    use crate::source::tests::{poll, settings};
     use campanile_driver::source::{Event, Source as _};
 
     const TOPIC: &str = "payments";

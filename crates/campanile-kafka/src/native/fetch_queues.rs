@@ -31,10 +31,10 @@ use super::message_headers;
 /// The number of queues. With order by partition, at least this many partitions have records to
 /// process at the same time. Each queue costs memory for prefetched messages: at least one batch of
 /// a producer.
-pub(in crate::librdkafka) const QUEUES: usize = 16;
+pub(crate) const QUEUES: usize = 16;
 
 /// The queues. All methods do nothing before [`open`](Self::open) and after [`close`](Self::close).
-pub(in crate::librdkafka) struct FetchQueues {
+pub(crate) struct FetchQueues {
     queues: [AtomicPtr<rd_kafka_queue_t>; QUEUES],
     /// Woken when a message arrives. Kept until the queues are destroyed.
     waker: Arc<AtomicWaker>,
@@ -42,12 +42,12 @@ pub(in crate::librdkafka) struct FetchQueues {
 
 impl FetchQueues {
     /// Creates the queues, which wake `waker` when a message arrives.
-    pub(in crate::librdkafka) fn new(waker: Arc<AtomicWaker>) -> Self {
+    pub(crate) fn new(waker: Arc<AtomicWaker>) -> Self {
         Self { queues: Default::default(), waker }
     }
 
     /// Opens the queues. They must be closed before the consumer is dropped.
-    pub(in crate::librdkafka) fn open<C: ConsumerContext>(&self, consumer: &BaseConsumer<C>) {
+    pub(crate) fn open<C: ConsumerContext>(&self, consumer: &BaseConsumer<C>) {
         for opened in &self.queues {
             // SAFETY: the consumer is borrowed, so its handle is alive. `close` destroys the queue.
             let queue = unsafe { rd_kafka_queue_new(consumer.client().native_ptr()) };
@@ -61,7 +61,7 @@ impl FetchQueues {
 
     /// Forwards the messages of this partition to the queue with this index. Must be called before
     /// the partition is assigned, so that no message goes elsewhere.
-    pub(in crate::librdkafka) fn forward_partition<C: ConsumerContext>(
+    pub(crate) fn forward_partition<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
         topic: &str,
@@ -92,7 +92,7 @@ impl FetchQueues {
 
     /// Takes up to `limit` messages off the queue with this index. Messages of a partition are in
     /// order.
-    pub(in crate::librdkafka) fn take<'a>(
+    pub(crate) fn take<'a>(
         &'a self,
         index: usize,
         buffer: &'a mut MessageBuffer,
@@ -114,7 +114,7 @@ impl FetchQueues {
     }
 
     /// Destroys the queues, with the messages that are still in them.
-    pub(in crate::librdkafka) fn close(&self) {
+    pub(crate) fn close(&self) {
         for closed in &self.queues {
             let queue = closed.swap(ptr::null_mut(), Ordering::AcqRel);
             if !queue.is_null() {
@@ -133,7 +133,7 @@ impl FetchQueues {
 ///
 /// # Safety
 /// The second argument must be a pointer to a live [`AtomicWaker`].
-pub(super) unsafe extern "C" fn wake(_: *mut rd_kafka_t, waker: *mut c_void) {
+pub(crate) unsafe extern "C" fn wake(_: *mut rd_kafka_t, waker: *mut c_void) {
     // SAFETY: this is the waker that was registered with the callback, and it lives as long as the
     // callback.
     let waker = unsafe { &*waker.cast::<AtomicWaker>() };
@@ -142,23 +142,23 @@ pub(super) unsafe extern "C" fn wake(_: *mut rd_kafka_t, waker: *mut c_void) {
 
 /// A reusable buffer for messages.
 #[derive(Default)]
-pub(in crate::librdkafka) struct MessageBuffer {
+pub(crate) struct MessageBuffer {
     messages: Vec<*mut rd_kafka_message_s>,
 }
 
 /// Messages that were taken off a queue. Messages that were not read are destroyed on drop.
-pub(in crate::librdkafka) struct FetchedMessages<'a> {
+pub(crate) struct FetchedMessages<'a> {
     buffer: &'a mut MessageBuffer,
     next: usize,
 }
 
 impl FetchedMessages<'_> {
-    pub(in crate::librdkafka) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.buffer.messages.len()
     }
 
     /// Takes the next message, or the error that stands in its place.
-    pub(in crate::librdkafka) fn next(&mut self) -> Option<Result<Message<'_>, FetchError>> {
+    pub(crate) fn next(&mut self) -> Option<Result<Message<'_>, FetchError>> {
         let &message = self.buffer.messages.get(self.next)?;
         self.next += 1;
         // SAFETY: librdkafka has filled the buffer with non-null messages, which live until this
@@ -188,23 +188,23 @@ impl Drop for FetchedMessages<'_> {
 }
 
 /// An error that librdkafka reports in place of a message.
-pub(in crate::librdkafka) struct FetchError {
-    pub(in crate::librdkafka) error: KafkaError,
+pub(crate) struct FetchError {
+    pub(crate) error: KafkaError,
     /// librdkafka's text, prefixed with the partition that it is about.
-    pub(in crate::librdkafka) reason: String,
+    pub(crate) reason: String,
 }
 
 /// A message of librdkafka.
-pub(in crate::librdkafka) struct Message<'a>(NonNull<rd_kafka_message_s>, PhantomData<&'a ()>);
+pub(crate) struct Message<'a>(NonNull<rd_kafka_message_s>, PhantomData<&'a ()>);
 
 /// Identifies a topic while one of its messages lives or one of its partitions is assigned. The
 /// pointer is compared, never dereferenced.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::librdkafka) struct TopicHandle(*mut rd_kafka_topic_s);
+pub(crate) struct TopicHandle(*mut rd_kafka_topic_s);
 
 impl<'a> Message<'a> {
     /// Wraps a message that rdkafka has taken from the consumer's queue.
-    pub(in crate::librdkafka) fn borrowed(message: &'a BorrowedMessage<'_>) -> Self {
+    pub(crate) fn borrowed(message: &'a BorrowedMessage<'_>) -> Self {
         // SAFETY: rdkafka's pointer is not null, and lives for as long as the message is borrowed.
         Self(unsafe { NonNull::new_unchecked(message.ptr()) }, PhantomData)
     }
@@ -214,7 +214,7 @@ impl<'a> Message<'a> {
         unsafe { self.0.as_ref() }
     }
 
-    pub(in crate::librdkafka) fn topic_handle(&self) -> TopicHandle {
+    pub(crate) fn topic_handle(&self) -> TopicHandle {
         TopicHandle(self.get().rkt)
     }
 
@@ -230,7 +230,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    pub(in crate::librdkafka) fn topic(&self) -> &'a str {
+    pub(crate) fn topic(&self) -> &'a str {
         // SAFETY: this is only called for messages that have a topic. Its name ends with NUL and
         // lives as long as the message.
         let name = unsafe { CStr::from_ptr(rd_kafka_topic_name(self.get().rkt)) };
@@ -238,36 +238,36 @@ impl<'a> Message<'a> {
         name.to_str().unwrap_or_default()
     }
 
-    pub(in crate::librdkafka) fn partition(&self) -> i32 {
+    pub(crate) fn partition(&self) -> i32 {
         self.get().partition
     }
 
-    pub(in crate::librdkafka) fn offset(&self) -> i64 {
+    pub(crate) fn offset(&self) -> i64 {
         self.get().offset
     }
 
     /// Reads the epoch of the leader that has appended the message, if the broker tells it.
-    pub(in crate::librdkafka) fn leader_epoch(&self) -> Option<i32> {
+    pub(crate) fn leader_epoch(&self) -> Option<i32> {
         // SAFETY: the message is alive.
         let epoch = unsafe { rd_kafka_message_leader_epoch(self.0.as_ptr()) };
         (epoch >= 0).then_some(epoch)
     }
 
-    pub(in crate::librdkafka) fn key(&self) -> Option<&'a [u8]> {
+    pub(crate) fn key(&self) -> Option<&'a [u8]> {
         let message = self.get();
         // SAFETY: a non-null key has `key_len` bytes, which live as long as the message.
         (!message.key.is_null())
             .then(|| unsafe { slice::from_raw_parts(message.key.cast(), message.key_len) })
     }
 
-    pub(in crate::librdkafka) fn payload(&self) -> Option<&'a [u8]> {
+    pub(crate) fn payload(&self) -> Option<&'a [u8]> {
         let message = self.get();
         // SAFETY: a non-null payload has `len` bytes, which live as long as the message.
         (!message.payload.is_null())
             .then(|| unsafe { slice::from_raw_parts(message.payload.cast(), message.len) })
     }
 
-    pub(in crate::librdkafka) fn timestamp(&self) -> Timestamp {
+    pub(crate) fn timestamp(&self) -> Timestamp {
         let mut kind = Kind::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: the message is alive, and `kind` lives during the call.
         let time = unsafe { rd_kafka_message_timestamp(self.0.as_ptr(), &mut kind) };
@@ -280,9 +280,7 @@ impl<'a> Message<'a> {
     }
 
     /// Reads each header's name and value; see [`headers`](super::headers).
-    pub(in crate::librdkafka) fn headers(
-        &self,
-    ) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> + use<'a> {
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> + use<'a> {
         // SAFETY: the message lives for `'a`.
         unsafe { message_headers(self.0.as_ptr()) }
     }

@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
     use crate::client::ClientSettings;
-    use crate::librdkafka::tests::settings;
+    use crate::source::tests::settings;
     use campanile_driver::Unhealthy;
 
     #[cfg(feature = "tls")]

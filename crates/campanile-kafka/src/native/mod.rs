@@ -17,13 +17,15 @@
 
 #![allow(unsafe_code)]
 
-pub(super) mod fetch_queues;
-pub(super) mod topic_ids;
+pub(crate) mod fetch_queues;
+pub(crate) mod topic_ids;
 
 use std::ffi::{CStr, CString};
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::Arc;
 
+use futures_util::task::AtomicWaker;
 use rdkafka::TopicPartitionList;
 use rdkafka::bindings::{
     rd_kafka_brokers_add, rd_kafka_brokers_learned_ids, rd_kafka_commit_queue,
@@ -43,11 +45,14 @@ use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message, OwnedMessage};
 
 use crate::oauth::OauthToken;
 
+/// Wakes the driver. Shared with librdkafka's callbacks and with the threads of the committer.
+pub(crate) type SourceWaker = Arc<AtomicWaker>;
+
 /// The maximum length of an error's text, in bytes.
 const ERROR_LEN: usize = 512;
 
 /// Starts a commit. A later poll passes the answer to the context's `commit_callback`.
-pub(super) fn commit<C: ConsumerContext>(
+pub(crate) fn commit<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     offsets: &TopicPartitionList,
 ) -> KafkaResult<()> {
@@ -109,7 +114,7 @@ fn try_set_oauth_token<C: ClientContext>(
 
 /// Returns the ids of the brokers of the cluster that the client knows, connected or not. The bootstrap
 /// servers do not count: they are only addresses.
-pub(super) fn broker_ids<C: ClientContext>(client: &Client<C>) -> Vec<i32> {
+pub(crate) fn broker_ids<C: ClientContext>(client: &Client<C>) -> Vec<i32> {
     let client = client.native_ptr();
     let mut count = 0;
     // SAFETY: the client is borrowed, so its handle is alive. The count lives during the call. A non-null
@@ -127,7 +132,7 @@ pub(super) fn broker_ids<C: ClientContext>(client: &Client<C>) -> Vec<i32> {
 
 /// Adds the addresses of brokers, separated by commas, to those that the client connects to. An address
 /// to which it connects already is not added twice.
-pub(super) fn add_brokers<C: ClientContext>(client: &Client<C>, brokers: &str) {
+pub(crate) fn add_brokers<C: ClientContext>(client: &Client<C>, brokers: &str) {
     let brokers = CString::new(brokers).expect("librdkafka was created with these addresses");
     // SAFETY: the client is borrowed, so its handle is alive. The string ends with NUL and lives during
     // the call, which copies it.
@@ -136,7 +141,7 @@ pub(super) fn add_brokers<C: ClientContext>(client: &Client<C>, brokers: &str) {
 
 /// Reads the first offset of a partition's log, and the offset after its last record, as of the last fetch.
 /// Sends no request.
-pub(super) fn log_range<C: ConsumerContext>(
+pub(crate) fn log_range<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partition: i32,
@@ -155,7 +160,7 @@ pub(super) fn log_range<C: ConsumerContext>(
 }
 
 /// Sets the leader epoch that belongs to the last offset of the list.
-pub(super) fn set_last_leader_epoch(list: &mut TopicPartitionList, epoch: i32) {
+pub(crate) fn set_last_leader_epoch(list: &mut TopicPartitionList, epoch: i32) {
     let Some(last) = list.count().checked_sub(1) else { return };
     // SAFETY: the list is borrowed, and has this element.
     unsafe {
@@ -165,7 +170,7 @@ pub(super) fn set_last_leader_epoch(list: &mut TopicPartitionList, epoch: i32) {
 }
 
 /// Reads the leader epoch and the metadata that belong to the offset of this partition.
-pub(super) fn offset_details<'a>(
+pub(crate) fn offset_details<'a>(
     list: &'a TopicPartitionList,
     topic: &str,
     partition: i32,
@@ -200,7 +205,7 @@ fn find(
 
 /// Checks whether the consumer is a member of its group, that is, of one of the group's
 /// generations.
-pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
+pub(crate) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
     // SAFETY: the metadata is alive and is only read.
     check_group_metadata(consumer, |metadata| unsafe {
         rd_kafka_consumer_group_metadata_generation_id(metadata) > 0
@@ -208,7 +213,7 @@ pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool 
 }
 
 /// Checks whether there are events that a poll of the consumer would handle.
-pub(super) fn has_events<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
+pub(crate) fn has_events<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
     // SAFETY: the consumer is borrowed, so its handle is alive. The result is a reference that is
     // destroyed below; it is null for a consumer without a group.
     let queue = unsafe { rd_kafka_queue_get_consumer(consumer.client().native_ptr()) };
@@ -225,7 +230,7 @@ pub(super) fn has_events<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool
 
 /// Checks whether the consumer has a member id. In the classic protocol it has none before it joins
 /// its group and after it has left.
-pub(super) fn has_member_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
+pub(crate) fn has_member_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
     check_group_metadata(consumer, |metadata| {
         // SAFETY: the metadata is alive and is only read.
         let id = unsafe { rd_kafka_consumer_group_metadata_member_id(metadata) };
@@ -256,7 +261,7 @@ fn check_group_metadata<C: ConsumerContext>(
 ///
 /// A name ends at its first NUL byte, since librdkafka returns it as a C string. Headers that
 /// librdkafka cannot parse count as no headers.
-pub(super) fn headers<'m>(
+pub(crate) fn headers<'m>(
     message: &'m BorrowedMessage<'_>,
 ) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
     // SAFETY: the message is borrowed for as long as the iterator lives.
@@ -280,7 +285,7 @@ unsafe fn message_headers<'m>(
 }
 
 /// Reads the headers of a message that no longer belongs to the consumer.
-pub(super) fn owned_headers(
+pub(crate) fn owned_headers(
     message: &OwnedMessage,
 ) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
     // The pointer cast below relies on this; it is all that can be checked.

@@ -8,9 +8,9 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::context::Context;
 use super::errors::handle_error;
-use super::native::{self, set_oauth_token};
 use super::{KafkaSource, Settings};
 use crate::config::uses_newer_protocol;
+use crate::native::{self, set_oauth_token};
 use campanile_driver::ConsumerError;
 use campanile_driver::private::chain;
 use campanile_driver::source::Event;

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::native::fetch_queues::QUEUES;
+use crate::native::fetch_queues::QUEUES;
 use campanile_driver::source::{Assignment, AssignmentId};
 
 /// The partitions of each queue.
@@ -61,7 +61,7 @@ mod tests {
     use campanile_driver::source::Amount;
 
     fn assignment(number: i32) -> Arc<Assignment> {
-        crate::librdkafka::tests::assignment("t", number)
+        crate::source::tests::assignment("t", number)
     }
 
     fn order(queues: &PartitionQueues) -> Vec<usize> {

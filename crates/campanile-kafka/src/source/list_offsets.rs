@@ -76,7 +76,7 @@ mod tests {
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
-    use crate::librdkafka::tests::{assignment, consumer};
+    use crate::source::tests::{assignment, consumer};
 
     #[test]
     fn failed_request_for_one_partition_is_not_repeated() {

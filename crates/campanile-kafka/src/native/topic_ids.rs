@@ -23,7 +23,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 
 use super::fetch_queues::wake;
 use super::{ERROR_LEN, broker_ids};
-use crate::librdkafka::SourceWaker;
+use crate::native::SourceWaker;
 
 /// How librdkafka writes the id that brokers without ids of topics return.
 const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";

@@ -3,9 +3,8 @@
 use campanile_core::{BoxableError, Record};
 use tower_service::Service;
 
-use super::into_outputs::{IntoOutputs, outputs_of};
-use super::settings::Transactions;
-use crate::consumer::Consumer;
+use super::Consumer;
+use crate::transaction::{IntoOutputs, Transactions, outputs_of};
 use campanile_driver::Router;
 use campanile_driver::Serve;
 

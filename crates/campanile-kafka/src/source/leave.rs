@@ -6,8 +6,9 @@ use campanile_core::Clock;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::context::Context;
-use super::native::fetch_queues::FetchQueues;
-use super::{native, start};
+use super::start;
+use crate::native;
+use crate::native::fetch_queues::FetchQueues;
 
 /// How long closing the consumer waits for a join that is in progress, and then for leaving the group.
 /// Unreachable brokers do not delay the end of serving for longer.
