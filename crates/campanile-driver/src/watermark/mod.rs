@@ -1,7 +1,7 @@
 //! The watermark: the offset up to which a partition is finished.
 
 #[cfg(test)]
-mod properties;
+mod tests;
 
 use std::collections::VecDeque;
 
