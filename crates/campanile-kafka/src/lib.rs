@@ -1,5 +1,5 @@
-//! The Kafka consumer driver of Campanile: feeds records into a tower service, and commits the offsets
-//! of finished records only.
+//! Kafka consumers of Campanile: feeds records into a tower service, and commits the offsets of finished records
+//! only.
 //!
 //! ```
 //! use campanile_core::{BoxError, DecodeLayer, Request, handler, key};
