@@ -115,16 +115,13 @@
 //!
 //! * [`Consumer`] and [`ConsumerConfig`] configure the driver; [`Serve`] runs it, and completes with a
 //!   [`Summary`] or a [`ConsumerError`].
-//! * `driver` decides which record is started next and what is committed. It runs on a thread of its own,
-//!   reads from a source of records, and depends on no Kafka client; a simulated source tests its
-//!   guarantees.
-//! * `source` implements the source over librdkafka's consumer; `native` has what rdkafka lacks. [`Routes`] maps topics to services.
+//! * The crate `campanile-driver` decides which record is started next and what is committed, without Kafka.
+//! * `source` is its source over librdkafka's consumer, and `native` what rdkafka lacks for that. `client`,
+//!   `oauth`, `log`, `reconnect`, `topic_ids`: what all clients of librdkafka need.
 //! * `epilogue` tells the driver what happens to records that were not processed: `dead_letter` publishes those
-//!   that are given up, and `retry_topics` those to retry; both use
-//!   `publish`, which waits for acknowledgements.
-//! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of
-//!   transactions.
-//! * `telemetry` has the metrics of a consumer.
+//!   that are given up, and `retry_topics` those to retry; both use `publish`, which waits for
+//!   acknowledgements.
+//! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of transactions.
 
 mod client;
 mod config;
