@@ -40,7 +40,7 @@ impl<B> CarryLock for Request<B> {
     }
 
     fn interrupt(&self) -> Option<Interrupt> {
-        Some(self.record().interrupt())
+        Some(self.record().attempt().interrupt())
     }
 }
 

@@ -173,13 +173,11 @@ marker!(
 
 marker!(
     /// Returned by inner layers that did not call the handler: the attempt is not counted.
-    #[doc(hidden)]
     NotRun, "the handler did not run"
 );
 marker!(
     /// Returned by inner layers that rolled back the handler's effect for reasons of their own: the
     /// attempt is not counted.
-    #[doc(hidden)]
     Undone, "the handler's effect was rolled back"
 );
 
@@ -229,14 +227,12 @@ pub fn permanent(error: impl Into<BoxError>) -> Permanent {
 }
 
 /// Marks an error of an inner layer that did not call the handler. The attempt is not counted.
-#[doc(hidden)]
 pub fn not_run(error: impl Into<BoxError>) -> NotRun {
     NotRun(error.into())
 }
 
 /// Marks an error of an inner layer that rolled back the handler's effect. The attempt is not
 /// counted.
-#[doc(hidden)]
 pub fn undone(error: impl Into<BoxError>) -> Undone {
     Undone(error.into())
 }

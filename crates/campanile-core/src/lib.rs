@@ -71,7 +71,7 @@ pub use self::operation::{Command, Operation, Retention};
 pub use self::outcome::{Duplicate, GivenUp, Outcome, WithoutLock};
 pub use self::output::Output;
 #[doc(hidden)]
-pub use self::record::{AwaitsTurn, Interrupt, LockReleased, Turn};
+pub use self::record::{Attempt, AwaitsTurn, Interrupt, LockReleased, Turn};
 pub use self::record::{Coordinates, Headers, Record, RecordBuilder, Timestamp};
 pub use self::reply::{Answer, Reply};
 pub use self::request::{IntoParts, Parts, Request};

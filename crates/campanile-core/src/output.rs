@@ -96,7 +96,6 @@ impl Output {
     }
 
     /// Estimates the memory usage, in bytes.
-    #[doc(hidden)]
     pub fn size(&self) -> usize {
         let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
         let header = |(name, value): &(String, _)| size_of_val(name) + name.len() + part(value);

@@ -17,7 +17,6 @@ use crate::{Grant, IdempotencyKey, LockLost, LostCause, Steps, StoreKey};
 /// Created by the lock keeper. The idempotency layer passes it to a store that completes entries
 /// together with the handler's effect. A request carries only the [`LockHandle`], from which a
 /// `LockControl` cannot be obtained.
-#[doc(hidden)]
 #[derive(Clone)]
 pub struct LockControl(LockHandle);
 

@@ -54,7 +54,6 @@ struct Inner {
 }
 
 /// How an entry was completed together with the handler's effect, without the keeper.
-#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Completion {
     /// The reply to later duplicates.
@@ -149,13 +148,11 @@ impl LockHandle {
     }
 
     /// Returns the key under which the store keeps the entry.
-    #[doc(hidden)]
     pub fn store_key(&self) -> &StoreKey {
         &self.0.store_key
     }
 
-    /// Commands from outside the keeper compare the entry with this grant.
-    #[doc(hidden)]
+    /// Returns the grant of the lock, with which commands to a store name it.
     pub fn grant(&self) -> Grant {
         self.0.grant
     }

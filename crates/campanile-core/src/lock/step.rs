@@ -120,9 +120,8 @@ impl LockHandle {
         Ok(self.0.steps.recorder()?.record(self, name, encoded))
     }
 
-    /// Permits the handler, which is called again in the same attempt, to use its names again. It gets the
-    /// results of the previous call.
-    #[doc(hidden)]
+    /// Permits the handler to use the names of its steps again. A layer that calls it again in the same attempt
+    /// calls this before; the handler gets the results of the previous call.
     pub fn restart_steps(&self) {
         self.0.steps.state().begun.clear();
     }
@@ -239,11 +238,9 @@ impl StepState {
 }
 
 /// The pending record of a step.
-#[doc(hidden)]
 pub type Recording = Pin<Box<dyn Future<Output = Result<(), StepError>> + Send>>;
 
 /// Records the steps of a layer's locks.
-#[doc(hidden)]
 pub trait RecordSteps: Send + Sync {
     /// Records the encoded result of a step under this lock.
     fn record(&self, lock: &LockHandle, name: &str, result: Bytes) -> Recording;

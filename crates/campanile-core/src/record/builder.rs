@@ -1,13 +1,10 @@
 //! The builder of records, for drivers and tests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use bytes::Bytes;
 
-use crate::wakers::Wakers;
-
-use super::turn::AttemptProgress;
+use super::attempt::AttemptState;
 use super::{Coordinates, Headers, Inner, Record, Timestamp};
 
 /// Builds a [`Record`]. Without a payload, the record is a tombstone.
@@ -89,11 +86,7 @@ impl RecordBuilder {
             key,
             payload,
             headers,
-            interrupted: AtomicBool::new(false),
-            progress: AttemptProgress::default(),
-            waited_elsewhere: AtomicBool::new(false),
-            interrupts: AtomicUsize::new(0),
-            wakers: Wakers::default(),
+            attempt: AttemptState::default(),
         }))
     }
 }

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
+use super::attempt::{DUPLICATE, RECORDING};
 use super::{Record, Turn};
 use crate::wakers::{Wakers, Watch, Watcher};
 
@@ -14,19 +15,18 @@ use crate::wakers::{Wakers, Watch, Watcher};
 /// then released and the attempt is not counted.
 ///
 /// The layer and the keeper hold a clone until the store has answered their last command for the record,
-/// so that the driver can wait for the answer: see [`LockReleased`]. Not part of the public contract.
-#[doc(hidden)]
+/// so that the driver can wait for the answer: see [`LockReleased`].
 pub struct Interrupt(Record);
 
 impl Interrupt {
     pub(super) fn new(record: Record) -> Self {
-        record.0.interrupts.fetch_add(1, Ordering::Relaxed);
+        record.0.attempt.interrupts.fetch_add(1, Ordering::Relaxed);
         Self(record)
     }
 
     /// Checks whether the driver is dropping the record's future.
     pub fn is_set(&self) -> bool {
-        self.0.is_interrupted()
+        self.0.attempt().is_interrupted()
     }
 
     /// Returns the record.
@@ -37,27 +37,27 @@ impl Interrupt {
     /// Creates a future of the record's turn, if the record was started ahead of it, and notifies the
     /// driver whether the record is a duplicate.
     pub fn turn(&self, duplicate: bool) -> Option<Turn> {
-        if !self.0.0.progress.set_awaits_turn(duplicate) {
+        if !self.0.0.attempt.progress.set_awaits_turn(duplicate) {
             return None;
         }
-        self.0.0.wakers.wake_all();
+        self.0.0.attempt.wakers.wake_all();
         Some(Turn::new(self.0.clone()))
     }
 
     /// Notifies the driver that the handler has succeeded and that the outcome is being recorded.
     pub fn set_recording(&self) {
-        self.0.0.progress.set_recording();
+        self.0.0.attempt.progress.set(RECORDING);
     }
 
     /// Notifies the driver that the record is a duplicate.
     pub fn set_duplicate(&self) {
-        self.0.0.progress.set_duplicate();
+        self.0.0.attempt.progress.set(DUPLICATE);
     }
 }
 
 impl Watch for Record {
     fn wakers(&self) -> &Wakers {
-        &self.0.wakers
+        &self.0.attempt.wakers
     }
 }
 
@@ -69,8 +69,8 @@ impl Clone for Interrupt {
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
-        if self.0.0.interrupts.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.0.wakers.wake_all();
+        if self.0.0.attempt.interrupts.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.0.attempt.wakers.wake_all();
         }
     }
 }
@@ -82,8 +82,7 @@ impl fmt::Debug for Interrupt {
 }
 
 /// Resolves when no [`Interrupt`] of the record is left. After the record's future was dropped, this is
-/// when the store has answered the release of its lock. Not part of the public contract.
-#[doc(hidden)]
+/// when the store has answered the release of its lock.
 pub struct LockReleased(Watcher<Record>);
 
 impl LockReleased {
@@ -96,7 +95,7 @@ impl Future for LockReleased {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let is_settled = |record: &Record| record.0.interrupts.load(Ordering::Acquire) == 0;
+        let is_settled = |record: &Record| record.0.attempt.interrupts.load(Ordering::Acquire) == 0;
         self.get_mut().0.poll(cx, |record| is_settled(record).then_some(()))
     }
 }
@@ -116,10 +115,10 @@ mod tests {
     #[test]
     fn let_go_resolves_when_last_interrupt_is_dropped() {
         let record = Record::builder("t", 0, 0).build();
-        assert_ready!(task::spawn(record.lock_released()).poll());
-        let one = record.interrupt();
+        assert_ready!(task::spawn(record.attempt().lock_released()).poll());
+        let one = record.attempt().interrupt();
         let other = one.clone();
-        let mut lock_released = task::spawn(record.lock_released());
+        let mut lock_released = task::spawn(record.attempt().lock_released());
         assert_pending!(lock_released.poll());
         drop(one);
         assert!(!lock_released.is_woken());

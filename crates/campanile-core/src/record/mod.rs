@@ -1,5 +1,6 @@
 //! Records from Kafka.
 
+mod attempt;
 mod builder;
 mod coordinates;
 mod headers;
@@ -8,19 +9,17 @@ mod turn;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use bytes::Bytes;
 
+pub use self::attempt::Attempt;
+use self::attempt::AttemptState;
 pub use self::builder::RecordBuilder;
 pub use self::coordinates::Coordinates;
 pub use self::headers::Headers;
 pub use self::interrupt::{Interrupt, LockReleased};
-use self::turn::AttemptProgress;
 pub use self::turn::{AwaitsTurn, Turn};
-
-use crate::wakers::Wakers;
 
 /// A Kafka record: owned, immutable, and cheap to clone (one reference count).
 ///
@@ -52,13 +51,7 @@ struct Inner {
     key: Option<Bytes>,
     payload: Option<Bytes>,
     headers: Headers,
-    interrupted: AtomicBool,
-    progress: AttemptProgress,
-    /// Whether the record has waited for the lock of another process.
-    waited_elsewhere: AtomicBool,
-    /// The number of [`Interrupt`]s.
-    interrupts: AtomicUsize,
-    wakers: Wakers,
+    attempt: AttemptState,
 }
 
 impl Record {
@@ -132,100 +125,10 @@ impl Record {
         size_of::<Inner>() + part(&self.0.key) + part(&self.0.payload) + self.0.headers.size()
     }
 
-    /// Starts an attempt at this record, possibly ahead of its turn. Called by the driver.
+    /// Returns the state of the driver's attempt at this record. Not part of the public contract.
     #[doc(hidden)]
-    pub fn start(&self, ahead: bool) {
-        self.0.interrupted.store(false, Ordering::Release);
-        self.0.progress.start(ahead);
-    }
-
-    /// Checks whether the record was started ahead of its turn and still waits for it.
-    #[doc(hidden)]
-    pub fn is_ahead(&self) -> bool {
-        self.0.progress.is_ahead()
-    }
-
-    /// Checks whether the handler has succeeded and the store is about to record the completion.
-    #[doc(hidden)]
-    pub fn is_recording(&self) -> bool {
-        self.0.progress.is_recording()
-    }
-
-    /// Checks whether the record may take long: its handler is running, it waits for its lock, or a
-    /// layer has returned an error, after which middleware may call the layer again.
-    #[doc(hidden)]
-    pub fn is_processing(&self) -> bool {
-        self.0.progress.is_processing()
-    }
-
-    /// Marks the record as processing. Called by the layer.
-    #[doc(hidden)]
-    pub fn set_processing(&self) {
-        self.0.progress.set_processing();
-    }
-
-    /// Checks whether the record was answered as a duplicate, without running the handler.
-    #[doc(hidden)]
-    pub fn is_duplicate(&self) -> bool {
-        self.0.progress.is_duplicate()
-    }
-
-    /// Checks whether the record is a duplicate, if it is ahead of its turn and the layer waits for that.
-    #[doc(hidden)]
-    pub fn is_duplicate_ahead(&self) -> Option<bool> {
-        self.0.progress.is_duplicate_ahead()
-    }
-
-    /// Creates a future that resolves when the layer waits for the record's turn.
-    #[doc(hidden)]
-    pub fn awaits_turn(&self) -> AwaitsTurn {
-        AwaitsTurn::new(self.clone())
-    }
-
-    /// Begins the record's turn. Called by the driver.
-    #[doc(hidden)]
-    pub fn begin_turn(&self) {
-        if self.is_ahead() {
-            self.0.progress.start(false);
-            self.0.wakers.wake_all();
-        }
-    }
-
-    /// Marks any later drop of this record's future as an interruption and not a failure. The
-    /// driver calls this before it drops the future on a revoke or shutdown.
-    #[doc(hidden)]
-    pub fn set_interrupted(&self) {
-        self.0.interrupted.store(true, Ordering::Release);
-        self.0.wakers.wake_all();
-    }
-
-    fn is_interrupted(&self) -> bool {
-        self.0.interrupted.load(Ordering::Acquire)
-    }
-
-    /// The layer observes interruptions through this handle.
-    #[doc(hidden)]
-    pub fn interrupt(&self) -> Interrupt {
-        Interrupt::new(self.clone())
-    }
-
-    /// Notes that another process holds the lock of the record's key. Called by the layer.
-    #[doc(hidden)]
-    pub fn set_waited_elsewhere(&self) {
-        self.0.waited_elsewhere.store(true, Ordering::Relaxed);
-    }
-
-    /// Checks whether an attempt at this record has found its lock held by another process.
-    #[doc(hidden)]
-    pub fn has_waited_elsewhere(&self) -> bool {
-        self.0.waited_elsewhere.load(Ordering::Relaxed)
-    }
-
-    /// Creates a future that resolves when the record's lock is released. The driver awaits it
-    /// after it has dropped the record's future.
-    #[doc(hidden)]
-    pub fn lock_released(&self) -> LockReleased {
-        LockReleased::new(self.clone())
+    pub fn attempt(&self) -> Attempt<'_> {
+        Attempt::new(self)
     }
 }
 

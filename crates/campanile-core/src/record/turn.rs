@@ -7,80 +7,12 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 
 use super::Record;
 use crate::wakers::Watcher;
 
-/// The progress of an attempt at a record.
-#[derive(Default)]
-pub(super) struct AttemptProgress(AtomicU8);
-
-const STARTED: u8 = 0;
-const AHEAD: u8 = 1;
-const AHEAD_DUPLICATE: u8 = 2;
-const AHEAD_UNPROCESSED: u8 = 3;
-const RECORDING: u8 = 4;
-const DUPLICATE: u8 = 5;
-const PROCESSING: u8 = 6;
-
-impl AttemptProgress {
-    pub(super) fn start(&self, ahead: bool) {
-        self.0.store(if ahead { AHEAD } else { STARTED }, Ordering::Release);
-    }
-
-    pub(super) fn set_recording(&self) {
-        self.0.store(RECORDING, Ordering::Release);
-    }
-
-    pub(super) fn is_recording(&self) -> bool {
-        self.0.load(Ordering::Acquire) == RECORDING
-    }
-
-    pub(super) fn set_duplicate(&self) {
-        self.0.store(DUPLICATE, Ordering::Release);
-    }
-
-    pub(super) fn set_processing(&self) {
-        self.0.store(PROCESSING, Ordering::Release);
-    }
-
-    pub(super) fn is_processing(&self) -> bool {
-        self.0.load(Ordering::Acquire) == PROCESSING
-    }
-
-    pub(super) fn is_duplicate(&self) -> bool {
-        self.0.load(Ordering::Acquire) == DUPLICATE
-    }
-
-    pub(super) fn is_ahead(&self) -> bool {
-        is_ahead(self.0.load(Ordering::Acquire))
-    }
-
-    /// Sets whether the record is a duplicate, if it is ahead of its turn. Returns whether it is.
-    pub(super) fn set_awaits_turn(&self, duplicate: bool) -> bool {
-        let awaits = if duplicate { AHEAD_DUPLICATE } else { AHEAD_UNPROCESSED };
-        let set = |progress| is_ahead(progress).then_some(awaits);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, set).is_ok()
-    }
-
-    pub(super) fn is_duplicate_ahead(&self) -> Option<bool> {
-        match self.0.load(Ordering::Acquire) {
-            AHEAD_DUPLICATE => Some(true),
-            AHEAD_UNPROCESSED => Some(false),
-            _ => None,
-        }
-    }
-}
-
-fn is_ahead(progress: u8) -> bool {
-    matches!(progress, AHEAD | AHEAD_DUPLICATE | AHEAD_UNPROCESSED)
-}
-
-/// Resolves when the record's turn begins, or when its attempt is dropped. Not part of the public
-/// contract.
-#[doc(hidden)]
+/// Resolves when the record's turn begins, or when its attempt is dropped.
 pub struct Turn(Watcher<Record>);
 
 impl Turn {
@@ -90,7 +22,7 @@ impl Turn {
 
     /// Checks whether the attempt was dropped before the record's turn.
     pub fn is_cancelled(&self) -> bool {
-        self.0.get().is_interrupted()
+        self.0.get().attempt().is_interrupted()
     }
 }
 
@@ -98,7 +30,8 @@ impl Future for Turn {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let is_ready = |record: &Record| !record.is_ahead() || record.is_interrupted();
+        let is_ready =
+            |record: &Record| !record.attempt().is_ahead() || record.attempt().is_interrupted();
         self.get_mut().0.poll(cx, |record| is_ready(record).then_some(()))
     }
 }
@@ -109,8 +42,7 @@ impl fmt::Debug for Turn {
     }
 }
 
-/// Resolves when the layer waits for the record's turn. Not part of the public contract.
-#[doc(hidden)]
+/// Resolves when the layer waits for the record's turn.
 pub struct AwaitsTurn(Watcher<Record>);
 
 impl AwaitsTurn {
@@ -123,7 +55,7 @@ impl Future for AwaitsTurn {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.get_mut().0.poll(cx, |record| record.is_duplicate_ahead().map(drop))
+        self.get_mut().0.poll(cx, |record| record.attempt().is_duplicate_ahead().map(drop))
     }
 }
 
@@ -142,25 +74,25 @@ mod tests {
     #[test]
     fn record_started_ahead_waits_for_its_turn() {
         let record = Record::builder("t", 0, 0).build();
-        assert!(record.interrupt().turn(false).is_none());
-        record.start(true);
-        let turn = record.interrupt().turn(false).expect("the record is ahead");
+        assert!(record.attempt().interrupt().turn(false).is_none());
+        record.attempt().start(true);
+        let turn = record.attempt().interrupt().turn(false).expect("the record is ahead");
         let mut turn = task::spawn(turn);
         assert_pending!(turn.poll());
-        record.begin_turn();
+        record.attempt().begin_turn();
         assert!(turn.is_woken());
         assert_ready!(turn.poll());
-        assert!(record.interrupt().turn(false).is_none());
+        assert!(record.attempt().interrupt().turn(false).is_none());
     }
 
     #[test]
     fn interrupt_ends_wait_for_turn() {
         let record = Record::builder("t", 0, 0).build();
-        record.start(true);
-        let turn = record.interrupt().turn(false).expect("the record is ahead");
+        record.attempt().start(true);
+        let turn = record.attempt().interrupt().turn(false).expect("the record is ahead");
         let mut turn = task::spawn(turn);
         assert_pending!(turn.poll());
-        record.set_interrupted();
+        record.attempt().set_interrupted();
         assert!(turn.is_woken() && turn.is_cancelled());
         assert_ready!(turn.poll());
     }
@@ -168,19 +100,19 @@ mod tests {
     #[test]
     fn driver_sees_whether_a_record_that_awaits_its_turn_is_a_duplicate() {
         let record = Record::builder("t", 0, 0).build();
-        record.start(true);
-        let mut awaits = task::spawn(record.awaits_turn());
+        record.attempt().start(true);
+        let mut awaits = task::spawn(record.attempt().awaits_turn());
         assert_pending!(awaits.poll());
         for duplicate in [true, false] {
-            let _turn = record.interrupt().turn(duplicate).expect("the record is ahead");
-            assert!(record.is_ahead());
-            assert_eq!(record.is_duplicate_ahead(), Some(duplicate));
+            let _turn = record.attempt().interrupt().turn(duplicate).expect("the record is ahead");
+            assert!(record.attempt().is_ahead());
+            assert_eq!(record.attempt().is_duplicate_ahead(), Some(duplicate));
         }
         assert!(awaits.is_woken());
         assert_ready!(awaits.poll());
-        record.begin_turn();
-        assert!(record.interrupt().turn(true).is_none());
-        assert_eq!(record.is_duplicate_ahead(), None);
+        record.attempt().begin_turn();
+        assert!(record.attempt().interrupt().turn(true).is_none());
+        assert_eq!(record.attempt().is_duplicate_ahead(), None);
     }
 
     #[test]
@@ -188,46 +120,46 @@ mod tests {
         let record = Record::builder("t", 0, 0).build();
         let progress = || {
             (
-                record.is_ahead(),
-                record.is_processing(),
-                record.is_recording(),
-                record.is_duplicate(),
+                record.attempt().is_ahead(),
+                record.attempt().is_processing(),
+                record.attempt().is_recording(),
+                record.attempt().is_duplicate(),
             )
         };
         assert_eq!(progress(), (false, false, false, false));
-        record.start(true);
+        record.attempt().start(true);
         assert_eq!(progress(), (true, false, false, false));
-        record.begin_turn();
+        record.attempt().begin_turn();
         assert_eq!(progress(), (false, false, false, false));
-        record.set_processing();
-        record.begin_turn(); // not ahead any more, so nothing changes
+        record.attempt().set_processing();
+        record.attempt().begin_turn(); // not ahead any more, so nothing changes
         assert_eq!(progress(), (false, true, false, false));
-        record.interrupt().set_recording();
+        record.attempt().interrupt().set_recording();
         assert_eq!(progress(), (false, false, true, false));
-        record.interrupt().set_duplicate();
+        record.attempt().interrupt().set_duplicate();
         assert_eq!(progress(), (false, false, false, true));
-        record.start(false);
+        record.attempt().start(false);
         assert_eq!(progress(), (false, false, false, false));
     }
 
     #[test]
     fn restart_clears_recording_and_interrupted() {
         let record = Record::builder("t", 0, 0).build();
-        record.set_interrupted();
-        record.interrupt().set_recording();
-        assert!(record.is_recording() && record.interrupt().is_set());
-        record.start(false);
-        assert!(!record.is_recording() && !record.interrupt().is_set());
+        record.attempt().set_interrupted();
+        record.attempt().interrupt().set_recording();
+        assert!(record.attempt().is_recording() && record.attempt().interrupt().is_set());
+        record.attempt().start(false);
+        assert!(!record.attempt().is_recording() && !record.attempt().interrupt().is_set());
     }
 
     #[test]
     fn turn_is_cancelled_only_by_an_interrupt() {
         let record = Record::builder("t", 0, 0).build();
-        record.start(true);
-        let turn = record.interrupt().turn(false).expect("the record is ahead");
-        record.begin_turn();
+        record.attempt().start(true);
+        let turn = record.attempt().interrupt().turn(false).expect("the record is ahead");
+        record.attempt().begin_turn();
         assert!(!turn.is_cancelled());
-        record.set_interrupted();
+        record.attempt().set_interrupted();
         assert!(turn.is_cancelled());
     }
 }

@@ -54,7 +54,6 @@ pub enum InstrumentKind {
 }
 
 /// The values of some of an instrument's attributes.
-#[doc(hidden)]
 pub type Labels<'a> = &'a [(&'static str, &'a str)];
 
 #[cfg(test)]

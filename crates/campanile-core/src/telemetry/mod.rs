@@ -16,26 +16,23 @@ pub mod instruments;
 #[cfg(feature = "metrics")]
 mod recorded;
 
-#[doc(hidden)]
-pub use self::attributes::{
-    AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss, LogChangeKind,
-    ObservedOrigin, ObservedVerdict, PartitionState, PauseCause, RebalanceKind, RecordOutcome,
-    RedisLoss, RequestOutcome, SettlementKind, StoreErrorType, StoreOperation, UnguardedCause,
-};
-#[cfg(not(feature = "metrics"))]
-#[doc(hidden)]
-pub use self::disabled::{Counter, Family, Gauge, Histogram, ResultHistogram};
-#[doc(hidden)]
-pub use self::instrument::Labels;
 pub use self::instrument::{Attribute, Instrument, InstrumentKind};
 pub use self::instruments::INSTRUMENTS;
-#[cfg(feature = "metrics")]
+// For the code that counts.
 #[doc(hidden)]
-pub use self::recorded::{Counter, Family, Gauge, Histogram, ResultHistogram};
+pub use self::handles::*;
 
-/// Whether values are recorded. For values that are determined only to be recorded.
-#[doc(hidden)]
-pub const IS_ENABLED: bool = cfg!(feature = "metrics");
+mod handles {
+    pub use super::attributes::*;
+    #[cfg(not(feature = "metrics"))]
+    pub use super::disabled::{Counter, Family, Gauge, Histogram, ResultHistogram};
+    pub use super::instrument::Labels;
+    #[cfg(feature = "metrics")]
+    pub use super::recorded::{Counter, Family, Gauge, Histogram, ResultHistogram};
+
+    /// Whether values are recorded. For values that are determined only to be recorded.
+    pub const IS_ENABLED: bool = cfg!(feature = "metrics");
+}
 
 /// Returns the name of each histogram with the upper bounds of its buckets, for the configuration of
 /// an exporter. Durations are in seconds.

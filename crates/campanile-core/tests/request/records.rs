@@ -92,7 +92,7 @@ fn record_returns_what_it_was_built_with() {
 #[test]
 fn record_remembers_a_wait_for_another_process() {
     let record = Record::builder("t", 0, 0).build();
-    assert!(!record.has_waited_elsewhere());
-    record.set_waited_elsewhere();
-    assert!(record.has_waited_elsewhere());
+    assert!(!record.attempt().has_waited_elsewhere());
+    record.attempt().set_waited_elsewhere();
+    assert!(record.attempt().has_waited_elsewhere());
 }

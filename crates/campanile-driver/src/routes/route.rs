@@ -117,7 +117,7 @@ impl ReadinessReporter {
                 }
             };
             match polled {
-                Poll::Pending if !is_waiting && !record.is_ahead() => {
+                Poll::Pending if !is_waiting && !record.attempt().is_ahead() => {
                     is_waiting = true;
                     reports.send(Report::NotReady { queue });
                 }

@@ -35,7 +35,7 @@ impl Attempt {
         config: &DriverConfig,
         ahead: bool,
     ) -> Self {
-        record.start(ahead);
+        record.attempt().start(ahead);
         let span = config.span.create(&config.group, &record);
         Self {
             record,
@@ -48,17 +48,17 @@ impl Attempt {
 
     /// Checks whether the handler has succeeded and only its completion has to be recorded.
     pub(crate) fn is_recording(&self) -> bool {
-        self.record.is_recording()
+        self.record.attempt().is_recording()
     }
 
     pub(crate) fn is_duplicate(&self) -> bool {
-        self.record.is_duplicate()
+        self.record.attempt().is_duplicate()
     }
 
     /// Checks whether the record may take long: its handler is running, it waits for its lock, or
     /// middleware may call the layer again.
     pub(crate) fn is_processing(&self) -> bool {
-        self.record.is_processing()
+        self.record.attempt().is_processing()
     }
 
     /// Polls the attempt ahead of its turn. The layer acquires the lock, but the handler waits.
@@ -75,13 +75,13 @@ impl Attempt {
     pub(crate) fn is_duplicate_ahead(&self) -> Option<bool> {
         match &self.early_outcome {
             Some(outcome) => Some(matches!(outcome, RecordOutcome::Processed { .. })),
-            None => self.record.is_duplicate_ahead(),
+            None => self.record.attempt().is_duplicate_ahead(),
         }
     }
 
     /// Begins the record's turn, so that the handler may run.
     pub(crate) fn begin_turn(&self) {
-        self.record.begin_turn();
+        self.record.attempt().begin_turn();
     }
 
     /// Polls the attempt in its turn. Never panics; a panic of the service becomes the outcome.
@@ -118,7 +118,7 @@ impl Attempt {
                 panic_text(panic)
             )),
         };
-        if record.is_duplicate() {
+        if record.attempt().is_duplicate() {
             span.record("campanile.duplicate", true);
         }
         if let Some(error_type) = outcome.error_type() {
@@ -138,7 +138,7 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
             let _entered = self.span.enter();
-            self.record.set_interrupted();
+            self.record.attempt().set_interrupted();
             // If a panic drops several attempts, a panic here would abort the process. The panic hook
             // reports it.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));

@@ -180,7 +180,7 @@ async fn is_duplicate(
     }
     let mut attempts: Vec<_> = iter::once(next)
         .chain(ahead)
-        .map(|attempt| (attempt.record().awaits_turn(), attempt))
+        .map(|attempt| (attempt.record().attempt().awaits_turn(), attempt))
         .collect();
     let is_duplicate = poll_fn(|cx| {
         let mut is_later_waiting = false;
@@ -206,8 +206,10 @@ async fn is_duplicate(
 
 /// Waits until the locks of records that were dropped ahead of their turn are released.
 async fn wait_for_lock_release(records: &VecDeque<Record>) {
-    let released =
-        timeout(LOCK_RELEASE_TIMEOUT, join_all(records.iter().map(Record::lock_released)));
+    let released = timeout(
+        LOCK_RELEASE_TIMEOUT,
+        join_all(records.iter().map(|record| record.attempt().lock_released())),
+    );
     // Boxed, because this future is a fourth of the task's size and few runs need it. If the partition
     // is being released, a timeout is logged by the drain.
     let _ = Box::pin(released).await;

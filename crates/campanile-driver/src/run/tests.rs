@@ -43,7 +43,7 @@ enum Step {
 impl Route for FakeLayer {
     fn call(&self, record: Record, _: ReadinessReporter) -> RouteFuture {
         let (steps, mut next) = mpsc::unbounded_channel();
-        let interrupt = record.interrupt();
+        let interrupt = record.attempt().interrupt();
         let is_duplicate = record.offset() < self.duplicates;
         let is_slow = Some(record.offset()) == self.slow;
         self.calls.lock().unwrap().push(Call { record, steps });
@@ -60,12 +60,12 @@ impl Route for FakeLayer {
                 return Ok(Ok(None));
             }
             match is_slow {
-                true => interrupt.record().set_processing(),
+                true => interrupt.record().attempt().set_processing(),
                 false => interrupt.set_recording(),
             }
             loop {
                 match next.recv().await.expect("the test ends the call") {
-                    Step::Processes => interrupt.record().set_processing(),
+                    Step::Processes => interrupt.record().attempt().set_processing(),
                     Step::Ends(ended) => {
                         return ended.map(|()| Ok(None)).map_err(RouteError::Failed);
                     }
@@ -149,11 +149,11 @@ impl TestRun {
 async fn next_record_starts_ahead_while_the_first_is_recorded() {
     let test = start_run().await;
     assert_eq!(test.route.calls(), 2);
-    assert!(test.route.record(0).is_recording());
-    assert!(test.route.record(1).is_ahead());
+    assert!(test.route.record(0).attempt().is_recording());
+    assert!(test.route.record(1).attempt().is_ahead());
     test.route.end(0, Ok(()));
     test.settle().await;
-    assert!(test.route.record(1).is_recording());
+    assert!(test.route.record(1).attempt().is_recording());
     assert!(matches!(test.take_reports()[..], [Report::Processed { .. }]));
     test.route.end(1, Ok(()));
     test.settle().await;
@@ -170,7 +170,7 @@ async fn next_record_is_dropped_if_the_first_is_not_recorded() {
     test.route.end(0, Err("the lock is lost".into()));
     test.settle().await;
     let next = test.route.record(1);
-    assert!(next.is_ahead() && next.interrupt().is_set());
+    assert!(next.attempt().is_ahead() && next.attempt().interrupt().is_set());
     let ended = test.take_reports();
     assert!(matches!(ended[..], [Report::RunEnded { outcome: RecordOutcome::Failed(_), .. }]));
 }
@@ -182,7 +182,7 @@ async fn next_record_is_dropped_if_its_partition_is_stopped() {
     test.route.end(0, Ok(()));
     test.settle().await;
     let next = test.route.record(1);
-    assert!(next.is_ahead() && next.interrupt().is_set());
+    assert!(next.attempt().is_ahead() && next.attempt().interrupt().is_set());
     let ended = test.take_reports();
     assert!(matches!(ended[..], [Report::Processed { .. }, Report::RunStopped { .. }]));
 }
@@ -193,13 +193,13 @@ async fn records_after_duplicates_are_started_together() {
     for _ in 0..10 {
         test.settle().await;
     }
-    assert!(test.route.record(40).is_recording());
+    assert!(test.route.record(40).attempt().is_recording());
     // The records that were started together with the last duplicates, and again the next record.
     let calls = test.route.calls();
     assert!(calls > 43 && calls <= 41 + MAX_GROUP_LEN, "{calls}");
-    assert!((42..calls - 1).all(|call| test.route.record(call).interrupt().is_set()));
+    assert!((42..calls - 1).all(|call| test.route.record(call).attempt().interrupt().is_set()));
     assert_eq!(test.route.record(calls - 1).offset(), 41);
-    assert!(test.route.record(calls - 1).is_ahead());
+    assert!(test.route.record(calls - 1).attempt().is_ahead());
     assert_eq!(test.take_reports().len(), 40);
 }
 
@@ -213,16 +213,16 @@ async fn handler_runs_once_the_locks_behind_it_are_released() {
     }
     let calls = test.route.calls();
     assert!(calls > 41, "{calls}");
-    assert!((41..calls).all(|call| test.route.record(call).interrupt().is_set()));
-    assert!(test.route.record(40).is_ahead());
+    assert!((41..calls).all(|call| test.route.record(call).attempt().interrupt().is_set()));
+    assert!(test.route.record(40).attempt().is_ahead());
     test.route.locks.as_ref().unwrap().lock().unwrap().clear();
     test.settle().await;
-    assert!(test.route.record(40).is_processing());
+    assert!(test.route.record(40).attempt().is_processing());
     assert_eq!(test.route.calls(), calls);
     test.route.end(40, Ok(()));
     test.settle().await;
     assert_eq!(test.route.record(calls).offset(), 41);
-    assert!(test.route.record(calls).is_recording());
+    assert!(test.route.record(calls).attempt().is_recording());
 }
 
 #[tokio::test(start_paused = true)]
@@ -232,7 +232,7 @@ async fn handler_waits_for_the_release_of_locks_for_a_limited_time() {
     let test = start_run_of(64, route).await;
     tokio::time::sleep(LOCK_RELEASE_TIMEOUT).await;
     test.settle().await;
-    assert!(test.route.record(40).is_processing());
+    assert!(test.route.record(40).attempt().is_processing());
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,10 +242,12 @@ async fn cancelled_records_are_restarted_in_order() {
     // As if a retry were about to call the layer again.
     test.route.step(0, Step::Processes);
     test.settle().await;
-    assert!(test.route.record(1).interrupt().is_set());
+    assert!(test.route.record(1).attempt().interrupt().is_set());
     test.route.end(0, Ok(()));
     test.settle().await;
     let offsets: Vec<_> = (0..4).map(|call| test.route.record(call).offset()).collect();
     assert_eq!(offsets, [0, 1, 1, 2]);
-    assert!(test.route.record(2).is_recording() && test.route.record(3).is_ahead());
+    assert!(
+        test.route.record(2).attempt().is_recording() && test.route.record(3).attempt().is_ahead()
+    );
 }

@@ -59,7 +59,7 @@ impl Drain {
     pub(crate) fn cancel(&mut self, tasks: Vec<(Task<()>, Vec<Record>)>) {
         let each = tasks.into_iter().map(|(task, records)| async move {
             task.cancel().await;
-            join_all(records.iter().map(Record::lock_released)).await;
+            join_all(records.iter().map(|record| record.attempt().lock_released())).await;
         });
         let all = join_all(each);
         self.phase = Phase::Releasing(Box::pin(async move {

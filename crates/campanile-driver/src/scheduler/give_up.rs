@@ -146,7 +146,7 @@ impl Scheduler {
             if let Err(error) = settled.await {
                 tracing::warn!(error = chain(&error), "failed to release a lock; it will expire");
             }
-            record.lock_released().await;
+            record.attempt().lock_released().await;
             reporter.end_run(outcome);
         });
     }

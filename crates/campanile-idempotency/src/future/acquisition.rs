@@ -49,7 +49,7 @@ where
             let mut waited_elsewhere = pending.waited_elsewhere;
             if let Some(interrupt) = pending.request.interrupt() {
                 interrupt.set_duplicate();
-                waited_elsewhere |= interrupt.record().has_waited_elsewhere();
+                waited_elsewhere |= interrupt.record().attempt().has_waited_elsewhere();
             }
             let cause = match cause {
                 DuplicateCause::Entry if waited_elsewhere => DuplicateCause::OtherProcess,
@@ -79,7 +79,7 @@ where
             if settled.is_none()
                 && let Some(interrupt) = pending.request.interrupt()
             {
-                interrupt.record().set_waited_elsewhere();
+                interrupt.record().attempt().set_waited_elsewhere();
             }
             return match wait_budget.filter(|remaining| !remaining.is_zero()) {
                 Some(remaining) => wait_for_lock(pending, retry_after.min(remaining), settled),

@@ -152,9 +152,9 @@ where
         // middleware has not dropped yet.
         if let Some(record) = this.record
             && is_processing
-            && !record.is_ahead()
+            && !record.attempt().is_ahead()
         {
-            record.set_processing();
+            record.attempt().set_processing();
         }
         answer
     }

@@ -112,7 +112,8 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if let Some(run) = &self.0 {
-            let interrupted = run.record.as_ref().is_some_and(|it| it.interrupt().is_set());
+            let interrupted =
+                run.record.as_ref().is_some_and(|it| it.attempt().interrupt().is_set());
             self.finish(if interrupted {
                 End::Interrupted
             } else {

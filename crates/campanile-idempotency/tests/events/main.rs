@@ -111,7 +111,7 @@ async fn lock_lost_before_handler_starts_had_no_effect() {
     let harness = Harness::new();
     let (service, _handle) = harness.mock_service(layer(&harness));
     let record = Record::builder("payments", 0, 0).header("id", "p-1").build();
-    record.start(true);
+    record.attempt().start(true);
     let call = service.start(Request::new(record, ()));
     assert!(is_pending(&call).await, "the record is ahead of its turn");
     harness.take_over("p-1").await;

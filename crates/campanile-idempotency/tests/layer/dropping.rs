@@ -175,14 +175,14 @@ impl Run {
         let request = request("p-1");
         let record = request.record().clone();
         if self.interrupted {
-            record.set_interrupted();
+            record.attempt().set_interrupted();
         }
         let has_finished = poll_until_dropped(service.oneshot(request), self.drop_point).await;
         let handler = *handler.lock().unwrap();
         assert_ne!(handler, HandlerProgress::Running, "the handler is still running");
         let is_lost = harness.clock.elapsed() >= MAX_HOLD;
 
-        timeout(HOUR, record.lock_released()).await.expect("the record is released");
+        timeout(HOUR, record.attempt().lock_released()).await.expect("the record is released");
         self.assert_others_ended(&harness).await;
         let entry = harness.entry("p-1");
         self.assert_entry(entry.as_ref(), handler, is_lost);

@@ -160,7 +160,7 @@ async fn one_waiter_of_released_holder_acquires() {
     run_until_idle().await;
     let waiters: Vec<_> = (0..100).map(|_| service.start(request("p-1"))).collect();
     assert!(is_pending(&waiters[0]).await);
-    record.set_interrupted();
+    record.attempt().set_interrupted();
     first.abort();
     let mut processed = 0;
     for waiter in waiters {

@@ -161,9 +161,9 @@ async fn panic_of_interrupted_record_counts_as_attempt() {
         let harness = Harness::new();
         let request = request("p-1");
         let record = request.record().clone();
-        record.set_interrupted();
+        record.attempt().set_interrupted();
         drop(harness.layer().layer(panics).start(request).await);
-        record.lock_released().await;
+        record.attempt().lock_released().await;
         assert_counted(&harness.entry("p-1").unwrap(), 1, panics);
         harness.assert_settled().await;
     }

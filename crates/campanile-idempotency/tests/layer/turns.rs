@@ -22,7 +22,7 @@ use crate::harness::{
 fn request_ahead(id: &str) -> (Request<()>, Record) {
     let request = request(id);
     let record = request.record().clone();
-    record.start(true);
+    record.attempt().start(true);
     (request, record)
 }
 
@@ -53,7 +53,7 @@ async fn time_before_the_turn_is_not_taken_from_max_hold() {
     let (request, record) = request_ahead("p-1");
     let call = service.start(request);
     sleep(max_hold - TTL).await;
-    record.begin_turn();
+    record.attempt().begin_turn();
     let (request, _respond) = handle.next_request().await.unwrap();
     let began = Instant::now();
     let lost = request.lock_handle().unwrap().lost().await;
@@ -72,7 +72,7 @@ async fn lock_held_for_max_hold_ahead_of_its_turn_is_acquired_again() {
     let (request, record) = request_ahead("p-1");
     let call = service.start(request);
     sleep(HOUR).await;
-    record.begin_turn();
+    record.attempt().begin_turn();
     let (request, respond) = handle.next_request().await.unwrap();
     assert_eq!(request.lock_handle().unwrap().attempt(), 1);
     respond.send_response("done");
@@ -98,7 +98,7 @@ async fn record_ahead_acquires_its_lock_early_and_runs_in_its_turn() {
     let call = service.start(request);
     assert!(is_pending(&call).await);
     assert_eq!(harness.state("p-1"), Some(State::Processing));
-    record.begin_turn();
+    record.attempt().begin_turn();
     respond_to_call(&mut handle).await;
     assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
     assert_eq!(operations(&harness), ["acquire", "complete"]);
@@ -113,7 +113,7 @@ async fn record_dropped_ahead_of_its_turn_counts_no_attempt() {
     let call = service.start(request);
     assert!(is_pending(&call).await);
     call.abort();
-    record.lock_released().await;
+    record.attempt().lock_released().await;
     run_until_idle().await;
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 0));
@@ -125,7 +125,7 @@ async fn lock_lost_ahead_of_its_turn_is_acquired_again() {
     let harness = Harness::new();
     let (service, mut handle) = harness.mock_service(harness.layer());
     let (call, record) = lose_lock_ahead(&harness, &service).await;
-    record.begin_turn();
+    record.attempt().begin_turn();
     respond_to_call(&mut handle).await;
     assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
     assert_eq!(harness.store.count("acquire"), 2);
@@ -142,7 +142,7 @@ async fn lock_to_give_up_lost_ahead_of_its_turn_is_acquired_again() {
     sleep(HOUR).await;
     let (service, _handle) = harness.mock_service(layer);
     let (call, record) = lose_lock_ahead(&harness, &service).await;
-    record.begin_turn();
+    record.attempt().begin_turn();
     let result = call.await.unwrap();
     let lock = exhausted(&result).take_lock().unwrap();
     assert!(lock.lock_handle().check().is_ok());
@@ -161,7 +161,7 @@ async fn release_of_a_lost_lock_takes_nothing_from_the_wait_for_another_owner() 
     let owner = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
     harness.store.inject_next_of("release", Fault::Slow(Duration::from_secs(2)));
-    record.begin_turn();
+    record.attempt().begin_turn();
     sleep(Duration::from_millis(2_500)).await;
     respond.send_response("done");
     assert_eq!(outcome_of(owner).await, Outcome::Processed("done"));
@@ -177,7 +177,7 @@ async fn release_that_is_not_answered_delays_no_longer_than_a_call() {
     assert!(is_pending(&call).await);
     harness.store.inject_always(Fault::Refuse);
     sleep(HOUR).await;
-    record.begin_turn();
+    record.attempt().begin_turn();
     let begun = Instant::now();
     let result = call.await.unwrap();
     assert!(matches!(layer_error(&result), IdempotencyError::Locked { .. }), "{result:?}");
@@ -193,13 +193,13 @@ async fn completion_and_next_acquire_share_one_batch() {
     let record = first.record().clone();
     let first = service.start(first);
     let (_, respond) = handle.next_request().await.unwrap();
-    assert!(!record.is_recording());
+    assert!(!record.attempt().is_recording());
     harness.store.forget_calls();
     respond.send_response("done");
     let (next, _) = request_ahead("p-2");
     let next = service.start(next);
     assert_eq!(outcome_of(first).await, Outcome::Processed("done"));
-    assert!(record.is_recording());
+    assert!(record.attempt().is_recording());
     assert!(is_pending(&next).await);
     let calls = harness.store.calls();
     assert_eq!(calls.len(), 1);
@@ -219,9 +219,9 @@ async fn record_ahead_with_key_of_previous_record_is_duplicate() {
     respond.send_response("done");
     assert_eq!(outcome_of(first).await, Outcome::Processed("done"));
     assert!(is_pending(&second).await);
-    record.begin_turn();
+    record.attempt().begin_turn();
     assert!(outcome_of(second).await.is_duplicate());
-    assert!(record.is_duplicate());
+    assert!(record.attempt().is_duplicate());
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,10 +230,10 @@ async fn record_ahead_without_key_waits_for_its_turn() {
     let layer = harness.layer().on_missing_key(OnMissingKey::PassThrough);
     let (service, mut handle) = harness.mock_service(layer);
     let record = Record::builder("payments", 0, 0).build();
-    record.start(true);
+    record.attempt().start(true);
     let call = service.start(Request::new(record.clone(), ()));
     assert!(is_pending(&call).await);
-    record.begin_turn();
+    record.attempt().begin_turn();
     respond_to_call(&mut handle).await;
     assert!(matches!(outcome_of(call).await, Outcome::WithoutLock("done", _)));
     assert_eq!(operations(&harness), [""; 0]);
@@ -248,7 +248,7 @@ async fn record_ahead_that_fails_open_waits_for_its_turn() {
     let (request, record) = request_ahead("p-1");
     let call = service.start(request);
     assert!(is_pending(&call).await);
-    record.begin_turn();
+    record.attempt().begin_turn();
     respond_to_call(&mut handle).await;
     assert!(matches!(outcome_of(call).await, Outcome::WithoutLock("done", _)));
 }
@@ -261,7 +261,7 @@ async fn record_ahead_with_failed_acquire_acquires_again_in_its_turn() {
     let (request, record) = request_ahead("p-1");
     let call = service.start(request);
     assert!(is_pending(&call).await);
-    record.begin_turn();
+    record.attempt().begin_turn();
     respond_to_call(&mut handle).await;
     assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
 }
@@ -276,7 +276,7 @@ async fn record_ahead_of_its_turn_keeps_no_permit() {
     let call = service.start(request);
     assert!(is_pending(&call).await);
     assert_eq!(service.run("p-2").await.unwrap(), Outcome::Processed("done"));
-    record.begin_turn();
+    record.attempt().begin_turn();
     assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
 }
 
@@ -292,7 +292,7 @@ async fn running_handler_is_reported_to_driver() {
         let call = service.start(request);
         let (_, respond) = handle.next_request().await.unwrap();
         assert!(is_pending(&call).await);
-        assert!(record.is_processing());
+        assert!(record.attempt().is_processing());
         respond.send_response("done");
         call.await.unwrap().unwrap();
     }
@@ -307,11 +307,11 @@ async fn wait_for_permit_in_its_turn_is_reported_to_driver() {
     let (request, record) = request_ahead("p-1");
     let call = harness.layer().layer(limited).start(request);
     assert!(is_pending(&call).await);
-    assert!(record.is_ahead());
+    assert!(record.attempt().is_ahead());
     let permit = permits.acquire().await.unwrap();
-    record.begin_turn();
+    record.attempt().begin_turn();
     assert!(is_pending(&call).await);
-    assert!(record.is_processing());
+    assert!(record.attempt().is_processing());
     drop(permit);
     assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
 }
@@ -324,9 +324,9 @@ async fn end_of_cancelled_attempt_does_not_begin_the_next_turn() {
     let (request, record) = request_ahead("p-1");
     let call = service.start(request);
     assert!(is_pending(&call).await);
-    record.set_interrupted();
+    record.attempt().set_interrupted();
     call.await.unwrap().unwrap_err();
-    assert!(record.is_ahead());
+    assert!(record.attempt().is_ahead());
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,11 +340,11 @@ async fn wait_for_lock_is_reported_to_driver() {
     let record = waiting.record().clone();
     let second = service.start(waiting);
     assert!(is_pending(&second).await);
-    assert!(record.is_processing());
+    assert!(record.attempt().is_processing());
     respond.send_response("done");
     assert_eq!(outcome_of(first).await, Outcome::Processed("done"));
     assert!(outcome_of(second).await.is_duplicate());
-    assert!(record.is_duplicate());
+    assert!(record.attempt().is_duplicate());
 }
 
 #[tokio::test(start_paused = true)]
@@ -355,9 +355,9 @@ async fn failure_is_reported_to_driver() {
     let record = request.record().clone();
     let call = service.start(request);
     let (_, respond) = handle.next_request().await.unwrap();
-    assert!(record.is_processing());
-    record.start(false);
+    assert!(record.attempt().is_processing());
+    record.attempt().start(false);
     respond.send_error(std::io::Error::other("refused"));
     call.await.unwrap().unwrap_err();
-    assert!(record.is_processing());
+    assert!(record.attempt().is_processing());
 }

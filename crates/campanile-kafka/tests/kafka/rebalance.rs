@@ -41,7 +41,7 @@ struct DropRecorder {
 
 impl Drop for DropRecorder {
     fn drop(&mut self) {
-        if self.record.interrupt().is_set() {
+        if self.record.attempt().interrupt().is_set() {
             self.interrupted.push(&self.record);
         }
     }

@@ -20,7 +20,7 @@ struct DropRecorder {
 
 impl Drop for DropRecorder {
     fn drop(&mut self) {
-        let interrupted = self.record.interrupt().is_set();
+        let interrupted = self.record.attempt().interrupt().is_set();
         self.dropped.lock().unwrap().push((self.record.offset(), interrupted));
     }
 }

@@ -142,11 +142,11 @@ impl Script {
             }
         });
         if let Some(after) = self.turn_after {
-            record.start(true);
+            record.attempt().start(true);
             let record = record.clone();
             tokio::spawn(async move {
                 sleep(after).await;
-                record.begin_turn();
+                record.attempt().begin_turn();
             });
         }
         let mut call = AssertUnwindSafe(service.oneshot(record.clone())).catch_unwind();
@@ -155,13 +155,13 @@ impl Script {
             None => Some((&mut call).await),
         };
         if self.is_interrupted {
-            record.set_interrupted();
+            record.attempt().set_interrupted();
         }
         drop(call);
         if let Some(Ok(result)) = result {
             self.assert_matches_operations(&environment, &record, result).await;
         }
-        let released = timeout(HOUR * 2, record.lock_released()).await;
+        let released = timeout(HOUR * 2, record.attempt().lock_released()).await;
         assert!(released.is_ok(), "the record is not released");
     }
 

@@ -80,11 +80,11 @@ async fn check(case: Case, fault: Option<Fault>, interrupted: bool, polls: usize
     let (request, start) = (request("p-1"), Instant::now());
     let record = request.record().clone();
     if interrupted {
-        record.set_interrupted();
+        record.attempt().set_interrupted();
     }
     let ended = poll_at_most(polls, service.oneshot(request)).await;
     // The driver waits for nothing.
-    assert!(record.lock_released().now_or_never().is_some(), "{what}");
+    assert!(record.attempt().lock_released().now_or_never().is_some(), "{what}");
     match &ended {
         Some(ended) => {
             let expected = match case {
