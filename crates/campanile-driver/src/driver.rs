@@ -7,12 +7,12 @@ use tokio::sync::oneshot;
 use tracing::subscriber::NoSubscriber;
 
 use crate::config::DriverConfig;
-use crate::context::SourceContext;
 use crate::control::DriverControl;
 use crate::error::ConsumerError;
 use crate::event_loop::EventLoop;
 use crate::routes::Router;
 use crate::source::Source;
+use crate::source_context::SourceContext;
 use crate::summary::Summary;
 
 /// A source of records with the services that process them. [`Serve`](crate::Serve) runs it.

@@ -26,7 +26,6 @@
 
 mod backoff;
 mod config;
-mod context;
 mod control;
 mod driver;
 pub mod epilogue;
@@ -49,6 +48,7 @@ mod seek;
 mod serve;
 mod signals;
 pub mod source;
+mod source_context;
 mod span;
 mod status;
 mod summary;
@@ -57,7 +57,6 @@ mod wall_clock;
 mod watermark;
 
 pub use self::config::{Classifiers, DriverConfig};
-pub use self::context::SourceContext;
 pub use self::driver::Driver;
 pub use self::error::{ConsumerError, NoRoute};
 pub use self::flood_limit::FloodLimit;
@@ -70,6 +69,7 @@ pub use self::rebalance::{Rebalance, Rebalances, TopicPartition};
 pub use self::routes::{Router, Routes};
 pub use self::seek::{SeekError, SeekTo};
 pub use self::serve::Serve;
+pub use self::source_context::SourceContext;
 pub use self::span::SpanKind;
 pub use self::status::{ConsumerStage, PartitionStatus, Status, StoppedPartition};
 pub use self::summary::Summary;

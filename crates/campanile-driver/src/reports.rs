@@ -36,7 +36,7 @@ pub(crate) enum Report {
     /// The run's first record is processed, and the next one is started.
     Processed { queue: QueueId, item: Option<Item> },
     /// The run has ended. The outcome is that of its first record.
-    RunEnded { queue: QueueId, outcome: RecordOutcome },
+    RunEnded { queue: QueueId, outcome: RunOutcome },
     /// The run was stopped before its first record was started.
     RunStopped { queue: QueueId },
     /// The run's record waits until its service is ready.
@@ -111,9 +111,9 @@ impl QueueId {
     }
 }
 
-/// The outcome of the work on a record.
+/// The outcome of a run's first record, or of other work on it.
 #[derive(Debug)]
-pub(crate) enum RecordOutcome {
+pub(crate) enum RunOutcome {
     /// The service returned `Ok`.
     Processed { item: Option<Item> },
     /// The service returned `Ok`, but what the record hands over is unknown.
@@ -136,7 +136,7 @@ pub(crate) enum RecordOutcome {
     PausedAt,
 }
 
-impl RecordOutcome {
+impl RunOutcome {
     /// Returns the type of the error with which an attempt has ended.
     pub(crate) fn error_type(&self) -> Option<ErrorType> {
         match self {
@@ -156,7 +156,7 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     /// Reports the outcome of the run's first record, which ends the run.
-    pub(crate) fn end_run(self, outcome: RecordOutcome) {
+    pub(crate) fn end_run(self, outcome: RunOutcome) {
         self.reports.send(Report::RunEnded { queue: self.queue, outcome });
     }
 }

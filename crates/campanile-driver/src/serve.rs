@@ -11,7 +11,6 @@ use futures_util::future::{BoxFuture, Either, select};
 use tokio::runtime;
 use tokio::time::timeout;
 
-use crate::context::SourceContext;
 use crate::control::{Control, DriverControl, DriverStatus, Shutdown};
 use crate::driver::{Driver, DriverThread};
 use crate::error::ConsumerError;
@@ -19,6 +18,7 @@ use crate::event_loop::LEAVE_TIMEOUT;
 use crate::handle::Handle;
 use crate::signals::Signals;
 use crate::source::Source;
+use crate::source_context::SourceContext;
 use crate::summary::Summary;
 
 /// A consumer with its service, which serves when awaited. Returned by

@@ -9,7 +9,7 @@ use tracing::Span;
 
 use crate::config::DriverConfig;
 use crate::error::panic_text;
-use crate::reports::RecordOutcome;
+use crate::reports::RunOutcome;
 use crate::routes::{ReadinessReporter, Route, RouteError, RouteFuture};
 
 /// One call of the service with one record.
@@ -23,7 +23,7 @@ pub(crate) struct Attempt {
     /// Present while the call is in progress.
     future: Option<RouteFuture>,
     /// The outcome, if the attempt has ended ahead of its turn.
-    early_outcome: Option<RecordOutcome>,
+    early_outcome: Option<RunOutcome>,
     span: Span,
 }
 
@@ -74,7 +74,7 @@ impl Attempt {
     /// known.
     pub(crate) fn is_duplicate_ahead(&self) -> Option<bool> {
         match &self.early_outcome {
-            Some(outcome) => Some(matches!(outcome, RecordOutcome::Processed { .. })),
+            Some(outcome) => Some(matches!(outcome, RunOutcome::Processed { .. })),
             None => self.record.attempt().is_duplicate_ahead(),
         }
     }
@@ -85,7 +85,7 @@ impl Attempt {
     }
 
     /// Polls the attempt in its turn. Never panics; a panic of the service becomes the outcome.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, route: &dyn Route) -> Poll<RecordOutcome> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, route: &dyn Route) -> Poll<RunOutcome> {
         let Self { record, readiness_reporter, future, early_outcome, span } = self;
         if let Some(outcome) = early_outcome.take() {
             return Poll::Ready(outcome);
@@ -98,25 +98,24 @@ impl Attempt {
             let future = future.as_mut().expect("set by the first poll");
             let response = ready!(future.as_mut().poll(cx));
             Poll::Ready(match response {
-                Ok(Ok(item)) => RecordOutcome::Processed { item },
-                Ok(Err(error)) => RecordOutcome::InvalidResponse(error),
-                Err(RouteError::Failed(error)) => RecordOutcome::Failed(error),
-                Err(RouteError::ServiceFailed(error)) => RecordOutcome::ServiceFailed(error),
+                Ok(Ok(item)) => RunOutcome::Processed { item },
+                Ok(Err(error)) => RunOutcome::InvalidResponse(error),
+                Err(RouteError::Failed(error)) => RunOutcome::Failed(error),
+                Err(RouteError::ServiceFailed(error)) => RunOutcome::ServiceFailed(error),
             })
         }));
         let outcome = match polled {
             Ok(polled) => ready!(polled),
-            Err(panic) => RecordOutcome::Panicked(panic_text(panic)),
+            Err(panic) => RunOutcome::Panicked(panic_text(panic)),
         };
         // Drop the future before the outcome is reported, so that its resources are free when the next
         // record starts.
         let future = future.take();
         let outcome = match catch_unwind(AssertUnwindSafe(|| drop(future))) {
             Ok(()) => outcome,
-            Err(panic) => RecordOutcome::Panicked(format!(
-                "dropping the future panicked: {}",
-                panic_text(panic)
-            )),
+            Err(panic) => {
+                RunOutcome::Panicked(format!("dropping the future panicked: {}", panic_text(panic)))
+            }
         };
         if record.attempt().is_duplicate() {
             span.record("campanile.duplicate", true);

@@ -38,7 +38,7 @@ pub(crate) use self::task::Task;
 use self::waker::AttemptWaker;
 use crate::config::DriverConfig;
 use crate::control::RunGate;
-use crate::reports::{RecordOutcome, Report, Reporter};
+use crate::reports::{Report, Reporter, RunOutcome};
 use crate::routes::{ReadinessReporter, Route};
 use crate::source::Assignment;
 use crate::telemetry::TopicMetrics;
@@ -122,7 +122,7 @@ impl Run {
             metrics.record_attempt(outcome.error_type(), now - turn);
             turn = now;
             let is_slice_over = now - since >= TIME_SLICE;
-            let RecordOutcome::Processed { item } = outcome else {
+            let RunOutcome::Processed { item } = outcome else {
                 cancel_ahead(&mut ahead, &mut pending);
                 if assignment.is_stopped() {
                     wait_for_lock_release(&pending).await;
@@ -135,7 +135,7 @@ impl Run {
                 ahead.extend(pending.drain(..len).map(|record| attempt(record, len > 1)));
             }
             let Some(mut next) = ahead.pop_front() else {
-                return reporter.end_run(RecordOutcome::Processed { item });
+                return reporter.end_run(RunOutcome::Processed { item });
             };
             reports.send_lazily(Report::Processed { queue: *queue, item });
             if !ahead.is_empty() && !is_duplicate(&mut next, &mut ahead, &*route).await {

@@ -158,10 +158,7 @@ async fn next_record_starts_ahead_while_the_first_is_recorded() {
     test.route.end(1, Ok(()));
     test.settle().await;
     let ended = test.take_reports();
-    assert!(matches!(
-        ended[..],
-        [Report::RunEnded { outcome: RecordOutcome::Processed { .. }, .. }]
-    ));
+    assert!(matches!(ended[..], [Report::RunEnded { outcome: RunOutcome::Processed { .. }, .. }]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +169,7 @@ async fn next_record_is_dropped_if_the_first_is_not_recorded() {
     let next = test.route.record(1);
     assert!(next.attempt().is_ahead() && next.attempt().interrupt().is_set());
     let ended = test.take_reports();
-    assert!(matches!(ended[..], [Report::RunEnded { outcome: RecordOutcome::Failed(_), .. }]));
+    assert!(matches!(ended[..], [Report::RunEnded { outcome: RunOutcome::Failed(_), .. }]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use crate::error::{ConsumerError, chain, log_stop, origin};
 use crate::flood_limit::LimitExceeded;
 use crate::paused::Paused;
 use crate::reports::QueueId;
-use crate::reports::RecordOutcome;
+use crate::reports::RunOutcome;
 use crate::scheduler::Scheduler;
 use crate::source::Assignment;
 
@@ -21,8 +21,8 @@ impl Scheduler {
     pub(crate) fn skip(&mut self, id: QueueId, giving_up: GiveUpLock, reason: String) {
         self.spawn(id, |reporter| async move {
             reporter.end_run(match give_up(giving_up, reason).await {
-                Ok(()) => RecordOutcome::Skipped,
-                Err(error) => RecordOutcome::Failed(error.into()),
+                Ok(()) => RunOutcome::Skipped,
+                Err(error) => RunOutcome::Failed(error.into()),
             });
         });
     }
@@ -38,13 +38,13 @@ impl Scheduler {
         reason: String,
     ) {
         if self.control.is_paused() {
-            return self.release_lock(id, release_for_pause(lock), RecordOutcome::PausedAt);
+            return self.release_lock(id, release_for_pause(lock), RunOutcome::PausedAt);
         }
         let permit = match self.flood_counter.admit() {
             Ok(permit) => permit,
             Err(exceeded) => {
                 self.pause_for_flood(id, exceeded, &reason);
-                return self.release_lock(id, release_for_pause(lock), RecordOutcome::PausedAt);
+                return self.release_lock(id, release_for_pause(lock), RunOutcome::PausedAt);
             }
         };
         let (record, error_type) = (self.record(id), error_type(error));
@@ -52,7 +52,7 @@ impl Scheduler {
         let given_up = GivenUp { record, error, reason, lock, is_repeated };
         let ended = self.config.epilogue.give_up(given_up);
         self.spawn(id, |reporter| async move {
-            reporter.end_run(RecordOutcome::GivenUp(ended.await, permit, error_type));
+            reporter.end_run(RunOutcome::GivenUp(ended.await, permit, error_type));
         });
     }
 
@@ -101,7 +101,7 @@ impl Scheduler {
         let record = self.record(id);
         let (at, lock) = (record.coordinates(), giving_up.lock_handle());
         log_stop("consumer", at, record.origin(), lock, help, &*error);
-        self.release_lock(id, settle_for_stop(giving_up), RecordOutcome::StoppedAt);
+        self.release_lock(id, settle_for_stop(giving_up), RunOutcome::StoppedAt);
         ConsumerError::stopped(at, help, error)
     }
 
@@ -117,7 +117,7 @@ impl Scheduler {
         let record = self.record(id);
         let (at, lock) = (record.coordinates(), giving_up.lock_handle());
         log_stop("partition", at, record.origin(), lock, help, error);
-        self.release_lock(id, settle_for_stop(giving_up), RecordOutcome::StoppedAt);
+        self.release_lock(id, settle_for_stop(giving_up), RunOutcome::StoppedAt);
         let delivery = self.queue(id).first().delivery;
         let partition = self.partition(id);
         partition.stop_at(delivery, at.offset);
@@ -139,7 +139,7 @@ impl Scheduler {
         &mut self,
         id: QueueId,
         settled: impl Future<Output = Result<(), IdempotencyError>> + Send + 'static,
-        outcome: RecordOutcome,
+        outcome: RunOutcome,
     ) {
         let record = self.record(id);
         self.spawn(id, |reporter| async move {

@@ -8,7 +8,7 @@ use crate::epilogue::{GiveUpAction, GiveUpLock};
 use crate::error::error_type;
 use crate::error::{ConsumerError, chain, origin};
 use crate::reports::QueueId;
-use crate::reports::RecordOutcome;
+use crate::reports::RunOutcome;
 use crate::scheduler::Scheduler;
 use crate::scheduler::last_error::{WAITS_FOR_STORE, waits_for};
 use crate::scheduler::queue::QueueState;
@@ -26,49 +26,49 @@ impl Scheduler {
     pub(crate) fn on_run_ended(
         &mut self,
         id: QueueId,
-        outcome: RecordOutcome,
+        outcome: RunOutcome,
     ) -> Result<(), ConsumerError> {
         let Some(queue) = self.queues.get_mut(id) else {
             return Ok(());
         };
         queue.attempts.waited_for = None;
-        if let RecordOutcome::Processed { item } = outcome {
+        if let RunOutcome::Processed { item } = outcome {
             self.on_processed(id, item, true);
             return Ok(());
         }
         self.clear_in_flight(id);
         match outcome {
-            RecordOutcome::Processed { .. } => unreachable!("returned above"),
-            RecordOutcome::Skipped => {
+            RunOutcome::Processed { .. } => unreachable!("returned above"),
+            RunOutcome::Skipped => {
                 self.flood_counter.record_finished(false);
                 self.finish(id, None, |counters| &counters.skipped);
             }
-            RecordOutcome::GivenUp(Ok(()), _permit, error_type) => {
+            RunOutcome::GivenUp(Ok(()), _permit, error_type) => {
                 self.partition(id).metrics.dead_letters.of(error_type).increment(1);
                 self.flood_counter.record_finished(true);
                 self.finish(id, None, |counters| &counters.dead_lettered);
             }
             // The record comes back, so the flood limit counts it neither as given up nor as a record
             // that was finished otherwise.
-            RecordOutcome::Deferred(Ok(())) => {
+            RunOutcome::Deferred(Ok(())) => {
                 self.finish(id, None, |counters| &counters.deferred);
             }
-            RecordOutcome::GivenUp(Err(why), ..) | RecordOutcome::Deferred(Err(why)) => {
+            RunOutcome::GivenUp(Err(why), ..) | RunOutcome::Deferred(Err(why)) => {
                 return self.on_unfinished(id, why);
             }
-            RecordOutcome::PausedAt => self.requeue(id),
-            RecordOutcome::StoppedAt => self.drop_first(id),
-            RecordOutcome::Panicked(text) => {
+            RunOutcome::PausedAt => self.requeue(id),
+            RunOutcome::StoppedAt => self.drop_first(id),
+            RunOutcome::Panicked(text) => {
                 self.breaker.on_no_store_call(id);
                 self.retry(id, None, &format!("panicked: {text}"), ErrorType::Panicked);
             }
-            RecordOutcome::ServiceFailed(error) => {
+            RunOutcome::ServiceFailed(error) => {
                 self.breaker.on_no_store_call(id);
                 self.requeue(id);
                 return Err(ConsumerError::Service(error));
             }
-            RecordOutcome::Failed(error) => return self.on_error(id, error),
-            RecordOutcome::InvalidResponse(error) => {
+            RunOutcome::Failed(error) => return self.on_error(id, error),
+            RunOutcome::InvalidResponse(error) => {
                 self.on_store_answer(id);
                 let help = "what its response is to commit is unknown, and committing its offset would lose that";
                 return Err(self.stop_at(id, GiveUpLock::None, help, error));

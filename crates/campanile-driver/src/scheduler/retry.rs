@@ -8,7 +8,7 @@ use campanile_idempotency::{Backoff, SettledFuture};
 use crate::epilogue::RetryElsewhere;
 use crate::error::origin;
 use crate::reports::QueueId;
-use crate::reports::RecordOutcome;
+use crate::reports::RunOutcome;
 use crate::scheduler::Scheduler;
 use crate::scheduler::last_error::WAITS_FOR_BACKOFF;
 use crate::scheduler::queue::QueueState;
@@ -36,7 +36,7 @@ impl Scheduler {
         let (after, retry_topic) = match elsewhere {
             Some(RetryElsewhere { topic, after, published }) => {
                 self.spawn(id, |reporter| async move {
-                    reporter.end_run(RecordOutcome::Deferred(published.await));
+                    reporter.end_run(RunOutcome::Deferred(published.await));
                 });
                 (Some(after), Some(topic))
             }
