@@ -1,3 +1,5 @@
+//! The checks of every change: what `cargo xtask test` runs.
+
 use crate::binaries::{Binary, FORMAT};
 use crate::guarantees::Guarantees;
 use crate::install::install;

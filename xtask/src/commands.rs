@@ -1,3 +1,5 @@
+//! Commands that run one program: servers for manual use, and benchmarks.
+
 use crate::Result;
 use crate::document::Block;
 use crate::install::install;

@@ -1,3 +1,5 @@
+//! Which dependencies are accepted.
+
 use crate::Result;
 use crate::license::is_allowed;
 use crate::metadata::{Metadata, Package};

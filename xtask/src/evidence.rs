@@ -1,3 +1,5 @@
+//! The table that links each guarantee to its tests.
+
 use crate::Result;
 use crate::guarantees::{linked_tests, open_row};
 

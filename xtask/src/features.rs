@@ -1,3 +1,5 @@
+//! Each published package, built with each of its features.
+
 use crate::Result;
 use crate::metadata::{Metadata, Package};
 use crate::progress::{Progress, cargo};

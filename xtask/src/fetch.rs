@@ -1,3 +1,5 @@
+//! Downloads of servers and of their libraries.
+
 use crate::progress::Progress;
 use crate::{Result, jars, libs, valkey};
 use std::path::{Path, PathBuf};

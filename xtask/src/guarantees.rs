@@ -1,3 +1,5 @@
+//! Checks that the tests that the documents name exist and have passed.
+
 use crate::progress::{Progress, root};
 use crate::{Result, evidence, libtest};
 use std::{fs, io};

@@ -1,3 +1,5 @@
+//! Installs what the tests need: Debian's packages, servers and their libraries.
+
 use crate::progress::Progress;
 use crate::{Result, faketime, fetch, jars, libs, postgres, valkey};
 use std::env;

@@ -1,3 +1,5 @@
+//! What cargo knows about all packages.
+
 use crate::Result;
 use crate::progress::cargo;
 use serde_json::Value;

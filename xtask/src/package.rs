@@ -1,3 +1,5 @@
+//! The archives of the published packages.
+
 use std::fs;
 use std::process::Command;
 

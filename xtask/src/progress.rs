@@ -1,3 +1,5 @@
+//! Runs commands, and shows what is being done.
+
 use crate::Result;
 use crate::supervise::{describe_timeout, supervise};
 use std::cell::RefCell;

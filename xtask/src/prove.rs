@@ -1,3 +1,5 @@
+//! Runs the proofs, and writes what they saw into the evidence.
+
 use crate::Result;
 use crate::document::Block;
 use crate::progress::{Progress, cargo};

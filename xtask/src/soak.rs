@@ -1,3 +1,5 @@
+//! The long variants of tests.
+
 use crate::Result;
 use crate::fuzz;
 use crate::install::install;

@@ -1,3 +1,5 @@
+//! The test binaries with which targets are fuzzed.
+
 use super::targets::{TARGETS, Target};
 use crate::Result;
 use crate::binaries::{Binary, FORMAT};

@@ -1,3 +1,5 @@
+//! What libFuzzer prints.
+
 use super::targets::Target;
 use crate::Result;
 use std::fmt;

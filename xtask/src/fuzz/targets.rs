@@ -1,3 +1,5 @@
+//! The list of fuzz targets.
+
 /// A fuzz target: a test that reads any bytes.
 pub(crate) struct Target {
     pub(crate) package: &'static str,

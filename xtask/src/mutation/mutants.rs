@@ -1,3 +1,5 @@
+//! The mutants, as cargo-mutants lists them.
+
 use super::PACKAGES;
 use crate::Result;
 use crate::progress::cargo;

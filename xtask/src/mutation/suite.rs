@@ -1,3 +1,5 @@
+//! The tests that are run for a mutant.
+
 use crate::Result;
 use crate::binaries::Binary;
 use crate::libtest;

@@ -1,3 +1,5 @@
+//! The copy of the tree that has all mutants.
+
 use super::instrument::{Instrumented, instrument};
 use super::mutants::{Genre, Mutant};
 use crate::Result;
