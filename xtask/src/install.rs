@@ -1,7 +1,8 @@
 //! Installs what the tests need: Debian's packages, servers and their libraries.
 
 use crate::progress::Progress;
-use crate::{Result, faketime, fetch, jars, libs, postgres, valkey};
+use crate::{Result, fetch};
+use campanile_programs::{dynamodb, faketime, kafka, postgres, valkey};
 use std::env;
 use std::path::Path;
 use std::process::Command;
@@ -38,9 +39,9 @@ const PIP: (&str, &str) = ("pip3", "python3-pip");
 
 /// Installs everything that is missing.
 pub(crate) fn install(progress: &Progress) -> Result {
-    let (kafka, dynamodb) = (libs::folder(), jars::folder());
-    let fetch_kafka = is_missing(&kafka, libs::VARIABLE)?;
-    let fetch_dynamodb = is_missing(&dynamodb, jars::VARIABLE)?;
+    let (kafka, dynamodb) = (kafka::folder(), dynamodb::folder());
+    let fetch_kafka = is_missing(&kafka, kafka::VARIABLE)?;
+    let fetch_dynamodb = is_missing(&dynamodb, dynamodb::VARIABLE)?;
     let valkey = valkey::server();
     let fetch_valkey = !valkey.is_file();
     if fetch_valkey && env::var_os(valkey::VARIABLE).is_some() {

@@ -1,41 +1,29 @@
 //! The project's commands: `cargo xtask`.
 
 mod binaries;
-#[path = "../../crates/campanile-test/src/cache.rs"]
-mod cache;
 mod ci;
 mod commands;
 mod dependencies;
 mod document;
 mod everything;
 mod evidence;
-#[path = "../../crates/campanile-redis/tests/redis/faketime.rs"]
-mod faketime;
 mod features;
 mod fetch;
 mod fuzz;
 mod guarantees;
 mod install;
-#[path = "../../crates/campanile-test/src/dynamodb/jars.rs"]
-mod jars;
-#[path = "../../crates/campanile-test/src/kafka/libs.rs"]
-mod libs;
 mod libtest;
 mod license;
 mod metadata;
 mod mutation;
 mod package;
 mod parallel;
-#[path = "../../crates/campanile-test/src/postgres/folder.rs"]
-mod postgres;
 mod progress;
 mod prove;
 mod simulation;
 mod soak;
 mod supervise;
 mod usage;
-#[path = "../../crates/campanile-test/src/redis/valkey.rs"]
-mod valkey;
 
 use progress::Progress;
 use std::env;

@@ -68,8 +68,6 @@
 
 #[cfg(feature = "servers")]
 mod authority;
-#[cfg(feature = "servers")]
-mod cache;
 mod clock;
 pub mod contract;
 #[cfg(feature = "servers")]

@@ -15,8 +15,6 @@ mod deleted;
 #[path = "../support/entries.rs"]
 mod entries;
 mod events;
-#[path = "../../../crates/campanile-redis/tests/redis/faketime.rs"]
-mod faketime;
 mod faults;
 #[path = "../support/group.rs"]
 mod group;

@@ -11,7 +11,8 @@ use crate::support::{acquire_lock, key, long_timeout};
 /// Signs a client certificate for a day, of which an hour is left.
 fn sign_for_an_hour(authority: &Authority) {
     authority.sign("client", "DNS:client").unwrap();
-    let library = crate::faketime::library().expect("`cargo xtask install` installs libfaketime");
+    let library = campanile_programs::faketime::library()
+        .expect("`cargo xtask install` installs libfaketime");
     let sign = "x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 1 \
         -extfile extensions -out client.crt";
     let output = Command::new("openssl")

@@ -6,8 +6,6 @@
 #[path = "../redis/aof.rs"]
 mod aof;
 mod certificates;
-#[path = "../redis/faketime.rs"]
-mod faketime;
 mod lines;
 mod settings;
 #[allow(dead_code, reason = "shared with the other test binary, which uses all of it")]

@@ -17,7 +17,6 @@ mod differential;
 mod dropped_connections;
 mod durability;
 mod failover;
-mod faketime;
 mod inspect;
 mod late_requests;
 mod lost_replies;

@@ -6,7 +6,7 @@ use std::fs;
 use campanile_test::RedisServerBuilder;
 use tempfile::TempDir;
 
-use crate::faketime;
+use campanile_programs::faketime;
 
 /// The file from which a server reads how far its clock is ahead of the machine's.
 pub(crate) struct ServerClock(TempDir);

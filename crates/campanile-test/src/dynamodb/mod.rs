@@ -1,6 +1,5 @@
 //! Amazon's DynamoDB Local.
 
-mod jars;
 mod server;
 
 pub use server::DynamoDbServer;

@@ -1,5 +1,5 @@
-use super::jars;
 use crate::{Process, ServerError, port, program};
+use campanile_programs::dynamodb as programs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
@@ -118,7 +118,7 @@ impl DynamoDbServer {
 /// Starts the server and waits until it answers.
 fn run(folder: &TempDir, port: u16) -> Result<Process, ServerError> {
     let java = program::require("java", INSTALL_JAVA)?;
-    let libs = jars::folder();
+    let libs = programs::folder();
     if !libs.is_dir() {
         let what = format!("the folder {} of DynamoDB Local's jars", libs.display());
         return Err(ServerError::Missing { what, install: INSTALL_JARS });

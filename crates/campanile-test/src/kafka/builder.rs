@@ -1,7 +1,8 @@
 use super::secured::Secured;
+use super::server;
 use super::server::{Cluster, KafkaServer, Ports};
-use super::{libs, server};
 use crate::{ServerError, free_port, port, program};
+use campanile_programs::kafka;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -120,7 +121,7 @@ impl KafkaServerBuilder {
     /// otherwise with the reason why the server did not start and the end of its log.
     pub fn start(self) -> Result<KafkaServer, ServerError> {
         let java = program::require("java", INSTALL_JAVA)?;
-        let libs = libs::folder();
+        let libs = kafka::folder();
         if !libs.is_dir() {
             return Err(ServerError::Missing {
                 what: format!("the folder {} of Apache Kafka's jars", libs.display()),

@@ -3,7 +3,6 @@
 mod acl;
 mod admin;
 mod builder;
-mod libs;
 mod message;
 mod mock;
 mod producer;

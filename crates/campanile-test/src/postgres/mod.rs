@@ -1,7 +1,6 @@
 //! A real Postgres.
 
 mod builder;
-mod folder;
 mod programs;
 mod server;
 

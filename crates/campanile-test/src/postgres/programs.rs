@@ -1,7 +1,7 @@
 //! Locates the server's programs and runs them as a user other than root.
 
-use super::folder;
 use crate::{ServerError, program};
+use campanile_programs::postgres;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ impl Programs {
         let missing =
             || ServerError::Missing { what: "the program `postgres`".to_owned(), install: INSTALL };
         let found =
-            folder::newest().or_else(|| program::find("postgres")?.parent().map(Path::to_owned));
+            postgres::newest().or_else(|| program::find("postgres")?.parent().map(Path::to_owned));
         found.map(Self).ok_or_else(missing)
     }
 

@@ -1,6 +1,6 @@
 use super::server::RedisServer;
-use super::valkey;
 use crate::{ServerError, port, program};
+use campanile_programs::valkey;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

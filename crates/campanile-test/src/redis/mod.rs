@@ -7,7 +7,6 @@ mod node;
 mod resp;
 mod sentinel;
 mod server;
-mod valkey;
 
 pub use builder::RedisServerBuilder;
 pub use cluster::{RedisCluster, RedisClusterBuilder};

@@ -1,12 +1,11 @@
-//! Location of what is downloaded for the tests. The project's `xtask`, which downloads it, also
-//! compiles this file.
+//! Location of what is downloaded for the tests.
 
 use std::env;
 use std::path::PathBuf;
 
 /// Locates the folder of downloads: `CAMPANILE_CACHE`, or `~/.cache/campanile`. It lies outside
 /// every checkout, so that a clean checkout downloads nothing.
-pub(crate) fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     match env::var_os("CAMPANILE_CACHE") {
         Some(cache) => cache.into(),
         None => env::home_dir().unwrap_or_else(env::temp_dir).join(".cache/campanile"),

@@ -1,11 +1,10 @@
-//! Location of Postgres on Debian. The project's `xtask`, which installs Postgres, also compiles
-//! this file.
+//! Location of Postgres on Debian.
 
 use std::fs;
 use std::path::PathBuf;
 
 /// Finds the folder with the programs of the newest version. The folder is not in `PATH`.
-pub(crate) fn newest() -> Option<PathBuf> {
+pub fn newest() -> Option<PathBuf> {
     let version = |folder: &PathBuf| folder.file_name()?.to_str()?.parse::<u32>().ok();
     let folders = fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|entry| entry.path());
     let has_server = |folder: &PathBuf| folder.join("bin/postgres").is_file();
