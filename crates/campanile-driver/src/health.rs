@@ -23,8 +23,8 @@ pub struct Health {
     /// Whether the driver itself makes progress. If not, only a restart helps.
     ///
     /// The driver's thread must poll Kafka, the program's runtime, which runs the handlers, must answer
-    /// the driver, and the certificates must not be [stale](Unhealthy::Certificate). Nothing else
-    /// counts: the consumer stays live while the store or the brokers are unavailable, during a pause,
+    /// the driver, the certificates must not be [stale](Unhealthy::Certificate), and librdkafka must
+    /// [fetch](Unhealthy::NotFetched) each partition. Nothing else counts: the consumer stays live while the store or the brokers are unavailable, during a pause,
     /// and while a handler takes long. It is live before it serves, and not after serving has ended.
     pub live: Result<(), Unhealthy>,
     /// Whether the consumer is live, its group has assigned partitions to it (possibly none, so a

@@ -26,8 +26,9 @@ use crate::health::{Health, Unhealthy};
 /// }
 /// ```
 ///
-/// As a Kubernetes liveness probe, `/live` restarts a consumer that hangs, or that could connect only
-/// with certificates that it has not read, and nothing else. Use
+/// As a Kubernetes liveness probe, `/live` restarts a consumer that hangs, that could connect only
+/// with certificates that it has not read, or for which librdkafka does not fetch a partition any more, and
+/// nothing else. Use
 /// `/ready` as the readiness probe, so that a rollout waits until a consumer has its partitions.
 /// [`Health`] describes both.
 #[derive(Clone, Debug)]

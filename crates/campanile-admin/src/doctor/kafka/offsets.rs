@@ -71,9 +71,10 @@ fn add_out_of_range(topic: &Topic, out_of_range: &[String], report: &mut Report)
         (FindingKind::OffsetOutOfRange, Severity::DataLoss),
         topic.subject(),
         format!("the committed offset is outside of the partition: {first}{others}"),
-        "records were deleted before they were processed, or the topic was created anew; the group \
-         starts where auto.offset.reset says",
-        "raise retention.ms of the topic; find out what was lost, and reset the group's offsets",
+        "records were deleted before they were committed, or the topic was created anew; the group \
+         continues at the first record",
+        "raise retention.ms of the topic; do not restart a running consumer, which may still have \
+         these records in memory; find out what was lost",
     );
 }
 
