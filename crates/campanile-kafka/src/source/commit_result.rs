@@ -51,6 +51,11 @@ impl OffsetCommits {
         self.in_flight = offsets.into_iter().map(|offset| offset.assignment).collect();
     }
 
+    /// Checks whether the commit in flight is for a partition that was released.
+    pub(super) fn has_released_in_flight(&self) -> bool {
+        self.in_flight.iter().any(|assignment| assignment.is_closed())
+    }
+
     /// Handles the answer to the commit in flight.
     pub(super) fn handle_response(
         &mut self,

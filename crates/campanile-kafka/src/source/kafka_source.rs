@@ -48,6 +48,10 @@ const SEEK_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// How long librdkafka may refuse each seek of a new partition before it has lost its start.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
+/// How long released partitions may wait for the commit in flight. librdkafka sends a commit that has found no
+/// coordinator for as long as a session lasts, by default 45 s.
+const COMMIT_END_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The assumed size of a record, in bytes, until one has been received.
 const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
 
@@ -81,6 +85,8 @@ pub(crate) struct KafkaSource {
     unchecked: Option<Vec<Uncommitted>>,
     /// The revoked partitions that are not released yet: those of the group, or none of the group.
     revoked: Option<Option<TopicPartitionList>>,
+    /// Partitions that are released as soon as no commit of theirs is in flight, and the time limit.
+    releasing: Option<(TopicPartitionList, Duration)>,
     newer_protocol: bool,
     /// Whether the consumer is known to have joined its group.
     joined: bool,
@@ -162,6 +168,7 @@ impl KafkaSource {
             topic_check,
             unchecked: None,
             revoked: None,
+            releasing: None,
             newer_protocol,
             joined: false,
             unsubscribes: !newer_protocol && settings.client.get("group.instance.id").is_none(),
@@ -202,7 +209,7 @@ impl KafkaSource {
             let mut state = self.consumer.context().state();
             // A partition that is revoked while others are not released yet waits for that.
             let is_revoke = |event: &Rebalance| matches!(event, Rebalance::Revoked { .. });
-            let revokes = usize::from(self.revoked.is_some());
+            let revokes = usize::from(self.revoked.is_some() || self.releasing.is_some());
             let mut waiting = state.rebalances.iter().enumerate().filter(|(_, it)| is_revoke(it));
             let count = waiting.nth(1 - revokes).map_or(state.rebalances.len(), |(index, _)| index);
             let rebalances: Vec<_> = state.rebalances.drain(..count).collect();
@@ -291,6 +298,30 @@ impl KafkaSource {
         iter::once(Event::LogChanged(change)).chain(failed)
     }
 
+    /// Releases partitions once no commit of theirs is in flight. A commit that finds no coordinator is sent
+    /// when there is one again, and librdkafka (2.12) then gives it the generation of that time. If the
+    /// partitions had a new owner by then, the commit would lower the offsets that this owner has committed.
+    fn poll_release(&mut self) {
+        let CommitStrategy::Offsets(commits) = &self.commits else {
+            return self.end_release();
+        };
+        let Some((_, deadline)) = &self.releasing else { return };
+        let is_committing = commits.has_released_in_flight();
+        if is_committing && self.clock.now() < *deadline {
+            return;
+        }
+        if is_committing {
+            tracing::warn!("releasing partitions with an offset commit that was not answered");
+        }
+        self.end_release();
+    }
+
+    fn end_release(&mut self) {
+        if let Some((list, _)) = self.releasing.take() {
+            self.consumer.context().release(&self.consumer, &list);
+        }
+    }
+
     /// Commits offsets whose topics are checked by now, and replaces the partitions of topics that were
     /// recreated.
     fn poll_topic_check(&mut self, events: &mut Vec<Event>) {
@@ -328,7 +359,7 @@ impl KafkaSource {
         events.push(Event::Committed(result));
     }
 
-    fn commit_offsets(&mut self, offsets: Vec<Uncommitted>) -> CommitStart {
+    pub(super) fn commit_offsets(&mut self, offsets: Vec<Uncommitted>) -> CommitStart {
         let CommitStrategy::Offsets(commits) = &mut self.commits else {
             return CommitStart::NotNow;
         };
@@ -406,6 +437,7 @@ impl Source for KafkaSource {
         // Take callbacks before records, so that a partition's assignment is reported before its first
         // record.
         self.take_callbacks(events);
+        self.poll_release();
         self.poll_topic_check(events);
         self.seek_to_start(events);
         let sought = self.consumer.context().seek_and_reassign(&self.consumer, &mut self.seeks);
@@ -473,9 +505,9 @@ impl Source for KafkaSource {
     }
 
     fn release(&mut self) {
-        if let Some(list) = self.revoked.take().flatten() {
-            self.consumer.context().release(&self.consumer, &list);
-        }
+        let list = self.revoked.take().flatten();
+        self.releasing = list.map(|list| (list, self.clock.now() + COMMIT_END_TIMEOUT));
+        self.poll_release();
     }
 
     fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]) {
@@ -516,6 +548,7 @@ impl Source for KafkaSource {
     }
 
     fn close(&mut self) {
+        self.end_release();
         self.consumer.context().close();
         self.leave = Some(Leave::new(&self.consumer, self.unsubscribes));
     }
@@ -524,6 +557,7 @@ impl Source for KafkaSource {
 impl Drop for KafkaSource {
     /// Leaves the group. This handles the revoke, and may block for as long as brokers do not answer.
     fn drop(&mut self) {
+        self.end_release();
         self.consumer.context().close();
         self.fetch_queues.close();
         // librdkafka (2.12) may not answer the callback of an assignment that is handled after the close

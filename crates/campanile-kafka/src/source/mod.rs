@@ -70,11 +70,13 @@ pub(crate) mod tests {
     use rdkafka::consumer::{BaseConsumer, Consumer};
     use rdkafka::{Offset, TopicPartitionList};
 
+    use super::commit_result::Uncommitted;
     use super::context::Context;
     use super::*;
     use crate::native::SourceWaker;
     use crate::native::fetch_queues::FetchQueues;
-    use campanile_driver::source::{Amount, Assignment, Event, Source};
+    use campanile_core::Clock;
+    use campanile_driver::source::{Amount, Assignment, CommitResult, CommitStart, Event, Source};
 
     pub(crate) fn settings(client: ClientSettings, topic: &str) -> Settings {
         Settings {
@@ -155,6 +157,58 @@ pub(crate) mod tests {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic("payments", 2).unwrap();
         source::run(Mocked { kafka, consumer: None }).await;
+    }
+
+    /// Polls the source until `select` returns a value for one of its events.
+    fn wait_for<T>(source: &mut KafkaSource, mut select: impl FnMut(Event) -> Option<T>) -> T {
+        let room = Some(Amount { records: 100, bytes: 1_000_000 });
+        let clock = Clock::boot();
+        let deadline = clock.now() + Duration::from_secs(60);
+        loop {
+            if let Some(selected) = poll(source, room).into_iter().find_map(&mut select) {
+                return selected;
+            }
+            assert!(clock.now() < deadline, "waited in vain");
+        }
+    }
+
+    #[test]
+    fn revoked_partition_is_released_after_its_commit_has_ended() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("payments", 1).unwrap();
+        kafka.producer().produce(Message::to("payments").payload("a payment")).unwrap();
+        let client = kafka.consumer_config("billing").into();
+        let mut source = KafkaSource::start(&settings(client, "payments")).unwrap();
+        let assignment = wait_for(&mut source, |event| match event {
+            Event::Assigned(partitions) => partitions.into_iter().next(),
+            _ => None,
+        });
+        wait_for(&mut source, |event| matches!(event, Event::Records(_)).then_some(()));
+
+        kafka.cluster().broker_round_trip_time(1, Duration::from_secs(2)).unwrap();
+        assignment.advance(1);
+        let offsets = Uncommitted::of(std::slice::from_ref(&assignment));
+        assert_eq!(source.commit_offsets(offsets), CommitStart::Started);
+        source.consumer.unsubscribe();
+        let revoked =
+            |event: Event| matches!(event, Event::Revoked { lost: false, .. }).then_some(());
+        wait_for(&mut source, revoked);
+        assignment.close();
+        source.release();
+        let assigned = |source: &KafkaSource| source.consumer.assignment().unwrap().count();
+        for _ in 0..10 {
+            poll(&mut source, None);
+            assert_eq!(assigned(&source), 1, "the commit could be sent in another generation");
+        }
+
+        let committed = |event| match event {
+            Event::Committed(result) => Some(result),
+            _ => None,
+        };
+        assert_eq!(wait_for(&mut source, committed), CommitResult::Acknowledged);
+        assert_eq!(assignment.committed(), Some(1));
+        poll(&mut source, None);
+        assert_eq!(assigned(&source), 0);
     }
 
     #[test]
