@@ -24,8 +24,9 @@ const CHANGED: Range<u64> = 500..5_000;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For how long consumers may not know that a topic was recreated, also if they were suspended for a moment.
-const UNKNOWN: Duration = Duration::from_secs(8);
+/// For how long consumers may not know that a topic was recreated, also if they were suspended for a moment, or
+/// the broker was down.
+const UNKNOWN: Duration = Duration::from_secs(15);
 
 pub(crate) const RECREATED: &str = "topic recreated";
 pub(crate) const ADDED: &str = "partitions added";

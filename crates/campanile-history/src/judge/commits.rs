@@ -58,7 +58,8 @@ fn check_partition(
         if let Some((before, earlier)) = previous.filter(|(_, one)| commit.offset < one.offset) {
             let from = earlier.at.saturating_sub(tolerance);
             let until = commit.at.saturating_add(tolerance);
-            if !any_within(&partition.resets, from, until) {
+            let is_recreated = index.faults.is_recreated_within(from, until);
+            if !is_recreated && !any_within(&partition.resets, from, until) {
                 let text = || {
                     let (one, other) = (earlier.offset, commit.offset);
                     format!("offset {other} of {name} was committed after {one}")

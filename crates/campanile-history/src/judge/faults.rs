@@ -164,6 +164,11 @@ impl Faults {
         self.unavailable.touches(from, until) || self.cut_off[process].touches(from, until)
     }
 
+    /// Checks whether consumers may not have known for a part of this time that a topic was recreated.
+    pub(super) fn is_recreated_within(&self, from: u64, until: u64) -> bool {
+        self.recreated.touches(from, until)
+    }
+
     /// Checks whether consumers may not have known at this time that a topic was recreated.
     pub(super) fn is_recreated(&self, at: u64) -> bool {
         self.recreated.touches(at, at)

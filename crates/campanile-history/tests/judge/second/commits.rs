@@ -48,7 +48,9 @@ pub(super) fn commit_lowered(terms: &Terms<'_>, findings: &mut Findings) {
         let (from, to) = (at_before - history.tolerance, at + history.tolerance);
         let reset =
             history.resets.iter().any(|(at, of)| of == partition && from <= *at && *at <= to);
-        if *offset < before && !reset {
+        let mut recreated = terms.intervals("topic_recreated");
+        let unknown = recreated.any(|(begin, end)| begin <= to && from <= end);
+        if *offset < before && !reset && !unknown {
             findings.violated("commit_lowered", partition);
         }
     }
