@@ -69,6 +69,8 @@ pub(crate) struct Scheduler {
     stopped_partitions: Vec<Arc<Assignment>>,
     next_drain: u64,
     stopping: bool,
+    /// Whether the store has taken too long to record the completion of a handler.
+    is_completion_overdue: bool,
     /// Whether what records have handed over fills the budget. Then only each partition's oldest
     /// unfinished record is started.
     held_full: bool,
@@ -104,6 +106,7 @@ impl Scheduler {
             stopped_partitions: Vec::new(),
             next_drain: 0,
             stopping: false,
+            is_completion_overdue: false,
             held_full: false,
             control,
             flood_counter: FloodCounter::new(config.flood_limit),
@@ -208,7 +211,7 @@ impl Scheduler {
     pub(crate) fn export_metrics(&mut self, buffered: Amount) {
         let status = self.status().snapshot();
         let state = self.control.shared().state().borrow();
-        let store_unavailable = self.breaker.is_store_unavailable();
+        let store_unavailable = self.is_store_unavailable();
         self.metrics.export(&status, state.paused.as_ref(), store_unavailable, buffered);
     }
 

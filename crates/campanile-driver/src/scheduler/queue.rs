@@ -105,6 +105,11 @@ impl Queue {
         matches!(self.state, QueueState::Running(_) | QueueState::NotReady { .. })
     }
 
+    /// Checks whether the handler of the first record has succeeded, and the store is to record that.
+    pub(crate) fn is_recording(&self) -> bool {
+        matches!(self.state, QueueState::Running(_)) && self.first().record.attempt().is_recording()
+    }
+
     /// Checks whether the first record has a delay and is not due yet. Any other wait
     /// follows an error.
     pub(crate) fn is_delayed(&self) -> bool {

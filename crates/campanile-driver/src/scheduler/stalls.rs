@@ -32,7 +32,11 @@ struct Tracked {
 /// What a record is doing. Each attempt and each wait is a distinct value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Activity {
-    Running { failures: u32 },
+    Running {
+        failures: u32,
+    },
+    /// Its handler has succeeded, and the store has not recorded that yet.
+    Recording,
     Waiting(TimerId),
     Due,
 }

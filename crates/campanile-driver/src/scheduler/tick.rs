@@ -1,6 +1,7 @@
 //! The scheduler's work once a second: logs stalled partitions and updates the status.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -13,6 +14,10 @@ use crate::scheduler::queue::QueueState;
 use crate::scheduler::stalls::{Activity, Resolved, StallAge};
 use crate::source::AssignmentId;
 
+/// How long the store may take to record the completion of a handler before it counts as unavailable: several
+/// times what a slow answer takes, and less than a lock lasts.
+const RECORDING_LIMIT: Duration = Duration::from_secs(10);
+
 /// The maximum number of stalls that are logged at once, so that a thousand partitions do not fill
 /// a log.
 const MAX_LOGGED: usize = 10;
@@ -22,8 +27,11 @@ impl Scheduler {
     pub(crate) fn tick(&mut self) {
         let now = Instant::now();
         let (mut logged, mut omitted) = (0, 0);
+        self.is_completion_overdue = false;
         for (assignment, id) in self.oldest() {
-            let age = self.observe(assignment, id, now);
+            let (activity, age) = self.observe(assignment, id, now);
+            self.is_completion_overdue |=
+                activity == Activity::Recording && age.activity >= RECORDING_LIMIT;
             if !self.stalls.is_due(assignment, age) {
                 continue;
             }
@@ -43,7 +51,12 @@ impl Scheduler {
         }
         let (resolved, oldest) = self.stalls.finish_round(now);
         self.log_resolved(&resolved);
-        self.status().update(self.breaker.is_store_unavailable(), oldest);
+        self.status().update(self.is_store_unavailable(), oldest);
+    }
+
+    /// Checks whether the store does not answer, as far as records have asked it.
+    pub(crate) fn is_store_unavailable(&self) -> bool {
+        self.breaker.is_store_unavailable() || self.is_completion_overdue
     }
 
     pub(crate) fn status(&self) -> &DriverStatus {
@@ -66,17 +79,23 @@ impl Scheduler {
         oldest.into_iter().map(|(assignment, (_, id))| (assignment, id)).collect()
     }
 
-    fn observe(&mut self, assignment: AssignmentId, id: QueueId, now: Instant) -> StallAge {
+    fn observe(
+        &mut self,
+        assignment: AssignmentId,
+        id: QueueId,
+        now: Instant,
+    ) -> (Activity, StallAge) {
         let queue = self.queue(id);
         let failures =
             queue.attempts.last_error.as_ref().map_or(0, |last_error| last_error.failures);
         let activity = match queue.state {
             QueueState::Waiting(timer) => Activity::Waiting(timer),
+            _ if queue.is_recording() => Activity::Recording,
             _ if queue.is_running() => Activity::Running { failures },
             _ => Activity::Due,
         };
         let offset = queue.first().record.offset();
-        self.stalls.observe(assignment, offset, activity, now)
+        (activity, self.stalls.observe(assignment, offset, activity, now))
     }
 
     /// Finds what the record waits for, unless the wait is expected.
@@ -88,6 +107,9 @@ impl Scheduler {
         let (paused, store_unavailable) = (self.control.is_paused(), self.breaker.is_open());
         let queue = self.queue(id);
         match &queue.state {
+            QueueState::Running(_) if queue.is_recording() => {
+                Some("the store, to record its completion")
+            }
             QueueState::Running(_) => Some("its handler"),
             QueueState::NotReady { .. } => Some("its service to be ready"),
             QueueState::Waiting(_) => {

@@ -9,6 +9,7 @@
 mod cluster;
 mod conformance;
 mod history;
+mod outage;
 mod process;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
