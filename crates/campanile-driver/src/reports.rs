@@ -11,8 +11,7 @@ use crate::epilogue::EpilogueResult;
 use crate::error::error_type;
 use crate::flood_limit::FloodPermit;
 use crate::order::OrderKey;
-use crate::source::AssignmentId;
-use crate::source::Item;
+use crate::source::{AssignmentId, Item};
 
 /// The number of pending reports that wakes the scheduler even if none is urgent.
 const WAKE_THRESHOLD: usize = 64;

@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{ConfigError, Record};
+use campanile_driver::ConsumerError;
+use campanile_driver::epilogue::{Epilogue, EpilogueResult, GivenUp, RetryElsewhere, Unfinished};
+use campanile_driver::private::origin;
+use campanile_driver::source::Delay;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::dead_letter::{Cause, DeadLetterTargets, DeadLetters, GivenUpRecord};
 use crate::retry_topics::{RetryPublisher, SourceTopics};
-use campanile_driver::ConsumerError;
-use campanile_driver::epilogue::{Epilogue, EpilogueResult, GivenUp, RetryElsewhere, Unfinished};
-use campanile_driver::private::origin;
-use campanile_driver::source::Delay;
 
 /// Publishes the records that were not processed.
 pub(crate) struct Publications {

@@ -12,11 +12,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{BoxError, millis};
+use campanile_driver::private::{chain, now, panic_text};
 use rdkafka::client::OAuthToken as ClientToken;
 
 use crate::log::LogLimit;
-use campanile_driver::private::now;
-use campanile_driver::private::{chain, panic_text};
 
 /// How long a thread that may block waits for a token.
 pub(crate) const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,8 +9,7 @@ use std::time::Duration;
 use campanile_core::telemetry::{DeliveryError, ResultHistogram};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::source::Assignment;
-use crate::source::{CommitResult, CommitStart, Source};
+use crate::source::{Assignment, CommitResult, CommitStart, Source};
 
 /// The delay before a failed commit is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -141,8 +140,7 @@ mod tests {
     use futures_util::future::BoxFuture;
 
     use crate::seek::{SeekError, SeekTo};
-    use crate::source::SeekTarget;
-    use crate::source::{Amount, Event, Usage};
+    use crate::source::{Amount, Event, SeekTarget, Usage};
     use crate::telemetry::commit_durations;
 
     /// A source with this answer to a commit.

@@ -6,9 +6,7 @@ use tokio::time::Instant;
 
 use crate::event_loop::backpressure;
 use crate::event_loop::backpressure::{Flow, STALL_ALLOWANCE};
-use crate::source::Assignment;
-use crate::source::Source;
-use crate::source::{Amount, Usage};
+use crate::source::{Amount, Assignment, Source, Usage};
 
 /// The budget and the partitions that share it.
 pub(crate) struct Intake {

@@ -6,8 +6,7 @@ use std::task::Context;
 use crate::event_loop::EventLoop;
 use crate::event_loop::commit_schedule::FinalCommit;
 use crate::scheduler::DrainId;
-use crate::source::Assignment;
-use crate::source::Source;
+use crate::source::{Assignment, Source};
 
 /// Revoked partitions that are not released yet.
 pub(crate) struct Revocation {

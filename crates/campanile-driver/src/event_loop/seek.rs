@@ -15,9 +15,7 @@ use crate::event_loop::commit_schedule::FinalCommit;
 use crate::event_loop::shutdown::Phase;
 use crate::scheduler::DrainId;
 use crate::seek::{SeekError, SeekRequest};
-use crate::source::Assignment;
-use crate::source::SeekTarget;
-use crate::source::Source;
+use crate::source::{Assignment, SeekTarget, Source};
 
 /// A seek in progress. If it is dropped, the consumer is shutting down.
 pub(crate) struct Seek {

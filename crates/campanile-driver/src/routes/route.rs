@@ -12,8 +12,7 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 use tower_service::Service;
 
 use crate::error::{NoRoute, panic_text};
-use crate::reports::QueueId;
-use crate::reports::{Report, Reports};
+use crate::reports::{QueueId, Report, Reports};
 use crate::source::ItemResult;
 
 /// A type-erased service.

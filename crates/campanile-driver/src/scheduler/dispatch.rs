@@ -2,8 +2,7 @@
 
 use campanile_core::Record;
 
-use crate::reports::QueueId;
-use crate::reports::Reporter;
+use crate::reports::{QueueId, Reporter};
 use crate::run::Run;
 use crate::scheduler::queue::{QueueState, Queued};
 use crate::scheduler::{MAX_RUN_LEN, Scheduler};

@@ -11,8 +11,7 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::time::{Instant, Sleep};
 
 use crate::reports::QueueId;
-use crate::run::LOCK_RELEASE_TIMEOUT;
-use crate::run::Task;
+use crate::run::{LOCK_RELEASE_TIMEOUT, Task};
 use crate::scheduler::Scheduler;
 use crate::scheduler::queue::{Queue, QueueState, Queued};
 use crate::source::{Assignment, AssignmentId};

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use campanile_core::BoxError;
 use campanile_idempotency::IdempotencyError;
 
-use crate::epilogue::{Failure, GivenUp, Unfinished};
-use crate::epilogue::{GiveUpLock, give_up, release_for_pause, settle_for_stop};
-use crate::error::error_type;
-use crate::error::{ConsumerError, chain, log_stop, origin};
+use crate::epilogue::{
+    Failure, GiveUpLock, GivenUp, Unfinished, give_up, release_for_pause, settle_for_stop,
+};
+use crate::error::{ConsumerError, chain, error_type, log_stop, origin};
 use crate::flood_limit::LimitExceeded;
 use crate::paused::Paused;
-use crate::reports::QueueId;
-use crate::reports::RunOutcome;
+use crate::reports::{QueueId, RunOutcome};
 use crate::scheduler::Scheduler;
 use crate::source::Assignment;
 

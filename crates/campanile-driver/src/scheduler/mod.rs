@@ -40,12 +40,10 @@ use crate::config::DriverConfig;
 use crate::control::DriverControl;
 use crate::error::ConsumerError;
 use crate::flood_limit::FloodCounter;
-use crate::reports::QueueId;
-use crate::reports::{Report, Reporter, Reports};
+use crate::reports::{QueueId, Report, Reporter, Reports};
 use crate::routes::Router;
 use crate::run::Task;
-use crate::source::Amount;
-use crate::source::{Assignment, AssignmentId};
+use crate::source::{Amount, Assignment, AssignmentId};
 use crate::telemetry::ConsumerMetrics;
 
 /// The maximum number of records in a run. A longer run saves nothing more.

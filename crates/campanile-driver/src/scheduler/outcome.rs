@@ -5,10 +5,8 @@ use campanile_core::telemetry::ErrorType;
 use tracing::field::debug;
 
 use crate::epilogue::{GiveUpAction, GiveUpLock};
-use crate::error::error_type;
-use crate::error::{ConsumerError, chain, origin};
-use crate::reports::QueueId;
-use crate::reports::RunOutcome;
+use crate::error::{ConsumerError, chain, error_type, origin};
+use crate::reports::{QueueId, RunOutcome};
 use crate::scheduler::Scheduler;
 use crate::scheduler::last_error::{WAITS_FOR_STORE, waits_for};
 use crate::scheduler::queue::QueueState;

@@ -13,9 +13,7 @@ use crate::reports::QueueId;
 use crate::run::Task;
 use crate::scheduler::last_error::LastError;
 use crate::scheduler::timers::TimerId;
-use crate::source::Amount;
-use crate::source::AssignmentId;
-use crate::source::Delay;
+use crate::source::{Amount, AssignmentId, Delay};
 use crate::watermark::Delivery;
 
 /// Records of one partition, in order. A queue is never empty.

@@ -10,9 +10,7 @@ use crate::reports::Report;
 use crate::run::Task;
 use crate::scheduler::queue::Queued;
 use crate::scheduler::{MAX_RUN_LEN, Scheduler};
-use crate::source::Amount;
-use crate::source::AssignmentId;
-use crate::source::Received;
+use crate::source::{Amount, AssignmentId, Received};
 
 impl Scheduler {
     /// Queues received records. Records of partitions that are no longer consumed are dropped.

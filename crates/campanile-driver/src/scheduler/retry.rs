@@ -7,8 +7,7 @@ use campanile_idempotency::{Backoff, SettledFuture};
 
 use crate::epilogue::RetryElsewhere;
 use crate::error::origin;
-use crate::reports::QueueId;
-use crate::reports::RunOutcome;
+use crate::reports::{QueueId, RunOutcome};
 use crate::scheduler::Scheduler;
 use crate::scheduler::last_error::WAITS_FOR_BACKOFF;
 use crate::scheduler::queue::QueueState;

@@ -6,11 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::time::Instant;
 
-use crate::source::Delay;
-use crate::source::Sink;
-use crate::source::Usage;
 use crate::source::lag::OffsetRange;
 use crate::source::offset::AtomicOffset;
+use crate::source::{Delay, Sink, Usage};
 
 /// Identifies an assignment. A partition that is revoked and assigned again gets another ID, so that late
 /// reports about the old assignment are ignored.

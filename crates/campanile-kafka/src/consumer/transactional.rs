@@ -1,12 +1,11 @@
 //! Serving in transactions.
 
 use campanile_core::{BoxableError, Record};
+use campanile_driver::{Router, Serve};
 use tower_service::Service;
 
 use super::Consumer;
 use crate::transaction::{IntoOutputs, Transactions, outputs_of};
-use campanile_driver::Router;
-use campanile_driver::Serve;
 
 impl Consumer {
     /// Serves records to this service, and commits its outputs in one transaction with the offsets of

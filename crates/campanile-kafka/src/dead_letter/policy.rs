@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use campanile_driver::FloodLimit;
+
 use super::topic::TopicChoice;
 use crate::publish::PublishSettings;
-use campanile_driver::FloodLimit;
 
 /// A policy that publishes records to a dead-letter topic, and commits their offsets only
 /// after that.

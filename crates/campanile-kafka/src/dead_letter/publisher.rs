@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use campanile_core::{BoxError, ConfigError, LockHandle, Output, Record};
+use campanile_driver::epilogue::{Failure, GiveUpLock, Unfinished, give_up, settle_for_stop};
+use campanile_driver::private::origin;
 use campanile_idempotency::IdempotencyError;
 use futures_util::future::{Either, select};
 
@@ -14,9 +16,6 @@ use super::topic::TopicChoice;
 use super::{Cause, Letter, LetterLock};
 use crate::client::ClientSettings;
 use crate::publish::{PublishError, Publisher};
-use campanile_driver::epilogue::{Failure, Unfinished};
-use campanile_driver::epilogue::{GiveUpLock, give_up, settle_for_stop};
-use campanile_driver::private::origin;
 
 /// From this give-up on, a letter has no payload: an earlier give-up was interrupted, and the payload
 /// may be the reason. Give-ups that ended cleanly are not counted.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{ConfigError, Output};
+use campanile_driver::private::server_backoff;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::producer::{Producer, ThreadedProducer};
@@ -31,7 +32,6 @@ use crate::client::ClientSettings;
 use crate::config::config_error;
 use crate::log::LogLimit;
 use crate::reconnect::Reconnect;
-use campanile_driver::private::server_backoff;
 
 /// The timeout of one attempt, if the budget allows for several: restarted brokers are back sooner, and
 /// all brokers know a newly created topic by then.

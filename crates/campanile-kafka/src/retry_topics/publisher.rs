@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{ConfigError, Record, limits};
+use campanile_driver::source::Delay;
 
 use super::{RetryTopics, copy};
 use crate::client::ClientSettings;
 use crate::config::non_earliest_reset;
 use crate::publish::{PublishError, Publisher};
-use campanile_driver::source::Delay;
 
 /// One retry topic.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use campanile_driver::SourceContext;
+use campanile_driver::private::now as wall_clock;
 use rdkafka::client::{Client, ClientContext};
 use tokio::time::Instant;
 
 use super::Settings;
-use campanile_driver::SourceContext;
-use campanile_driver::private::now as wall_clock;
 
 /// How often the certificate is checked, and the timeout of a request that tests the brokers.
 const INTERVAL: Duration = Duration::from_secs(10);

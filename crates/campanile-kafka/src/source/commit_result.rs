@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use campanile_driver::source::{Assignment, CommitResult};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::offset_identity::add_offset;
-use campanile_driver::source::{Assignment, CommitResult};
 
 /// An offset to commit, with the leader epoch of the records before it.
 pub(super) struct Uncommitted {

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use campanile_driver::SourceContext;
+use campanile_driver::source::Assignment;
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
@@ -24,8 +26,6 @@ use crate::oauth::{self, OauthTokens};
 use crate::offset_identity::add_offset;
 use crate::retry_topics::RetryTopicList;
 use crate::transaction::PendingOutputs;
-use campanile_driver::SourceContext;
-use campanile_driver::source::Assignment;
 
 /// The timeout of a seek. It waits for a thread of librdkafka, but not for a broker.
 const SEEK_TIMEOUT: Duration = Duration::from_millis(100);

@@ -1,11 +1,11 @@
 //! What librdkafka's errors mean for the consumer.
 
+use campanile_driver::ConsumerError;
+use campanile_driver::source::Event;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::context::Context;
 use crate::config::missing_feature;
-use campanile_driver::ConsumerError;
-use campanile_driver::source::Event;
 
 /// Handles an error that librdkafka reports. librdkafka recovers from most errors by itself.
 pub(super) fn handle_error(

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use campanile_driver::source::{Assignment, LogChange, LogChanged, Received};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::context::Context;
 use super::message;
 use crate::native;
 use crate::native::fetch_queues::{Message, TopicHandle};
-use campanile_driver::source::{Assignment, LogChange, LogChanged, Received};
 
 /// The records taken in one round.
 #[derive(Default)]

@@ -6,6 +6,10 @@ use std::task;
 use std::time::Duration;
 
 use campanile_core::Clock;
+use campanile_driver::source::{
+    Amount, Assignment, CommitResult, CommitStart, Event, LogChange, LogChanged, SeekTarget, Source,
+};
+use campanile_driver::{ConsumerError, SeekError, SeekTo};
 use futures_util::future::BoxFuture;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
@@ -29,12 +33,6 @@ use crate::native::SourceWaker;
 use crate::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
 use crate::reconnect::Reconnect;
 use crate::transaction::{Committer, TransactionResult};
-use campanile_driver::ConsumerError;
-use campanile_driver::source::SeekTarget;
-use campanile_driver::source::{
-    Amount, Assignment, CommitResult, CommitStart, Event, LogChange, LogChanged, Source,
-};
-use campanile_driver::{SeekError, SeekTo};
 
 /// The maximum number of records that are taken from librdkafka at once.
 const MAX_BATCH: usize = 512;

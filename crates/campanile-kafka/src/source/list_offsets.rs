@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use campanile_driver::source::Assignment;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::context::Context;
 use super::start_positions::list;
-use campanile_driver::source::Assignment;
 
 /// The timeout of the request for all partitions.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -5,6 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_core::{BoxError, millis};
+use campanile_driver::source::{Assignment, SeekTarget};
+use campanile_driver::{SeekError, SeekTo};
 use futures_util::future::BoxFuture;
 use rdkafka::consumer::Consumer;
 use rdkafka::{Offset, TopicPartitionList};
@@ -12,9 +14,6 @@ use tokio::sync::oneshot;
 
 use crate::client::ClientSettings;
 use crate::transaction::GroupOffsets;
-use campanile_driver::source::Assignment;
-use campanile_driver::source::SeekTarget;
-use campanile_driver::{SeekError, SeekTo};
 
 /// The timeout of each request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

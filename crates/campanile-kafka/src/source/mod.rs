@@ -34,6 +34,8 @@ mod topic_check;
 use std::sync::Arc;
 use std::time::Duration;
 
+use campanile_driver::SourceContext;
+
 pub(crate) use self::kafka_source::KafkaSource;
 pub(crate) use self::start::start;
 pub use self::to_record::ToRecord;
@@ -41,7 +43,6 @@ use crate::client::ClientSettings;
 use crate::log::LogLimit;
 use crate::retry_topics::RetryTopicList;
 use crate::transaction::TransactionSettings;
-use campanile_driver::SourceContext;
 
 /// The settings of the source.
 pub(crate) struct Settings {

@@ -7,8 +7,9 @@
 
 use std::sync::Arc;
 
-use crate::native::fetch_queues::QUEUES;
 use campanile_driver::source::{Assignment, AssignmentId};
+
+use crate::native::fetch_queues::QUEUES;
 
 /// The partitions of each queue.
 #[derive(Default)]

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 
+use campanile_driver::source::{Assignment, AssignmentId};
 use rdkafka::Offset;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use tokio::time::Instant;
@@ -21,7 +22,6 @@ use tokio::time::Instant;
 use super::context::Context;
 use super::list_offsets::list_offsets;
 use crate::native;
-use campanile_driver::source::{Assignment, AssignmentId};
 
 /// How long a partition delivers no record until the brokers are asked for its end.
 const SILENCE: Duration = Duration::from_secs(30);

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use campanile_core::Clock;
+use campanile_driver::ConsumerError;
+use campanile_driver::private::chain;
+use campanile_driver::source::Event;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
@@ -11,9 +14,6 @@ use super::errors::handle_error;
 use super::{KafkaSource, Settings};
 use crate::config::uses_newer_protocol;
 use crate::native::{self, set_oauth_token};
-use campanile_driver::ConsumerError;
-use campanile_driver::private::chain;
-use campanile_driver::source::Event;
 
 /// The timeout of the first metadata requests.
 const MIN_METADATA_TIMEOUT: Duration = Duration::from_millis(500);

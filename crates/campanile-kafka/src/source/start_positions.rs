@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use std::{io, thread};
 
+use campanile_driver::source::{Assignment, LogChange, LogChanged};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
@@ -32,7 +33,6 @@ use crate::native::SourceWaker;
 use crate::native::topic_ids::TopicIds;
 use crate::offset_identity::log_ids;
 use crate::topic_ids::request_ids;
-use campanile_driver::source::{Assignment, LogChange, LogChanged};
 
 /// The timeout of the request for committed offsets. A request that times out is repeated.
 ///

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use campanile_driver::source::{Assignment, LogChange};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaResult;
 use tokio::time::Instant;
@@ -17,7 +18,6 @@ use super::context::Context;
 use crate::native::SourceWaker;
 use crate::native::topic_ids::{TopicIdRequest, TopicIds};
 use crate::topic_ids::{MAX_REQUEST_TIMEOUT, REQUEST_TIMEOUT, has_other_log};
-use campanile_driver::source::{Assignment, LogChange};
 
 /// How often topics are checked that nothing is committed for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use campanile_driver::source::Assignment;
 use rdkafka::consumer::ConsumerGroupMetadata;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::{PendingOutputs, RecordOutputs};
 use crate::offset_identity::add_offset;
-use campanile_driver::source::Assignment;
 
 /// The outputs and offsets of one transaction.
 pub(super) struct Batch {

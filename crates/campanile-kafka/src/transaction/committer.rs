@@ -7,6 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_core::Clock;
+use campanile_driver::private::server_backoff;
+use campanile_driver::source::{Assignment, CommitStart};
+use campanile_driver::{ConsumerError, SourceContext};
 use rdkafka::consumer::ConsumerGroupMetadata;
 
 use super::TransactionSettings;
@@ -14,9 +17,6 @@ use super::batch::{Batch, CommitRequest};
 use super::worker::{Worker, WorkerResponse};
 use crate::config::config_error;
 use crate::native::SourceWaker;
-use campanile_driver::private::server_backoff;
-use campanile_driver::source::{Assignment, CommitStart};
-use campanile_driver::{ConsumerError, SourceContext};
 
 /// Commits batches, one after the other.
 pub(crate) struct Committer {

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use campanile_core::{BoxError, Coordinates, Outcome, Record};
+use campanile_driver::source::{Item, ItemResult};
 
 use super::Outputs;
-use campanile_driver::source::{Item, ItemResult};
 
 /// The response of a service that is [served in transactions](crate::Consumer::serve_transactional):
 /// [`Outputs`] or, through the idempotency layer, an [`Outcome`] of them. A service with any other

@@ -7,6 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Clock};
+use campanile_driver::ConsumerError;
+use campanile_driver::private::{chain, log_stop};
+use campanile_driver::source::Assignment;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
@@ -21,9 +24,6 @@ use crate::publish;
 use crate::publish::ProducerMetrics;
 use crate::reconnect::Reconnect;
 use crate::topic_ids::check_topics;
-use campanile_driver::ConsumerError;
-use campanile_driver::private::{chain, log_stop};
-use campanile_driver::source::Assignment;
 
 /// The timeout of one call to the brokers. A call that times out is repeated, unless no caller waits
 /// for its result any more.

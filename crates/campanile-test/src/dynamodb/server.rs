@@ -1,5 +1,6 @@
-use crate::{Process, ServerError, port, program};
 use campanile_programs::dynamodb as programs;
+
+use crate::{Process, ServerError, port, program};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;

@@ -1,8 +1,9 @@
+use campanile_programs::kafka;
+
 use super::secured::Secured;
 use super::server;
 use super::server::{Cluster, KafkaServer, Ports};
 use crate::{ServerError, free_port, port, program};
-use campanile_programs::kafka;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Locates the server's programs and runs them as a user other than root.
 
-use crate::{ServerError, program};
 use campanile_programs::postgres;
+
+use crate::{ServerError, program};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;

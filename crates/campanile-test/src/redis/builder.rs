@@ -1,6 +1,7 @@
+use campanile_programs::valkey;
+
 use super::server::RedisServer;
 use crate::{ServerError, port, program};
-use campanile_programs::valkey;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
