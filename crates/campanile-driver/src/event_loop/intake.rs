@@ -72,8 +72,13 @@ impl Intake {
         self.delayed_partitions = self.partitions.iter().filter(is_delayed).count();
     }
 
+    /// Reads how much all partitions have in memory.
+    pub(crate) fn total(&self) -> Amount {
+        self.total.total()
+    }
+
     pub(crate) fn level(&self) -> f64 {
-        self.total.total().level(self.budget)
+        self.total().level(self.budget)
     }
 
     pub(crate) fn held_level(&self) -> f64 {
@@ -87,14 +92,12 @@ impl Intake {
         // filling the budget.
         let max_read = self.budget.fraction(STALL_ALLOWANCE);
         match self.flow {
-            Flow::Open => {
-                self.total.total().remaining_of(self.budget).map(|room| room.at_most(max_read))
-            }
+            Flow::Open => self.total().remaining_of(self.budget).map(|room| room.at_most(max_read)),
             Flow::Full { .. } => None,
             // Partitions that are not paused share an allowance beyond the budget.
             Flow::Stalled => {
                 let beyond = self.budget.fraction(1.0 + 2.0 * STALL_ALLOWANCE);
-                let room = self.total.total().remaining_of(beyond)?;
+                let room = self.total().remaining_of(beyond)?;
                 Some(
                     room.at_most(
                         self.budget.fraction(STALL_ALLOWANCE / self.partitions.len() as f64),

@@ -63,12 +63,7 @@ pub(crate) struct EventLoop<S> {
     reports: Arc<Reports>,
     /// The program's runtime.
     runtime: Handle,
-    /// The memory usage of all partitions.
-    usage: Arc<Usage>,
-    pub(crate) drain_timeout: Duration,
-    pub(crate) revoke_timeout: Duration,
-    /// Whether records hand over what is committed with their offsets.
-    pub(crate) has_sinks: bool,
+    pub(crate) config: Arc<DriverConfig>,
     pub(crate) phase: Phase,
     /// The assigned partitions, including revoked ones that are not released yet.
     pub(crate) assigned: Vec<Arc<Assignment>>,
@@ -90,19 +85,22 @@ impl<S: Source> EventLoop<S> {
         control: DriverControl,
         usage: Arc<Usage>,
     ) -> Self {
-        let reports = Arc::new(Reports::default());
+        let (config, reports) = (Arc::new(config), Arc::new(Reports::default()));
         let commits = commit_durations(&config.group);
         Self {
             source,
-            intake: Intake::new(config.budget, usage.clone()),
+            scheduler: Scheduler::new(
+                config.clone(),
+                router,
+                runtime.clone(),
+                control,
+                reports.clone(),
+            ),
+            intake: Intake::new(config.budget, usage),
             commits: Commits::new(config.commit_interval, commits),
-            usage,
-            drain_timeout: config.drain_timeout,
-            revoke_timeout: config.revoke_timeout,
-            has_sinks: config.has_sinks,
-            scheduler: Scheduler::new(config, router, runtime.clone(), control, reports.clone()),
             reports,
             runtime,
+            config,
             phase: Phase::Serving,
             assigned: Vec::new(),
             revoke: None,
@@ -197,7 +195,7 @@ impl<S: Source> EventLoop<S> {
                 if !paused.is_empty() {
                     self.source.resume(&paused);
                 }
-                let timeout = if lost { Duration::ZERO } else { self.revoke_timeout };
+                let timeout = if lost { Duration::ZERO } else { self.config.revoke_timeout };
                 let drain = self.scheduler.on_revoked(&partitions, timeout);
                 let mut drains = self.abandon_seeks(&partitions);
                 drains.push(drain);
@@ -232,7 +230,7 @@ impl<S: Source> EventLoop<S> {
     /// While what records have handed over fills the budget, restricts the scheduler to records that
     /// release it when they finish.
     fn check_held(&mut self) {
-        if self.has_sinks {
+        if self.config.has_sinks {
             let threshold = if self.scheduler.held_full() { RESUME_LEVEL } else { 1.0 };
             self.scheduler.set_held_full(self.intake.held_level() >= threshold);
         }
@@ -240,7 +238,7 @@ impl<S: Source> EventLoop<S> {
 
     fn poll_commits(&mut self, cx: &mut Context<'_>) {
         if self.revoke.is_none() && matches!(self.phase, Phase::Serving | Phase::Draining) {
-            let now = self.has_sinks && self.intake.level() >= EARLY_COMMIT_LEVEL;
+            let now = self.config.has_sinks && self.intake.level() >= EARLY_COMMIT_LEVEL;
             self.commits.poll(cx, &mut self.source, &self.assigned, now);
         }
     }
@@ -257,7 +255,7 @@ impl<S: Source> EventLoop<S> {
             self.last_tick = now;
             self.source.update_end_offsets(&self.assigned);
             self.scheduler.tick();
-            self.scheduler.export_metrics(self.usage.total());
+            self.scheduler.export_metrics(self.intake.total());
             if self.scheduler.status().start_ping() {
                 let status = self.scheduler.control().status().clone();
                 self.runtime.spawn(async move { status.finish_ping() });

@@ -65,7 +65,7 @@ impl<S: Source> EventLoop<S> {
         };
         let error = match self.assigned.iter().find(is_it) {
             None => SeekError::NotAssigned,
-            Some(_) if self.has_sinks => SeekError::Transactional,
+            Some(_) if self.config.has_sinks => SeekError::Transactional,
             Some(of) if self.seeks.iter().any(|seek| seek.assignment.id == of.id) => {
                 SeekError::InProgress
             }
@@ -90,7 +90,7 @@ impl<S: Source> EventLoop<S> {
                 // A paused source delivers nothing more of the partition.
                 self.intake.stop(assignment, &mut self.source);
                 let partitions = slice::from_ref(assignment);
-                let timeout = self.revoke_timeout;
+                let timeout = self.config.revoke_timeout;
                 Step::Draining(self.scheduler.on_revoked(partitions, timeout), target)
             }
             Step::Draining(drain, target) => {

@@ -46,7 +46,7 @@ impl<S: Source> EventLoop<S> {
             self.phase = Phase::Draining;
             self.seeks.clear();
             // The stage changes only after the scheduler has stopped, so no record is started in it.
-            self.scheduler.stop(self.drain_timeout);
+            self.scheduler.stop(self.config.drain_timeout);
             self.scheduler.status().enter_stage(ConsumerStage::Draining);
         }
     }

@@ -97,7 +97,7 @@ impl Routes {
             self.set_error(format!("`{topic}` has two routes"));
         }
         let serves = format!("topic `{topic}`");
-        self.services.push(Arc::new(ServiceRoute::new(service, Some(serves.into()))));
+        self.services.push(Arc::new(ServiceRoute::new(service, serves)));
         self
     }
 
@@ -114,7 +114,7 @@ impl Routes {
         S::Future: Send + 'static,
     {
         let serves = "topics without a route";
-        self.services[FALLBACK] = Arc::new(ServiceRoute::new(service, Some(serves.into())));
+        self.services[FALLBACK] = Arc::new(ServiceRoute::new(service, serves));
         self
     }
 
@@ -166,7 +166,7 @@ impl Router {
         S::Error: BoxableError,
         S::Future: Send + 'static,
     {
-        Self::of(ServiceRoute::new(service, None))
+        Self::with_items(service, |_, _| Ok(None))
     }
 
     /// Routes all records to this service, whose responses are converted to what the records hand over to
@@ -178,10 +178,7 @@ impl Router {
         S::Error: BoxableError,
         S::Future: Send + 'static,
     {
-        Self::of(ServiceRoute::with_items(service, into_item))
-    }
-
-    fn of(route: impl Route + 'static) -> Self {
+        let route = ServiceRoute::with_items(service, into_item);
         Self { topics: HashMap::new(), routes: vec![Arc::new(route)] }
     }
 

@@ -44,12 +44,13 @@ impl<S> ServiceRoute<S>
 where
     S: Service<Record>,
 {
-    /// Creates a route that ignores the responses.
-    pub(super) fn new(service: S, serves: Option<Arc<str>>) -> Self {
+    /// Creates one of several routes, which ignores the responses.
+    pub(super) fn new(service: S, serves: impl Into<Arc<str>>) -> Self {
+        let serves = Some(serves.into());
         Self { service: Mutex::new(service), serves, into_item: |_, _| Ok(None) }
     }
 
-    /// Creates a route that interprets the responses with `into_item`.
+    /// Creates the only route, which interprets the responses with `into_item`.
     pub(super) fn with_items(
         service: S,
         into_item: fn(S::Response, &Record) -> ItemResult,

@@ -67,8 +67,6 @@ pub(crate) struct Scheduler {
     stopped_partitions: Vec<Arc<Assignment>>,
     next_drain: u64,
     stopping: bool,
-    /// Whether the store has taken too long to record the completion of a handler.
-    is_completion_overdue: bool,
     /// Whether what records have handed over fills the budget. Then only each partition's oldest
     /// unfinished record is started.
     held_full: bool,
@@ -84,7 +82,7 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub(crate) fn new(
-        config: DriverConfig,
+        config: Arc<DriverConfig>,
         router: Router,
         runtime: Handle,
         control: DriverControl,
@@ -104,14 +102,13 @@ impl Scheduler {
             stopped_partitions: Vec::new(),
             next_drain: 0,
             stopping: false,
-            is_completion_overdue: false,
             held_full: false,
             control,
             flood_counter: FloodCounter::new(config.flood_limit),
             metrics: ConsumerMetrics::new(config.group.clone()),
             router,
             runtime,
-            config: Arc::new(config),
+            config,
             reports,
         }
     }
@@ -205,11 +202,11 @@ impl Scheduler {
         &self.metrics
     }
 
-    /// Exports the metrics that are counted elsewhere.
+    /// Exports the metrics that are counted elsewhere, after a [`tick`](Self::tick).
     pub(crate) fn export_metrics(&mut self, buffered: Amount) {
         let status = self.status().snapshot();
         let state = self.control.shared().state().borrow();
-        let store_unavailable = self.is_store_unavailable();
+        let store_unavailable = self.status().is_store_unavailable();
         self.metrics.export(&status, state.paused.as_ref(), store_unavailable, buffered);
     }
 

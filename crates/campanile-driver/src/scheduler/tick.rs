@@ -27,10 +27,10 @@ impl Scheduler {
     pub(crate) fn tick(&mut self) {
         let now = Instant::now();
         let (mut logged, mut omitted) = (0, 0);
-        self.is_completion_overdue = false;
+        let mut is_completion_overdue = false;
         for (assignment, id) in self.oldest() {
             let (activity, age) = self.observe(assignment, id, now);
-            self.is_completion_overdue |=
+            is_completion_overdue |=
                 activity == Activity::Recording && age.activity >= RECORDING_LIMIT;
             if !self.stalls.is_due(assignment, age) {
                 continue;
@@ -51,12 +51,8 @@ impl Scheduler {
         }
         let (resolved, oldest) = self.stalls.finish_round(now);
         self.log_resolved(&resolved);
-        self.status().update(self.is_store_unavailable(), oldest);
-    }
-
-    /// Checks whether the store does not answer, as far as records have asked it.
-    pub(crate) fn is_store_unavailable(&self) -> bool {
-        self.breaker.is_store_unavailable() || self.is_completion_overdue
+        let store_down = self.breaker.is_store_unavailable() || is_completion_overdue;
+        self.status().update(store_down, oldest);
     }
 
     pub(crate) fn status(&self) -> &DriverStatus {
