@@ -1,9 +1,8 @@
 //! Downloads of servers and of their libraries.
 
-use campanile_programs::{dynamodb, kafka, valkey};
-
 use crate::Result;
 use crate::progress::Progress;
+use campanile_programs::{dynamodb, kafka, valkey};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io, process};

@@ -1,9 +1,8 @@
 //! Installs what the tests need: Debian's packages, servers and their libraries.
 
-use campanile_programs::{dynamodb, faketime, kafka, postgres, valkey};
-
 use crate::progress::Progress;
 use crate::{Result, fetch};
+use campanile_programs::{dynamodb, faketime, kafka, postgres, valkey};
 use std::env;
 use std::path::Path;
 use std::process::Command;
