@@ -1,8 +1,8 @@
 //! Location of Apache Kafka's jars.
 
-use crate::cache;
-use std::env;
 use std::path::PathBuf;
+
+use crate::cache;
 
 /// The version of Apache Kafka used by the tests.
 pub const VERSION: &str = "4.3.1";
@@ -13,8 +13,5 @@ pub const VARIABLE: &str = "CAMPANILE_KAFKA_LIBS";
 /// Locates the folder of jars: the folder named by `CAMPANILE_KAFKA_LIBS`, or else a folder among
 /// the downloads.
 pub fn folder() -> PathBuf {
-    match env::var_os(VARIABLE) {
-        Some(libs) => libs.into(),
-        None => cache::folder().join(format!("kafka-{VERSION}/libs")),
-    }
+    cache::locate(VARIABLE, format!("kafka-{VERSION}/libs"))
 }

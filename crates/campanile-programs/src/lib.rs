@@ -7,5 +7,3 @@ pub mod faketime;
 pub mod kafka;
 pub mod postgres;
 pub mod valkey;
-
-pub use self::cache::folder;

@@ -1,8 +1,8 @@
 //! Location of Valkey's server.
 
-use crate::cache;
-use std::env;
 use std::path::PathBuf;
+
+use crate::cache;
 
 /// The version of Valkey used by the tests.
 pub const VERSION: &str = "9.1.2";
@@ -13,8 +13,5 @@ pub const VARIABLE: &str = "CAMPANILE_VALKEY_SERVER";
 /// Locates the program: the file named by `CAMPANILE_VALKEY_SERVER`, or else a file among the
 /// downloads.
 pub fn server() -> PathBuf {
-    match env::var_os(VARIABLE) {
-        Some(server) => server.into(),
-        None => cache::folder().join(format!("valkey-{VERSION}/valkey-server")),
-    }
+    cache::locate(VARIABLE, format!("valkey-{VERSION}/valkey-server"))
 }
