@@ -59,6 +59,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::thread;
 
+    use campanile_driver::source::Source as _;
     use campanile_test::{MockKafka, eventually};
     use rdkafka::ClientConfig;
     use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -68,7 +69,6 @@ mod tests {
     use crate::client::ClientSettings;
     use crate::source::KafkaSource;
     use crate::source::tests::settings;
-    use campanile_driver::source::Source as _;
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -328,10 +328,10 @@ unsafe fn iter_headers<'m>(
 mod tests {
     use std::time::Duration;
 
+    use campanile_driver::private::now;
     use rdkafka::ClientConfig;
 
     use super::*;
-    use campanile_driver::private::now;
 
     fn set_token(settings: &[(&str, &str)], valid_for: Duration) -> Result<(), String> {
         let mut config = ClientConfig::new();

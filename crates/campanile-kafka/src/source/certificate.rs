@@ -118,6 +118,7 @@ fn validity(pem: &[u8]) -> Option<(SystemTime, SystemTime)> {
 mod tests {
     use std::fs;
 
+    use campanile_driver::Unhealthy;
     use campanile_test::MockKafka;
     use rdkafka::ClientConfig;
     use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -125,7 +126,6 @@ mod tests {
     use super::*;
     use crate::client::ClientSettings;
     use crate::source::tests::settings;
-    use campanile_driver::Unhealthy;
 
     #[cfg(feature = "tls")]
     #[test]

@@ -479,28 +479,16 @@ mod tests {
     use std::thread;
 
     use campanile_core::Clock;
+    use campanile_driver::source::{Event, Source as _};
     use campanile_test::MockKafka;
 
     use super::*;
     use crate::native;
     use crate::source::KafkaSource;
-    use crate::source::tests::{poll, settings};
-    use campanile_driver::source::{Event, Source as _};
+    use crate::source::tests::{settings, wait_for};
 
     const TOPIC: &str = "payments";
     const TIMEOUT: Duration = Duration::from_secs(60);
-
-    /// Polls the source until `select` returns a value for one of its events.
-    fn wait_for<T>(source: &mut KafkaSource, select: impl Fn(Event) -> Option<T>) -> T {
-        let clock = Clock::boot();
-        let deadline = clock.now() + TIMEOUT;
-        loop {
-            if let Some(selected) = poll(source, None).into_iter().find_map(&select) {
-                return selected;
-            }
-            assert!(clock.now() < deadline);
-        }
-    }
 
     #[test]
     fn pending_assignment_is_handled_before_the_consumer_is_closed() {
@@ -525,7 +513,7 @@ mod tests {
         kafka.create_topic(TOPIC, 1).unwrap();
         let client = kafka.consumer_config("billing");
         let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
-        let assigned = wait_for(&mut source, |event| match event {
+        let assigned = wait_for(&mut source, None, |event| match event {
             Event::Assigned(partitions) => partitions.into_iter().next(),
             _ => None,
         });
@@ -546,7 +534,7 @@ mod tests {
         assert!(assigned.is_revoked() && !new.is_revoked());
 
         source.consumer.unsubscribe();
-        let revoked = wait_for(&mut source, |event| match event {
+        let revoked = wait_for(&mut source, None, |event| match event {
             Event::Revoked { partitions, .. } => Some(partitions),
             _ => None,
         });

@@ -300,11 +300,10 @@ impl KafkaSource {
     /// when there is one again, and librdkafka (2.12) then gives it the generation of that time. If the
     /// partitions had a new owner by then, the commit would lower the offsets that this owner has committed.
     fn poll_release(&mut self) {
-        let CommitStrategy::Offsets(commits) = &self.commits else {
-            return self.end_release();
-        };
         let Some((_, deadline)) = &self.releasing else { return };
-        let is_committing = commits.has_released_in_flight();
+        let is_committing = matches!(
+            &self.commits, CommitStrategy::Offsets(commits) if commits.has_released_in_flight()
+        );
         if is_committing && self.clock.now() < *deadline {
             return;
         }

@@ -65,6 +65,8 @@ pub(crate) struct Settings {
 pub(crate) mod tests {
     use std::task;
 
+    use campanile_core::Clock;
+    use campanile_driver::source::{Amount, Assignment, CommitResult, CommitStart, Event, Source};
     use campanile_test::source::{self, SourceFixture};
     use campanile_test::{Message, MockKafka};
     use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
@@ -76,8 +78,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::native::SourceWaker;
     use crate::native::fetch_queues::FetchQueues;
-    use campanile_core::Clock;
-    use campanile_driver::source::{Amount, Assignment, CommitResult, CommitStart, Event, Source};
 
     pub(crate) fn settings(client: ClientSettings, topic: &str) -> Settings {
         Settings {
@@ -160,9 +160,12 @@ pub(crate) mod tests {
         source::run(Mocked { kafka, consumer: None }).await;
     }
 
-    /// Polls the source until `select` returns a value for one of its events.
-    fn wait_for<T>(source: &mut KafkaSource, mut select: impl FnMut(Event) -> Option<T>) -> T {
-        let room = Some(Amount { records: 100, bytes: 1_000_000 });
+    /// Polls the source, with room for this much, until `select` returns a value for one of its events.
+    pub(super) fn wait_for<T>(
+        source: &mut KafkaSource,
+        room: Option<Amount>,
+        mut select: impl FnMut(Event) -> Option<T>,
+    ) -> T {
         let clock = Clock::boot();
         let deadline = clock.now() + Duration::from_secs(60);
         loop {
@@ -175,16 +178,17 @@ pub(crate) mod tests {
 
     #[test]
     fn revoked_partition_is_released_after_its_commit_has_ended() {
+        let room = Some(Amount { records: 100, bytes: 1_000_000 });
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic("payments", 1).unwrap();
         kafka.producer().produce(Message::to("payments").payload("a payment")).unwrap();
         let client = kafka.consumer_config("billing").into();
         let mut source = KafkaSource::start(&settings(client, "payments")).unwrap();
-        let assignment = wait_for(&mut source, |event| match event {
+        let assignment = wait_for(&mut source, None, |event| match event {
             Event::Assigned(partitions) => partitions.into_iter().next(),
             _ => None,
         });
-        wait_for(&mut source, |event| matches!(event, Event::Records(_)).then_some(()));
+        wait_for(&mut source, room, |event| matches!(event, Event::Records(_)).then_some(()));
 
         kafka.cluster().broker_round_trip_time(1, Duration::from_secs(2)).unwrap();
         assignment.advance(1);
@@ -193,7 +197,7 @@ pub(crate) mod tests {
         source.consumer.unsubscribe();
         let revoked =
             |event: Event| matches!(event, Event::Revoked { lost: false, .. }).then_some(());
-        wait_for(&mut source, revoked);
+        wait_for(&mut source, None, revoked);
         assignment.close();
         source.release();
         let assigned = |source: &KafkaSource| source.consumer.assignment().unwrap().count();
@@ -206,7 +210,7 @@ pub(crate) mod tests {
             Event::Committed(result) => Some(result),
             _ => None,
         };
-        assert_eq!(wait_for(&mut source, committed), CommitResult::Acknowledged);
+        assert_eq!(wait_for(&mut source, None, committed), CommitResult::Acknowledged);
         assert_eq!(assignment.committed(), Some(1));
         poll(&mut source, None);
         assert_eq!(assigned(&source), 0);

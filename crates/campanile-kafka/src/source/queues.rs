@@ -58,8 +58,9 @@ impl PartitionQueues {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use campanile_driver::source::Amount;
+
+    use super::*;
 
     fn assignment(number: i32) -> Arc<Assignment> {
         crate::source::tests::assignment("t", number)

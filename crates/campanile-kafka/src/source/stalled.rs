@@ -205,6 +205,7 @@ mod tests {
     use std::sync::mpsc::RecvTimeoutError;
 
     use campanile_core::Clock;
+    use campanile_driver::source::{Amount, Event, LogChanged, Source as _};
     use campanile_test::{KafkaAdmin, KafkaServer, Message, MockKafka, eventually};
     use rdkafka::consumer::CommitMode;
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -215,7 +216,6 @@ mod tests {
     use crate::source::KafkaSource;
     use crate::source::start_positions::list;
     use crate::source::tests::{assignment, consumer, poll, settings};
-    use campanile_driver::source::{Amount, Event, LogChanged, Source as _};
 
     const TOPIC: &str = "payments";
     const ROOM: Amount = Amount { records: 100, bytes: 1_000_000 };
@@ -227,6 +227,18 @@ mod tests {
     fn start(mut client: ClientConfig) -> KafkaSource {
         client.set("session.timeout.ms", SESSION_TIMEOUT_MS);
         KafkaSource::start(&settings(client.into(), TOPIC)).unwrap()
+    }
+
+    fn produce(kafka: &MockKafka) {
+        kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1")).unwrap();
+    }
+
+    /// Starts brokers with a topic of one record.
+    fn with_record() -> MockKafka {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 1).unwrap();
+        produce(&kafka);
+        kafka
     }
 
     /// Polls the source, once a second, until it has delivered a record. Returns how long that took.
@@ -253,10 +265,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stalled_partition_that_has_delivered_nothing_skips_no_record() {
-        let kafka = MockKafka::start(1).unwrap();
-        kafka.create_topic(TOPIC, 1).unwrap();
-        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
-        produce().unwrap();
+        let kafka = with_record();
         let mut client = kafka.consumer_config("billing");
         client.set("auto.offset.reset", "latest");
         let mut source = start(client);
@@ -276,7 +285,7 @@ mod tests {
 
         // The source does not know of this pause.
         source.consumer.pause(&list(&partitions, Offset::Invalid)).unwrap();
-        produce().unwrap();
+        produce(&kafka);
         assert!(read(&mut source, &mut partitions).await >= SILENCE + FETCH_TIMEOUT);
         assert_eq!(partitions[0].offset_range.next(), Some(2));
     }
@@ -313,13 +322,12 @@ mod tests {
         kafka.create_topic(TOPIC, 1).unwrap();
         let mut source = start(kafka.consumer_config("billing"));
         let mut partitions = Vec::new();
-        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
-        produce().unwrap();
+        produce(&kafka);
         read(&mut source, &mut partitions).await;
 
         // The source does not know of this pause, and its seeks are not made.
         source.consumer.pause(&list(&partitions, Offset::Invalid)).unwrap();
-        produce().unwrap();
+        produce(&kafka);
         let start = Instant::now();
         while !partitions[0].is_unfetched() {
             source.update_end_offsets(&partitions);
@@ -338,10 +346,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn partition_whose_start_librdkafka_has_lost_is_not_live() {
-        let kafka = MockKafka::start(1).unwrap();
-        kafka.create_topic(TOPIC, 1).unwrap();
-        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
-        produce().unwrap();
+        let kafka = with_record();
         let mut source = start(kafka.consumer_config("billing"));
         let mut partitions: Vec<Arc<Assignment>> = Vec::new();
         while source.starts.is_empty() {
@@ -366,17 +371,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stalled_partition_that_is_paused_before_its_seek_stays_paused() {
-        let kafka = MockKafka::start(1).unwrap();
-        kafka.create_topic(TOPIC, 1).unwrap();
-        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
-        produce().unwrap();
+        let kafka = with_record();
         let mut source = start(kafka.consumer_config("billing"));
         let mut partitions = Vec::new();
         read(&mut source, &mut partitions).await;
 
         // The source does not know of this pause.
         source.consumer.pause(&list(&partitions, Offset::Invalid)).unwrap();
-        produce().unwrap();
+        produce(&kafka);
         let start = Instant::now();
         while source.starts.is_empty() {
             source.update_end_offsets(&partitions);
@@ -401,15 +403,14 @@ mod tests {
         kafka.create_topic(TOPIC, 1).unwrap();
         let mut source = start(kafka.consumer_config("billing"));
         let mut partitions = Vec::new();
-        let produce = || kafka.producer().produce(Message::to(TOPIC).partition(0).payload("1"));
-        produce().unwrap();
+        produce(&kafka);
         read(&mut source, &mut partitions).await;
 
         let position = partitions[0].offset_range.position().unwrap();
-        produce().unwrap();
+        produce(&kafka);
         read(&mut source, &mut partitions).await;
         source.starts.push((partitions[0].clone(), position));
-        produce().unwrap();
+        produce(&kafka);
         read(&mut source, &mut partitions).await;
         assert_eq!(partitions[0].offset_range.next(), Some(3));
     }

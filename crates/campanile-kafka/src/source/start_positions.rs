@@ -281,6 +281,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use campanile_core::Clock;
+    use campanile_driver::source::{Amount, Event, Source as _};
     use campanile_test::{Message, MockKafka};
     use rdkafka::consumer::CommitMode;
     use rdkafka::mocking::MockCoordinator;
@@ -289,7 +290,6 @@ mod tests {
     use super::*;
     use crate::source::KafkaSource;
     use crate::source::tests::{assignment, consumer, poll, settings};
-    use campanile_driver::source::{Amount, Event, Source as _};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
     const TOPIC: &str = "payments";

@@ -132,12 +132,12 @@ impl Checked {
 #[cfg(test)]
 mod tests {
     use campanile_core::Clock;
+    use campanile_driver::source::{Event, LogChanged, Source as _};
     use campanile_test::MockKafka;
 
     use super::*;
     use crate::source::tests::{assignment, consumer, poll, settings};
     use crate::source::{KafkaSource, Settings};
-    use campanile_driver::source::{Event, LogChanged, Source as _};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -115,8 +115,9 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use campanile_driver::SourceContext;
+
+    use super::*;
 
     #[test]
     fn higher_offset_commits_the_batch_only_of_a_partition_with_another_owner() {

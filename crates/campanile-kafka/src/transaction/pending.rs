@@ -132,8 +132,9 @@ impl Sink for PendingOutputs {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use campanile_driver::SourceContext;
+
+    use super::*;
 
     fn assignment() -> Assignment {
         PendingOutputs::add_to(SourceContext::default().assignment("payments", 0))
