@@ -116,8 +116,8 @@
 //! * [`Consumer`] and [`ConsumerConfig`] configure the driver; [`Serve`] runs it, and completes with a
 //!   [`Summary`] or a [`ConsumerError`].
 //! * The crate `campanile-driver` decides which record is started next and what is committed, without Kafka.
-//! * `source` is its source over librdkafka's consumer, and `native` what rdkafka lacks for that. `client`,
-//!   `oauth`, `log`, `reconnect`, `topic_ids`: what all clients of librdkafka need.
+//! * `source` is its source over librdkafka's consumer, `native` what rdkafka lacks for that, and `workarounds` what
+//!   would go without the faults of librdkafka. `client`, `oauth`, `log`, `topic_ids`: what all clients need.
 //! * `epilogue` tells the driver what happens to records that were not processed: `dead_letter` publishes those
 //!   that are given up, and `retry_topics` those to retry; both use `publish`, which waits for
 //!   acknowledgements.
@@ -130,17 +130,19 @@ mod dead_letter;
 mod epilogue;
 #[cfg(test)]
 mod fuzz;
+mod list_offsets;
 mod log;
 mod native;
 mod oauth;
 mod offset_identity;
 mod on_give_up;
 mod publish;
-mod reconnect;
 mod retry_topics;
+mod seek;
 mod source;
 mod topic_ids;
 mod transaction;
+mod workarounds;
 
 pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;

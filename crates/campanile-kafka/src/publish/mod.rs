@@ -31,7 +31,7 @@ pub(crate) use self::telemetry::ProducerMetrics;
 use crate::client::ClientSettings;
 use crate::config::config_error;
 use crate::log::LogLimit;
-use crate::reconnect::Reconnect;
+use crate::workarounds::Reconnect;
 
 /// The timeout of one attempt, if the budget allows for several: restarted brokers are back sooner, and
 /// all brokers know a newly created topic by then.

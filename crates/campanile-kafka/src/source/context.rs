@@ -1,7 +1,7 @@
 //! The callbacks of librdkafka, on the thread that polls the consumer. They only record events; the
 //! source handles them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,22 +19,16 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::Settings;
 use super::certificate::ClientCertificate;
 use super::queues::PartitionQueues;
-use super::start_positions::list;
+use crate::list_offsets::list;
 use crate::log::LogLimit;
 use crate::native::fetch_queues::FetchQueues;
 use crate::oauth::{self, OauthTokens};
-use crate::offset_identity::add_offset;
 use crate::retry_topics::RetryTopicList;
+use crate::seek::{Position, seek_and_resume};
 use crate::transaction::PendingOutputs;
-
-/// The timeout of a seek. It waits for a thread of librdkafka, but not for a broker.
-const SEEK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The timeout of the request for the cluster's id. The client mostly knows it.
 const CLUSTER_ID_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// A partition and the offset to seek to.
-pub(super) type Position = (Arc<Assignment>, i64);
 
 /// The context of the consumer's client.
 pub(crate) struct Context {
@@ -131,28 +125,6 @@ impl Context {
             state.awaiting_start.retain(|other| other.id != assignment.id);
             state.add_assignment(assignment);
         }
-    }
-
-    /// Seeks to the next offset of each of these partitions, because the position was reset to an
-    /// earlier offset. Partitions for which the seek fails stay in the list.
-    ///
-    /// When a paused partition is resumed, librdkafka (2.12) continues after the highest offset that it
-    /// has delivered in batches, even after a reset. Only a seek makes it forget that offset.
-    pub(super) fn seek_after_reset(
-        &self,
-        consumer: &BaseConsumer<Self>,
-        resets: &mut Vec<Arc<Assignment>>,
-    ) {
-        resets.retain(|assignment| !assignment.is_revoked());
-        if resets.is_empty() {
-            return;
-        }
-        let next = |assignment: &Arc<Assignment>| {
-            Some((assignment.clone(), assignment.offset_range.next()?))
-        };
-        let positions: Vec<Position> = resets.iter().filter_map(next).collect();
-        let is_sought = seek(consumer, position_list(&positions));
-        resets.retain(|assignment| !is_sought(assignment));
     }
 
     /// Seeks to these positions of paused partitions, resumes the partitions, and replaces their
@@ -357,56 +329,6 @@ impl State {
             None => self.topics.get_mut(topic)?.remove(&partition),
         }
     }
-}
-
-/// Lists positions with their leader epochs, by which librdkafka finds out whether the log was truncated.
-fn position_list(positions: &[Position]) -> TopicPartitionList {
-    let mut list = TopicPartitionList::new();
-    for (assignment, offset) in positions {
-        add_offset(&mut list, assignment, *offset, assignment.leader_epoch());
-    }
-    list
-}
-
-/// Seeks to these positions of paused partitions, and resumes the partitions. Returns those for which
-/// the seek has succeeded; the others stay in the list, paused.
-fn seek_and_resume(
-    consumer: &BaseConsumer<Context>,
-    positions: &mut Vec<Position>,
-) -> Vec<Position> {
-    let is_sought = seek(consumer, position_list(positions));
-    let sought: Vec<_> =
-        positions.extract_if(.., |(assignment, _)| is_sought(assignment)).collect();
-    if !sought.is_empty() {
-        // Nothing was fetched so far: an offset that is not in the log would reset the position.
-        if let Err(error) = consumer.resume(&position_list(&sought)) {
-            tracing::warn!(%error, "failed to resume partitions after a seek");
-        }
-        // A seek wakes librdkafka's thread that fetches, and a resume does not, so that it could sleep for
-        // another second. No record from before the seek is delivered after it.
-        drop(seek(consumer, position_list(&sought)));
-    }
-    sought
-}
-
-/// Seeks to these positions. Returns a predicate for the partitions for which this has succeeded.
-fn seek(
-    consumer: &BaseConsumer<Context>,
-    list: TopicPartitionList,
-) -> impl Fn(&Assignment) -> bool + use<> {
-    let sought: HashSet<_> = match consumer.seek_partitions(list, SEEK_TIMEOUT) {
-        // A partition that librdkafka has not started yet has an error, and its seek is retried.
-        Ok(list) => {
-            let elements = list.elements();
-            let sought = elements.iter().filter(|element| element.error().is_ok());
-            sought.map(|element| (element.topic().to_owned(), element.partition())).collect()
-        }
-        Err(error) => {
-            tracing::debug!(%error, "failed to seek; retrying");
-            HashSet::new()
-        }
-    };
-    move |assignment| sought.contains(&(assignment.topic.to_string(), assignment.partition))
 }
 
 impl ConsumerContext for Context {

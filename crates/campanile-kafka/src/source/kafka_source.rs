@@ -17,22 +17,24 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::certificate::ClientCertificate;
 use super::commit_result::{OffsetCommits, Uncommitted};
-use super::context::{Context, PartitionNames, Position, Rebalance};
+use super::context::{Context, PartitionNames, Rebalance};
 use super::errors::handle_error;
 use super::fetch_batch::{FetchBatch, LastPartition};
-use super::leave::Leave;
 use super::look_up::look_up;
-use super::stalled::{StalledPartitions, Unfetched};
-use super::start_positions::{Lookup, StartPositions, list};
+use super::start_positions::{Lookup, StartPositions};
 use super::topic_check::TopicCheck;
 use super::{Settings, start};
 use crate::client::ClientSettings;
 use crate::config::{config_error, reset_offset, uses_newer_protocol};
+use crate::list_offsets::list;
 use crate::native;
 use crate::native::SourceWaker;
 use crate::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
-use crate::reconnect::Reconnect;
+use crate::seek::Position;
 use crate::transaction::{Committer, TransactionResult};
+use crate::workarounds::{
+    Leave, Reconnect, Release, ResetPositions, StalledPartitions, Unfetched, leave,
+};
 
 /// The maximum number of records that are taken from librdkafka at once.
 const MAX_BATCH: usize = 512;
@@ -45,10 +47,6 @@ const SEEK_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// How long librdkafka may refuse each seek of a new partition before it has lost its start.
 const LOST_AFTER: Duration = Duration::from_secs(60);
-
-/// How long released partitions may wait for the commit in flight. librdkafka sends a commit that has found no
-/// coordinator for as long as a session lasts, by default 45 s.
-const COMMIT_END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The assumed size of a record, in bytes, until one has been received.
 const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
@@ -69,13 +67,12 @@ pub(crate) struct KafkaSource {
     reconnect: Reconnect,
     start_positions: StartPositions,
     /// The start positions that are known, and that librdkafka has not sought to yet.
-    pub(super) starts: Vec<Position>,
+    pub(crate) starts: Vec<Position>,
     /// When those that are left were sought last, without success.
     sought_at: Option<Duration>,
     clock: Clock,
-    pub(super) stalled: StalledPartitions,
-    /// Partitions with a position that was reset, which librdkafka has to seek.
-    resets: Vec<Arc<Assignment>>,
+    pub(crate) stalled: StalledPartitions<Context>,
+    resets: ResetPositions,
     /// The positions that drained partitions are moved to.
     seeks: Vec<Position>,
     pub(super) topic_check: TopicCheck,
@@ -83,8 +80,7 @@ pub(crate) struct KafkaSource {
     unchecked: Option<Vec<Uncommitted>>,
     /// The revoked partitions that are not released yet: those of the group, or none of the group.
     revoked: Option<Option<TopicPartitionList>>,
-    /// Partitions that are released as soon as no commit of theirs is in flight, and the time limit.
-    releasing: Option<(TopicPartitionList, Duration)>,
+    releasing: Release,
     newer_protocol: bool,
     /// Whether the consumer is known to have joined its group.
     joined: bool,
@@ -143,7 +139,7 @@ impl KafkaSource {
         let newer_protocol = uses_newer_protocol(&settings.client);
         let reset = reset_offset(&settings.client);
         let start_positions = StartPositions::new(consumer.clone(), reset, waker.clone());
-        let stalled = StalledPartitions::new(consumer.clone());
+        let stalled = StalledPartitions::new(consumer.clone(), Context::is_closing);
         let topic_check = TopicCheck::new(consumer.clone(), waker.clone());
         Ok(Self {
             client: settings.client.clone(),
@@ -161,12 +157,12 @@ impl KafkaSource {
             sought_at: None,
             clock: Clock::boot(),
             stalled,
-            resets: Vec::new(),
+            resets: ResetPositions::default(),
             seeks: Vec::new(),
             topic_check,
             unchecked: None,
             revoked: None,
-            releasing: None,
+            releasing: Release::default(),
             newer_protocol,
             joined: false,
             unsubscribes: !newer_protocol && settings.client.get("group.instance.id").is_none(),
@@ -207,7 +203,7 @@ impl KafkaSource {
             let mut state = self.consumer.context().state();
             // A partition that is revoked while others are not released yet waits for that.
             let is_revoke = |event: &Rebalance| matches!(event, Rebalance::Revoked { .. });
-            let revokes = usize::from(self.revoked.is_some() || self.releasing.is_some());
+            let revokes = usize::from(self.revoked.is_some() || self.releasing.is_waiting());
             let mut waiting = state.rebalances.iter().enumerate().filter(|(_, it)| is_revoke(it));
             let count = waiting.nth(1 - revokes).map_or(state.rebalances.len(), |(index, _)| index);
             let rebalances: Vec<_> = state.rebalances.drain(..count).collect();
@@ -296,25 +292,20 @@ impl KafkaSource {
         iter::once(Event::LogChanged(change)).chain(failed)
     }
 
-    /// Releases partitions once no commit of theirs is in flight. A commit that finds no coordinator is sent
-    /// when there is one again, and librdkafka (2.12) then gives it the generation of that time. If the
-    /// partitions had a new owner by then, the commit would lower the offsets that this owner has committed.
+    /// Releases revoked partitions, if no commit of theirs is in flight.
     fn poll_release(&mut self) {
-        let Some((_, deadline)) = &self.releasing else { return };
-        let is_committing = matches!(
-            &self.commits, CommitStrategy::Offsets(commits) if commits.has_released_in_flight()
-        );
-        if is_committing && self.clock.now() < *deadline {
-            return;
+        let is_committing = || {
+            matches!(
+                &self.commits, CommitStrategy::Offsets(commits) if commits.has_released_in_flight()
+            )
+        };
+        if let Some(list) = self.releasing.poll(&self.clock, is_committing) {
+            self.consumer.context().release(&self.consumer, &list);
         }
-        if is_committing {
-            tracing::warn!("releasing partitions with an offset commit that was not answered");
-        }
-        self.end_release();
     }
 
     fn end_release(&mut self) {
-        if let Some((list, _)) = self.releasing.take() {
+        if let Some(list) = self.releasing.end() {
             self.consumer.context().release(&self.consumer, &list);
         }
     }
@@ -445,7 +436,7 @@ impl Source for KafkaSource {
         }
         self.handle_changes(&mut batch, events);
         self.resets.append(&mut batch.resets);
-        self.consumer.context().seek_after_reset(&self.consumer, &mut self.resets);
+        self.resets.seek(&self.consumer);
         if !batch.records.is_empty() {
             self.largest = batch.largest;
             events.push(Event::Records(batch.records));
@@ -502,8 +493,9 @@ impl Source for KafkaSource {
     }
 
     fn release(&mut self) {
-        let list = self.revoked.take().flatten();
-        self.releasing = list.map(|list| (list, self.clock.now() + COMMIT_END_TIMEOUT));
+        if let Some(list) = self.revoked.take().flatten() {
+            self.releasing.start(list, &self.clock);
+        }
         self.poll_release();
     }
 
@@ -547,7 +539,7 @@ impl Source for KafkaSource {
     fn close(&mut self) {
         self.end_release();
         self.consumer.context().close();
-        self.leave = Some(Leave::new(&self.consumer, self.unsubscribes));
+        self.leave = Some(Leave::new(start::is_subscribed(&self.consumer), self.unsubscribes));
     }
 }
 
@@ -557,16 +549,7 @@ impl Drop for KafkaSource {
         self.end_release();
         self.consumer.context().close();
         self.fetch_queues.close();
-        // librdkafka (2.12) may not answer the callback of an assignment that is handled after the close
-        // has begun, and the callback would wait for ever:
-        // <https://github.com/confluentinc/librdkafka/issues/4884>. After an unsubscribe, there is none.
-        // A static member would leave its group by that, so that one may still arrive.
-        if self.unsubscribes {
-            self.consumer.unsubscribe();
-        }
-        while native::has_events(&self.consumer) {
-            drop(self.consumer.poll(Duration::ZERO));
-        }
+        leave::close(&self.consumer, self.unsubscribes);
     }
 }
 

@@ -4,14 +4,13 @@
 //! * `queues` decides which partitions share a queue of librdkafka.
 //! * `fetch_batch` has the records of one round; `errors` handles errors that librdkafka reports in their
 //!   place.
-//! * `start` waits for brokers and topics, and joins the group; `leave` leaves the group.
+//! * `start` waits for brokers and topics, and joins the group.
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
 //! * `certificate` warns before the client's certificate expires.
 //! * `start_positions` finds the offsets at which assigned partitions are started; `look_up` finds the
-//!   offset that a seek goes to; `list_offsets` requests first and last offsets.
+//!   offset that a seek goes to.
 //! * `topic_check` finds out whether a topic was deleted and recreated.
-//! * `stalled` finds partitions from which librdkafka has stopped fetching.
 //! * `commit_result` interprets the failures of commits.
 
 mod certificate;
@@ -20,12 +19,9 @@ mod context;
 mod errors;
 mod fetch_batch;
 mod kafka_source;
-mod leave;
-mod list_offsets;
 mod look_up;
 mod message;
 mod queues;
-mod stalled;
 mod start;
 mod start_positions;
 mod to_record;
@@ -94,7 +90,7 @@ pub(crate) mod tests {
     }
 
     /// Creates a consumer that has not subscribed to any topic.
-    pub(super) fn consumer(client: &ClientConfig) -> Arc<BaseConsumer<Context>> {
+    pub(crate) fn consumer(client: &ClientConfig) -> Arc<BaseConsumer<Context>> {
         let queues = Arc::new(FetchQueues::new(SourceWaker::default()));
         let context = Context::new(queues, &settings(ClientSettings::default(), "t"));
         Arc::new(client.create_with_context(context).unwrap())
@@ -105,7 +101,7 @@ pub(crate) mod tests {
     }
 
     /// Polls the source, with room for this much. Returns its events.
-    pub(super) fn poll(source: &mut KafkaSource, room: Option<Amount>) -> Vec<Event> {
+    pub(crate) fn poll(source: &mut KafkaSource, room: Option<Amount>) -> Vec<Event> {
         let mut events = Vec::new();
         source.poll(&mut task::Context::from_waker(task::Waker::noop()), room, &mut events);
         events
@@ -161,7 +157,7 @@ pub(crate) mod tests {
     }
 
     /// Polls the source, with room for this much, until `select` returns a value for one of its events.
-    pub(super) fn wait_for<T>(
+    pub(crate) fn wait_for<T>(
         source: &mut KafkaSource,
         room: Option<Amount>,
         mut select: impl FnMut(Event) -> Option<T>,

@@ -26,12 +26,13 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::context::{Context, Position};
-use super::list_offsets::list_offsets;
+use super::context::Context;
+use crate::list_offsets::{list, list_offsets};
 use crate::native;
 use crate::native::SourceWaker;
 use crate::native::topic_ids::TopicIds;
 use crate::offset_identity::log_ids;
+use crate::seek::Position;
 use crate::topic_ids::request_ids;
 
 /// The timeout of the request for committed offsets. A request that times out is repeated.
@@ -146,7 +147,8 @@ impl Round<'_> {
             .partition(|assignment| assignment.replaced_log_id.get().is_some());
         for (partitions, offset) in [(new, reset), (recreated, Offset::Beginning)] {
             if !partitions.is_empty() {
-                list_offsets(consumer, &partitions, offset, |partitions, offsets| {
+                let is_closing = || consumer.context().is_closing();
+                list_offsets(consumer, &partitions, offset, is_closing, |partitions, offsets| {
                     let unknown = self.handle_response(partitions, offsets, |_, _| true);
                     self.again.extend(unknown);
                 });
@@ -265,15 +267,6 @@ fn recreation(assignment: &Arc<Assignment>) -> Option<LogChange> {
         (assignment.replaced_log_id.get()?.clone(), assignment.log_id()?.clone());
     let what = LogChanged::Recreated { old_id, new_id };
     Some(LogChange { partition: assignment.clone(), what })
-}
-
-pub(super) fn list(partitions: &[Arc<Assignment>], offset: Offset) -> TopicPartitionList {
-    let mut list = TopicPartitionList::new();
-    for assignment in partitions {
-        list.add_partition_offset(&assignment.topic, assignment.partition, offset)
-            .expect("a logical offset is valid");
-    }
-    list
 }
 
 #[cfg(test)]

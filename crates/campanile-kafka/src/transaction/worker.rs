@@ -22,8 +22,8 @@ use crate::log::LogLimit;
 use crate::native::SourceWaker;
 use crate::publish;
 use crate::publish::ProducerMetrics;
-use crate::reconnect::Reconnect;
 use crate::topic_ids::check_topics;
+use crate::workarounds::Reconnect;
 
 /// The timeout of one call to the brokers. A call that times out is repeated, unless no caller waits
 /// for its result any more.

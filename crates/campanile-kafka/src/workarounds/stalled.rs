@@ -1,9 +1,9 @@
 //! Finds partitions from which librdkafka does not fetch.
 //!
-//! librdkafka (2.12) may drop the start of an assigned partition if partitions are paused and resumed at the
+//! librdkafka may drop the start of an assigned partition if partitions are paused and resumed at the
 //! same time. It then answers each seek of it with an error.
 //!
-//! librdkafka (2.12) may fetch nothing more from a partition after its broker was restarted, without an
+//! librdkafka may fetch nothing more from a partition after its broker was restarted, without an
 //! error: <https://github.com/confluentinc/librdkafka/issues/4492>. The end of the partition is known
 //! from fetches only, so that its lag would not grow either. This module therefore asks the brokers for
 //! the ends of partitions that deliver no records.
@@ -16,11 +16,10 @@ use std::time::Duration;
 
 use campanile_driver::source::{Assignment, AssignmentId};
 use rdkafka::Offset;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use tokio::time::Instant;
 
-use super::context::Context;
-use super::list_offsets::list_offsets;
+use crate::list_offsets::list_offsets;
 use crate::native;
 
 /// How long a partition delivers no record until the brokers are asked for its end.
@@ -33,8 +32,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Observes the assigned partitions.
-pub(super) struct StalledPartitions {
-    consumer: Arc<BaseConsumer<Context>>,
+pub(crate) struct StalledPartitions<C: ConsumerContext> {
+    consumer: Arc<BaseConsumer<C>>,
+    is_closing: fn(&C) -> bool,
     progress: HashMap<AssignmentId, Progress>,
     paused: HashSet<AssignmentId>,
     /// The responses to the last question, while it is being asked.
@@ -46,10 +46,10 @@ type Ends = Vec<(AssignmentId, i64)>;
 
 /// The partitions that librdkafka does not fetch from.
 #[derive(Default)]
-pub(super) struct Unfetched {
+pub(crate) struct Unfetched {
     /// Those that it has started.
-    pub(super) stalled: Vec<Arc<Assignment>>,
-    pub(super) unstarted: Vec<Arc<Assignment>>,
+    pub(crate) stalled: Vec<Arc<Assignment>>,
+    pub(crate) unstarted: Vec<Arc<Assignment>>,
 }
 
 /// The progress of a partition since it was seen last.
@@ -67,35 +67,36 @@ struct Progress {
     seeks: u32,
 }
 
-impl StalledPartitions {
-    pub(super) fn new(consumer: Arc<BaseConsumer<Context>>) -> Self {
+impl<C: ConsumerContext + 'static> StalledPartitions<C> {
+    /// No more requests are sent once `is_closing`.
+    pub(crate) fn new(consumer: Arc<BaseConsumer<C>>, is_closing: fn(&C) -> bool) -> Self {
         let (progress, paused, responses) = Default::default();
-        Self { consumer, progress, paused, responses }
+        Self { consumer, is_closing, progress, paused, responses }
     }
 
     /// Ignores these partitions, which are paused.
-    pub(super) fn pause(&mut self, partitions: &[Arc<Assignment>]) {
+    pub(crate) fn pause(&mut self, partitions: &[Arc<Assignment>]) {
         self.paused.extend(partitions.iter().map(|assignment| assignment.id));
     }
 
-    pub(super) fn resume(&mut self, partitions: &[Arc<Assignment>]) {
+    pub(crate) fn resume(&mut self, partitions: &[Arc<Assignment>]) {
         for assignment in partitions {
             self.paused.remove(&assignment.id);
         }
     }
 
-    pub(super) fn is_paused(&self, assignment: &Assignment) -> bool {
+    pub(crate) fn is_paused(&self, assignment: &Assignment) -> bool {
         self.paused.contains(&assignment.id)
     }
 
     /// Starts again, because no records are taken from librdkafka now.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.progress.clear();
     }
 
     /// Updates the ends of these partitions, and returns those that are not fetched. Must be called about
     /// once a second, with all partitions.
-    pub(super) fn check(&mut self, partitions: &[Arc<Assignment>]) -> Unfetched {
+    pub(crate) fn check(&mut self, partitions: &[Arc<Assignment>]) -> Unfetched {
         let now = Instant::now();
         let ids: HashSet<_> = partitions.iter().map(|assignment| assignment.id).collect();
         self.progress.retain(|id, _| ids.contains(id));
@@ -108,9 +109,8 @@ impl StalledPartitions {
                 }
             }
         }
-        let context = self.consumer.context();
         let (mut silent, mut unfetched) = (Vec::new(), Unfetched::default());
-        for assignment in partitions {
+        for assignment in partitions.iter().filter(|assignment| !assignment.is_revoked()) {
             let range = native::log_range(&self.consumer, &assignment.topic, assignment.partition);
             let fetched_end = range.map(|(_, end)| end);
             let next = assignment.offset_range.next();
@@ -119,8 +119,8 @@ impl StalledPartitions {
             let progress = self.progress.entry(assignment.id).or_insert_with(new);
             let is_same = (progress.next, progress.fetched_end) == (next, fetched_end);
             // Before it is started, a partition is paused too.
-            if context.assignment(&assignment.topic, assignment.partition).is_none() {
-                if now - progress.since >= START_TIMEOUT && !assignment.is_revoked() {
+            if assignment.offset_range.position().is_none() {
+                if now - progress.since >= START_TIMEOUT {
                     *progress = new();
                     unfetched.unstarted.push(assignment.clone());
                 }
@@ -176,21 +176,28 @@ impl StalledPartitions {
     /// waits for them. Each response is sent as it arrives; the sender is dropped after the last one.
     fn ask(&mut self, partitions: Vec<Arc<Assignment>>) {
         let consumer = self.consumer.clone();
-        let (sender, responses) = channel();
+        let (is_closing, (sender, responses)) = (self.is_closing, channel());
         let request = move || {
-            list_offsets(&consumer, &partitions, Offset::End, |partitions, response| {
-                let Ok(response) = response else { return };
-                let end = |assignment: &Arc<Assignment>| {
-                    let element =
-                        response.find_partition(&assignment.topic, assignment.partition)?;
-                    match (element.error(), element.offset()) {
-                        (Ok(()), Offset::Offset(end)) => Some((assignment.id, end)),
-                        _ => None,
-                    }
-                };
-                // Fails only if the source is gone.
-                let _ = sender.send(partitions.iter().filter_map(end).collect());
-            });
+            let is_closing = || is_closing(consumer.context());
+            list_offsets(
+                &consumer,
+                &partitions,
+                Offset::End,
+                is_closing,
+                |partitions, response| {
+                    let Ok(response) = response else { return };
+                    let end = |assignment: &Arc<Assignment>| {
+                        let element =
+                            response.find_partition(&assignment.topic, assignment.partition)?;
+                        match (element.error(), element.offset()) {
+                            (Ok(()), Offset::Offset(end)) => Some((assignment.id, end)),
+                            _ => None,
+                        }
+                    };
+                    // Fails only if the source is gone.
+                    let _ = sender.send(partitions.iter().filter_map(end).collect());
+                },
+            );
         };
         // The thread is never joined: brokers that do not respond must not delay the shutdown.
         match thread::Builder::new().name("campanile-ends".into()).spawn(request) {
@@ -213,8 +220,8 @@ mod tests {
     use rdkafka::{ClientConfig, TopicPartitionList};
 
     use super::*;
+    use crate::list_offsets::list;
     use crate::source::KafkaSource;
-    use crate::source::start_positions::list;
     use crate::source::tests::{assignment, consumer, poll, settings};
 
     const TOPIC: &str = "payments";
@@ -271,7 +278,7 @@ mod tests {
         let mut source = start(client);
         let mut partitions = Vec::new();
         let start = Instant::now();
-        while source.consumer.context().assignment(TOPIC, 0).is_none() {
+        while partitions.iter().all(|it: &Arc<Assignment>| it.offset_range.position().is_none()) {
             assert!(start.elapsed() < TIMEOUT, "the partition was not started");
             for event in poll(&mut source, Some(ROOM)) {
                 match event {
@@ -485,7 +492,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn partition_that_is_not_started_is_reported_every_half_minute() {
         let kafka = MockKafka::start(1).unwrap();
-        let mut stalled = StalledPartitions::new(consumer(&kafka.consumer_config("billing")));
+        let mut stalled =
+            StalledPartitions::new(consumer(&kafka.consumer_config("billing")), |_| false);
         let assigned = [assignment("payments", 0)];
         let mut reports = Vec::new();
         for second in 0..100 {
@@ -500,7 +508,8 @@ mod tests {
     fn end_is_known_before_the_requests_for_other_partitions_have_ended() {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic(TOPIC, 2).unwrap();
-        let mut stalled = StalledPartitions::new(consumer(&kafka.consumer_config("billing")));
+        let mut stalled =
+            StalledPartitions::new(consumer(&kafka.consumer_config("billing")), |_| false);
         // The request for both partitions fails, so each is then requested by itself.
         let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
         kafka.cluster().request_errors(RDKafkaApiKey::ListOffsets, &[refused]);

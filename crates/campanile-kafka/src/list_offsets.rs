@@ -6,12 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_driver::source::Assignment;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
-
-use super::context::Context;
-use super::start_positions::list;
 
 /// The timeout of the request for all partitions.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,15 +22,16 @@ const MAX_CONCURRENT: usize = 64;
 
 /// Requests the offsets that this logical offset stands for. `handle_response` is called with some
 /// of the partitions and the response for them, until each partition had its response. Partitions
-/// that are revoked in the meantime may get none.
+/// that are revoked in the meantime may get none, and so may all once `is_closing`.
 ///
 /// librdkafka fails a request as a whole if one broker does not answer, and does not tell which
 /// partitions that broker leads. Each partition is then requested by itself, at the same time, so
 /// that only those of that broker wait for it and have an error.
-pub(super) fn list_offsets(
-    consumer: &BaseConsumer<Context>,
+pub(crate) fn list_offsets<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
     partitions: &[Arc<Assignment>],
     offset: Offset,
+    is_closing: impl Fn() -> bool,
     mut handle_response: impl FnMut(&[Arc<Assignment>], KafkaResult<TopicPartitionList>) + Send,
 ) {
     // A logical offset stands for a time in the request.
@@ -49,7 +47,7 @@ pub(super) fn list_offsets(
     }
     let (request, handle_response) = (&request, &Mutex::new(handle_response));
     for partitions in partitions.chunks(MAX_CONCURRENT) {
-        if consumer.context().is_closing() {
+        if is_closing() {
             return;
         }
         thread::scope(|scope| {
@@ -70,6 +68,16 @@ pub(super) fn list_offsets(
     }
 }
 
+/// Lists partitions with this offset.
+pub(crate) fn list(partitions: &[Arc<Assignment>], offset: Offset) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    for assignment in partitions {
+        list.add_partition_offset(&assignment.topic, assignment.partition, offset)
+            .expect("a logical offset is valid");
+    }
+    list
+}
+
 #[cfg(test)]
 mod tests {
     use campanile_test::MockKafka;
@@ -86,9 +94,16 @@ mod tests {
         let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
         kafka.cluster().request_errors(RDKafkaApiKey::ListOffsets, &[refused]);
         let mut responses = Vec::new();
-        list_offsets(&consumer, &[assignment("payments", 0)], Offset::End, |_, response| {
-            responses.push(response.map(drop));
-        });
+        let partitions = [assignment("payments", 0)];
+        list_offsets(
+            &consumer,
+            &partitions,
+            Offset::End,
+            || false,
+            |_, response| {
+                responses.push(response.map(drop));
+            },
+        );
         assert!(matches!(responses[..], [Err(_)]), "{responses:?}");
     }
 }

@@ -1,12 +1,17 @@
-//! Leaving the group when the consumer is closed.
+//! Leaves the group when the consumer is closed.
+//!
+//! librdkafka's close does not leave a group that it is still joining, and in the classic protocol none in which
+//! it has no partitions: the group would wait for this member until its session times out.
+//!
+//! It may also not answer the callback of an assignment that is handled after the close has begun. The callback
+//! would wait for ever: <https://github.com/confluentinc/librdkafka/issues/4884>. So the consumer unsubscribes
+//! before it is closed, after which there is no such callback.
 
 use std::time::Duration;
 
 use campanile_core::Clock;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 
-use super::context::Context;
-use super::start;
 use crate::native;
 use crate::native::fetch_queues::FetchQueues;
 
@@ -15,7 +20,7 @@ use crate::native::fetch_queues::FetchQueues;
 const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Leaves the group step by step.
-pub(super) struct Leave {
+pub(crate) struct Leave {
     clock: Clock,
     step: Step,
     unsubscribes: bool,
@@ -29,23 +34,19 @@ enum Step {
 }
 
 impl Leave {
-    pub(super) fn new(consumer: &BaseConsumer<Context>, unsubscribes: bool) -> Self {
+    /// Closing waits for a join in progress only if the consumer is `subscribed`.
+    pub(crate) fn new(subscribed: bool, unsubscribes: bool) -> Self {
         let clock = Clock::boot();
-        // librdkafka does not leave a group that it is still joining. The group would then wait for this
-        // member until its session times out.
-        let joining = match start::is_subscribed(consumer) {
-            true => MEMBERSHIP_TIMEOUT,
-            false => Duration::ZERO,
-        };
+        let joining = if subscribed { MEMBERSHIP_TIMEOUT } else { Duration::ZERO };
         let step = Step::Joining(clock.now() + joining);
         Self { clock, step, unsubscribes }
     }
 
     /// Takes a step if one is due. Checks whether the consumer has left its group, or has stopped
     /// waiting for that.
-    pub(super) fn poll(
+    pub(crate) fn poll<C: ConsumerContext>(
         &mut self,
-        consumer: &BaseConsumer<Context>,
+        consumer: &BaseConsumer<C>,
         fetch_queues: &FetchQueues,
     ) -> bool {
         let now = self.clock.now();
@@ -65,5 +66,16 @@ impl Leave {
             _ => {}
         }
         matches!(self.step, Step::Left)
+    }
+}
+
+/// Prepares the consumer for being dropped: handles what has arrived. A static member would leave its group by an
+/// unsubscribe, so that an assignment may still arrive.
+pub(crate) fn close<C: ConsumerContext>(consumer: &BaseConsumer<C>, unsubscribes: bool) {
+    if unsubscribes {
+        consumer.unsubscribe();
+    }
+    while native::has_events(consumer) {
+        drop(consumer.poll(Duration::ZERO));
     }
 }
