@@ -66,10 +66,10 @@ impl Rebalances {
 
 /// Sends rebalances to all that follow them.
 #[derive(Default)]
-pub(crate) struct RebalanceSender(Mutex<State>);
+pub(crate) struct RebalanceSender(Mutex<RebalanceState>);
 
 #[derive(Default)]
-struct State {
+struct RebalanceState {
     /// The partitions that were sent as assigned, and not as revoked or lost since.
     assigned: Vec<TopicPartition>,
     receivers: Vec<UnboundedSender<Rebalance>>,
@@ -114,12 +114,12 @@ impl RebalanceSender {
         state.ended = true;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RebalanceState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl RebalanceState {
     /// Sends a rebalance, unless it has no partitions. Removes receivers that were dropped.
     fn send(
         &mut self,

@@ -56,14 +56,14 @@ type ObtainToken = dyn Fn() -> Result<OauthToken, BoxError> + Send + Sync;
 /// The latest token, which all clients of a configuration share.
 pub(crate) struct OauthTokens {
     obtain: Box<ObtainToken>,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     /// Notified when a thread has tried to obtain a token.
     tried: Condvar,
     log_limit: LogLimit,
 }
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     latest: Option<Obtained>,
     /// Whether a thread obtains a token.
     obtaining: bool,
@@ -76,7 +76,7 @@ struct Obtained {
     renew_at: SystemTime,
 }
 
-impl State {
+impl TokenState {
     fn valid(&self) -> Option<&OauthToken> {
         let latest = self.latest.as_ref().map(|latest| &latest.token);
         latest.filter(|token| token.expires_at > now())
@@ -110,7 +110,7 @@ impl OauthTokens {
                 }
             }
         }
-        let is_awaited = |state: &mut State| state.obtaining && state.valid().is_none();
+        let is_awaited = |state: &mut TokenState| state.obtaining && state.valid().is_none();
         let waited = self.tried.wait_timeout_while(state, timeout, is_awaited);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.valid().cloned()
@@ -147,7 +147,7 @@ impl OauthTokens {
         self.tried.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TokenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

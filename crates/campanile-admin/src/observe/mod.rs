@@ -46,7 +46,7 @@ use self::decide::Verdict;
 pub use self::finding::{Guard, RecordFinding, RecordFindingKind};
 use self::keys::{Keys, Noted, Repeat};
 pub use self::report::{Distances, GuardCounts, ObserveReport, ObservedPartition};
-use self::source::{Batch, Source};
+use self::source::{Fetched, Source};
 use crate::AdminError;
 use crate::entries::{EntryReport, inspect};
 use crate::pacer::Pacer;
@@ -187,7 +187,7 @@ impl Observe {
     /// Compares the records of a batch with those before.
     fn examine<'a>(
         &self,
-        batch: &'a Batch,
+        batch: &'a Fetched,
         extractor: &impl KeyExtractor<Record>,
         keys: &mut Keys,
         report: &mut ObserveReport,

@@ -49,7 +49,7 @@ pub(super) struct Source {
 }
 
 /// Records of a partition, in order.
-pub(super) struct Batch {
+pub(super) struct Fetched {
     pub(super) records: Vec<Record>,
     pub(super) partition: ObservedPartition,
 }
@@ -163,7 +163,7 @@ impl Source {
     }
 
     /// Reads the next records. `None` at the end. Blocks the thread.
-    pub(super) fn read(&mut self) -> Result<Option<Batch>, AdminError> {
+    pub(super) fn read(&mut self) -> Result<Option<Fetched>, AdminError> {
         while let Some(&partition) = self.partitions.get(self.current) {
             let (records, is_end) = self.read_partition(partition)?;
             if is_end {
@@ -171,7 +171,7 @@ impl Source {
                 self.is_assigned = false;
             }
             if !records.is_empty() {
-                return Ok(Some(Batch { records, partition }));
+                return Ok(Some(Fetched { records, partition }));
             }
         }
         Ok(None)

@@ -14,14 +14,14 @@ use crate::reports::QueueId;
 /// answered.
 #[derive(Default)]
 pub(crate) struct Breaker {
-    state: State,
+    state: BreakerState,
     /// Whether the store has recovered since the last call of
     /// [`take_recovered`](Self::take_recovered).
     recovered: bool,
 }
 
 #[derive(Default)]
-enum State {
+enum BreakerState {
     /// Records are started. The first failure opens the breaker.
     #[default]
     Closed,
@@ -70,11 +70,14 @@ const CLOSE_THRESHOLD: usize = 1_000;
 impl Breaker {
     /// Checks whether a record may be started.
     pub(crate) fn allows(&self) -> bool {
-        !matches!(self.state, State::Open { probe: Probe::After(_) | Probe::Running(..), .. })
+        !matches!(
+            self.state,
+            BreakerState::Open { probe: Probe::After(_) | Probe::Running(..), .. }
+        )
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.state, State::Open { .. })
+        matches!(self.state, BreakerState::Open { .. })
     }
 
     /// Checks whether the store is known to be unavailable. This is unknown, and the result is
@@ -82,15 +85,15 @@ impl Breaker {
     /// records that could ask.
     pub(crate) fn is_store_unavailable(&self) -> bool {
         match &self.state {
-            State::Open { probe: Probe::Due(since), .. } => since.elapsed() < IDLE_AFTER,
-            State::Open { .. } => true,
-            State::Closed | State::Recovering { .. } => false,
+            BreakerState::Open { probe: Probe::Due(since), .. } => since.elapsed() < IDLE_AFTER,
+            BreakerState::Open { .. } => true,
+            BreakerState::Closed | BreakerState::Recovering { .. } => false,
         }
     }
 
     /// Notes that a queue's first record was started. The record becomes the probe if one is due.
     pub(crate) fn on_start(&mut self, id: QueueId) {
-        if let State::Open { probe: probe @ Probe::Due(_), .. } = &mut self.state {
+        if let BreakerState::Open { probe: probe @ Probe::Due(_), .. } = &mut self.state {
             *probe = Probe::Running(id, Box::pin(tokio::time::sleep(PROBE_TIMEOUT)));
         }
     }
@@ -99,7 +102,7 @@ impl Breaker {
     /// the next record may use another part of the store.
     pub(crate) fn on_store_failure(&mut self, id: QueueId, error: &str) {
         let failures = match &mut self.state {
-            State::Recovering { last_answer, answers, failures }
+            BreakerState::Recovering { last_answer, answers, failures }
                 if *failures < REOPEN_THRESHOLD.0 || last_answer.elapsed() < REOPEN_THRESHOLD.1 =>
             {
                 tracing::debug!(error, "the store did not answer; retrying this record");
@@ -107,22 +110,22 @@ impl Breaker {
                 *failures += 1;
                 return;
             }
-            State::Closed | State::Recovering { .. } => {
+            BreakerState::Closed | BreakerState::Recovering { .. } => {
                 tracing::warn!(
                     error,
                     "the store is unavailable; no records are started until it answers"
                 );
                 1
             }
-            State::Open { failures, probe: Probe::Running(probe, _) } if *probe == id => {
+            BreakerState::Open { failures, probe: Probe::Running(probe, _) } if *probe == id => {
                 tracing::debug!(error, failures, "the store is still unavailable");
                 failures.saturating_add(1)
             }
             // The record was started before the outage.
-            State::Open { .. } => return,
+            BreakerState::Open { .. } => return,
         };
         let sleep = Box::pin(tokio::time::sleep(server_backoff().delay(failures)));
-        self.state = State::Open { failures, probe: Probe::After(sleep) };
+        self.state = BreakerState::Open { failures, probe: Probe::After(sleep) };
     }
 
     /// Chooses the backoff of a record that the store did not answer this many times. The backoff
@@ -140,30 +143,33 @@ impl Breaker {
     /// Notes that the store answered this record.
     pub(crate) fn on_store_answer(&mut self, id: QueueId) {
         match &mut self.state {
-            State::Closed => {}
-            State::Recovering { last_answer, answers, failures } => {
+            BreakerState::Closed => {}
+            BreakerState::Recovering { last_answer, answers, failures } => {
                 *last_answer = Instant::now();
                 *answers += 1;
                 *failures = 0;
                 if *answers >= CLOSE_THRESHOLD {
-                    self.state = State::Closed;
+                    self.state = BreakerState::Closed;
                 }
             }
-            State::Open { probe: Probe::Running(probe, _), .. } if *probe == id => self.recover(),
-            State::Open { .. } => {}
+            BreakerState::Open { probe: Probe::Running(probe, _), .. } if *probe == id => {
+                self.recover()
+            }
+            BreakerState::Open { .. } => {}
         }
     }
 
     fn recover(&mut self) {
         tracing::info!("the store is available again");
-        self.state = State::Recovering { last_answer: Instant::now(), answers: 0, failures: 0 };
+        self.state =
+            BreakerState::Recovering { last_answer: Instant::now(), answers: 0, failures: 0 };
         self.recovered = true;
     }
 
     /// Notes that this record's attempt ended, or was dropped, without an answer from the store.
     /// If the record was the probe, the next record becomes the probe.
     pub(crate) fn on_no_store_call(&mut self, id: QueueId) {
-        if let State::Open { probe, .. } = &mut self.state
+        if let BreakerState::Open { probe, .. } = &mut self.state
             && matches!(probe, Probe::Running(running, _) if *running == id)
         {
             *probe = Probe::Due(Instant::now());
@@ -172,7 +178,7 @@ impl Breaker {
 
     /// Polls the timer of the next probe, or of the probe in flight.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let State::Open { probe, .. } = &mut self.state else {
+        let BreakerState::Open { probe, .. } = &mut self.state else {
             return Poll::Pending;
         };
         match probe {

@@ -38,14 +38,14 @@ impl End {
 /// Where both sides of a request meet: the one that comes last settles the lock.
 #[derive(Debug)]
 pub(super) struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ObservationState>,
     /// Notified once the handler has ended.
     ended: Notify,
     _permit: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
-enum State {
+enum ObservationState {
     Running(Option<HeldLock>),
     Ended(End),
     Settled,
@@ -53,7 +53,7 @@ enum State {
 
 impl Shared {
     pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
-        let state = Mutex::new(State::Running(None));
+        let state = Mutex::new(ObservationState::Running(None));
         Self { state, ended: Notify::new(), _permit: permit }
     }
 
@@ -61,10 +61,10 @@ impl Shared {
     pub(super) fn end(&self, end: End) {
         let previous = {
             let mut state = self.lock();
-            match std::mem::replace(&mut *state, State::Settled) {
-                State::Running(Some(held)) => Some((held, end)),
+            match std::mem::replace(&mut *state, ObservationState::Settled) {
+                ObservationState::Running(Some(held)) => Some((held, end)),
                 _ => {
-                    *state = State::Ended(end);
+                    *state = ObservationState::Ended(end);
                     None
                 }
             }
@@ -81,10 +81,10 @@ impl Shared {
         held.control().set_effect_possible();
         let ended = {
             let mut state = self.lock();
-            match std::mem::replace(&mut *state, State::Settled) {
-                State::Ended(end) => Some((held, end)),
+            match std::mem::replace(&mut *state, ObservationState::Settled) {
+                ObservationState::Ended(end) => Some((held, end)),
                 _ => {
-                    *state = State::Running(Some(held));
+                    *state = ObservationState::Running(Some(held));
                     None
                 }
             }
@@ -98,15 +98,15 @@ impl Shared {
     async fn has_succeeded(&self) -> bool {
         loop {
             match &*self.lock() {
-                State::Running(_) => {}
-                State::Ended(end) => return matches!(end, End::Succeeded),
-                State::Settled => return false,
+                ObservationState::Running(_) => {}
+                ObservationState::Ended(end) => return matches!(end, End::Succeeded),
+                ObservationState::Settled => return false,
             }
             self.ended.notified().await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ObservationState> {
         // Only this file's code runs under the mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

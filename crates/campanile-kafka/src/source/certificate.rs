@@ -26,10 +26,10 @@ pub(super) struct ClientCertificate {
     /// When the certificate expires. `None` if there is none, or none in PEM.
     expires: Option<SystemTime>,
     context: SourceContext,
-    state: Mutex<State>,
+    state: Mutex<CertificateState>,
 }
 
-struct State {
+struct CertificateState {
     next_check: Instant,
     /// The next warning is logged once less than this is left.
     warn_below: Duration,
@@ -51,7 +51,7 @@ impl ClientCertificate {
         let (begins, expires) = pem.and_then(validity).unzip();
         let lifetime = begins.and_then(|begins| expires?.duration_since(begins).ok());
         let (next_check, warn_below) = (Instant::now(), lifetime.unwrap_or_default() / 10);
-        let state = State { next_check, warn_below, refused: None, unreachable: None };
+        let state = CertificateState { next_check, warn_below, refused: None, unreachable: None };
         Self { files, expires, context: settings.context.clone(), state: Mutex::new(state) }
     }
 

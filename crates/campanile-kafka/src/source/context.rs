@@ -32,7 +32,7 @@ const CLUSTER_ID_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The context of the consumer's client.
 pub(crate) struct Context {
-    state: Mutex<State>,
+    state: Mutex<ContextState>,
     fetch_queues: Arc<FetchQueues>,
     retry_topics: RetryTopicList,
     driver: SourceContext,
@@ -47,7 +47,7 @@ pub(crate) struct Context {
 
 /// The assigned partitions, and the events that the source has not taken yet.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ContextState {
     /// The assigned partitions from which records are taken, without those that were revoked.
     topics: HashMap<Arc<str>, HashMap<i32, Arc<Assignment>>>,
     /// The assigned partitions that are not at their start position yet.
@@ -94,7 +94,7 @@ impl Context {
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ContextState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -305,7 +305,7 @@ impl Context {
     }
 }
 
-impl State {
+impl ContextState {
     fn add_assignment(&mut self, assignment: Arc<Assignment>) {
         if let Some(id) = assignment.log_id() {
             self.log_ids.insert((assignment.topic.clone(), assignment.partition), id.clone());

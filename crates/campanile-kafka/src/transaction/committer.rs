@@ -13,16 +13,16 @@ use campanile_driver::{ConsumerError, SourceContext};
 use rdkafka::consumer::ConsumerGroupMetadata;
 
 use super::TransactionSettings;
-use super::batch::{Batch, CommitRequest};
+use super::content::{CommitRequest, TransactionContent};
 use super::worker::{Worker, WorkerResponse};
 use crate::config::config_error;
 use crate::native::SourceWaker;
 
-/// Commits batches, one after the other.
+/// Commits transactions, one after the other.
 pub(crate) struct Committer {
     requests: Sender<CommitRequest>,
     responses: Receiver<WorkerResponse>,
-    state: State,
+    state: CommitterState,
     clock: Clock,
     /// The number of consecutive transactions that were aborted.
     failures: u32,
@@ -30,13 +30,13 @@ pub(crate) struct Committer {
     abandoned: Arc<AtomicBool>,
 }
 
-enum State {
-    /// No batch is pending.
+enum CommitterState {
+    /// Nothing is pending.
     Idle,
-    /// The worker is committing a batch.
+    /// The worker is committing a transaction.
     InFlight,
-    /// A batch was not committed, and is sent again at this time.
-    Retry { batch: Batch, at: Duration },
+    /// A transaction was not committed, and is repeated at this time.
+    Retry { content: TransactionContent, at: Duration },
     /// No further transaction is possible.
     Ended,
 }
@@ -47,7 +47,7 @@ pub(crate) enum TransactionResult {
     Pending,
     /// The transaction is committed.
     Committed,
-    /// The transaction was aborted; its batch is kept, and sent again.
+    /// The transaction was aborted; its content is kept, and sent again.
     Aborted,
     /// No further transaction is possible. Returned once.
     Ended(ConsumerError),
@@ -69,7 +69,7 @@ impl Committer {
         let abandoned = Arc::new(AtomicBool::new(false));
         let clock = Clock::boot();
         let start = clock.now();
-        let state = State::Idle;
+        let state = CommitterState::Idle;
         let this =
             Self { requests, responses, state, clock, failures: 0, abandoned: abandoned.clone() };
         let worker = Worker::new(producer, settings.clone(), abandoned, waker);
@@ -103,8 +103,8 @@ impl Committer {
     pub(crate) fn poll(&mut self) -> TransactionResult {
         match self.responses.try_recv() {
             Ok(response) => self.on_response(response),
-            Err(TryRecvError::Disconnected) if matches!(self.state, State::InFlight) => {
-                self.state = State::Ended;
+            Err(TryRecvError::Disconnected) if matches!(self.state, CommitterState::InFlight) => {
+                self.state = CommitterState::Ended;
                 TransactionResult::Ended(panicked())
             }
             Err(_) => TransactionResult::Pending,
@@ -119,44 +119,48 @@ impl Committer {
         partitions: &[Arc<Assignment>],
         group: impl FnOnce() -> Option<ConsumerGroupMetadata>,
     ) -> CommitStart {
-        let batch = match std::mem::replace(&mut self.state, State::Idle) {
-            State::Idle if Batch::has_uncommitted(partitions) => Batch::take_from(partitions),
-            State::Retry { batch, at } if self.clock.now() >= at => batch.retain_current(),
+        let content = match std::mem::replace(&mut self.state, CommitterState::Idle) {
+            CommitterState::Idle if TransactionContent::has_uncommitted(partitions) => {
+                TransactionContent::take_from(partitions)
+            }
+            CommitterState::Retry { content, at } if self.clock.now() >= at => {
+                content.retain_current()
+            }
             state => {
                 let start = match state {
-                    State::InFlight => CommitStart::Started,
-                    State::Ended => CommitStart::Never,
-                    State::Idle | State::Retry { .. } => CommitStart::NotNow,
+                    CommitterState::InFlight => CommitStart::Started,
+                    CommitterState::Ended => CommitStart::Never,
+                    CommitterState::Idle | CommitterState::Retry { .. } => CommitStart::NotNow,
                 };
                 self.state = state;
                 return start;
             }
         };
-        if batch.is_empty() {
+        if content.is_empty() {
             return CommitStart::NotNow;
         }
         let Some(group) = group() else {
-            self.state = State::Retry { batch, at: self.clock.now() };
+            self.state = CommitterState::Retry { content, at: self.clock.now() };
             return CommitStart::NotNow;
         };
-        self.state = State::InFlight;
+        self.state = CommitterState::InFlight;
         // Fails only if the worker has panicked, which the next poll reports.
-        let _ = self.requests.send(CommitRequest { batch, group });
+        let _ = self.requests.send(CommitRequest { content, group });
         CommitStart::Started
     }
 
     fn on_response(&mut self, response: WorkerResponse) -> TransactionResult {
         match response {
             WorkerResponse::Ready => TransactionResult::Pending,
-            WorkerResponse::Committed(batch) => {
-                batch.mark_committed();
+            WorkerResponse::Committed(content) => {
+                content.mark_committed();
                 if std::mem::take(&mut self.failures) > 0 {
                     tracing::info!("transaction committed again after aborts");
                 }
-                self.state = State::Idle;
+                self.state = CommitterState::Idle;
                 TransactionResult::Committed
             }
-            WorkerResponse::Aborted(batch, error) => {
+            WorkerResponse::Aborted(content, error) => {
                 self.failures = self.failures.saturating_add(1);
                 // Rate-limits the event, so that an outage does not fill the log.
                 if self.failures.is_power_of_two() {
@@ -164,11 +168,11 @@ impl Committer {
                     tracing::warn!(error, times, "transaction aborted; retrying");
                 }
                 let at = self.clock.now() + server_backoff().delay(self.failures);
-                self.state = State::Retry { batch, at };
+                self.state = CommitterState::Retry { content, at };
                 TransactionResult::Aborted
             }
             WorkerResponse::Ended(error) => {
-                self.state = State::Ended;
+                self.state = CommitterState::Ended;
                 TransactionResult::Ended(error)
             }
         }

@@ -15,8 +15,8 @@
 //!   brokers.
 //! * `group` reads the offsets that are committed.
 
-mod batch;
 mod committer;
+mod content;
 mod context;
 mod error;
 #[cfg(test)]

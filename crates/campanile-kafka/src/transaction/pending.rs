@@ -38,11 +38,11 @@ pub(crate) struct PendingOutputs {
     topic: Arc<str>,
     partition: i32,
     usages: [Arc<Usage>; 2],
-    state: Mutex<State>,
+    state: Mutex<PendingState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PendingState {
     /// Those of the records that the watermark has not passed yet, by offset.
     held: BTreeMap<i64, RecordOutputs>,
     /// Those of the records below the watermark.
@@ -84,7 +84,7 @@ impl PendingOutputs {
         self.state().reset_to.take()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PendingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that owns the producer and commits one batch after the other.
+//! The thread that owns the producer and commits one transaction after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use campanile_driver::source::Assignment;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
-use super::batch::{Batch, CommitRequest};
+use super::content::{CommitRequest, TransactionContent};
 use super::context::{Deliveries, RefusedOutput};
 use super::error::{self, Recovery};
 use super::group::GroupOffsets;
@@ -36,10 +36,10 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 pub(super) enum WorkerResponse {
     /// The producer has acquired its id, and any earlier producer has lost it.
     Ready,
-    /// The batch is committed.
-    Committed(Batch),
-    /// Nothing of the batch is committed, for this reason.
-    Aborted(Batch, String),
+    /// The content is committed.
+    Committed(TransactionContent),
+    /// Nothing of the content is committed, for this reason.
+    Aborted(TransactionContent, String),
     /// No further transaction is possible. This is the last answer.
     Ended(ConsumerError),
 }
@@ -123,27 +123,27 @@ impl Worker {
         self.call("init_transactions", || self.producer.init_transactions(CALL_TIMEOUT))
     }
 
-    /// Commits a batch. Returns `None` if no caller waits for the answer any more.
+    /// Commits a transaction. Returns `None` if no caller waits for the answer any more.
     fn commit(
         &mut self,
-        CommitRequest { mut batch, group }: CommitRequest,
+        CommitRequest { mut content, group }: CommitRequest,
     ) -> Option<WorkerResponse> {
-        // Everything in the batch was read before this. What was read from another topic is dropped, as after
+        // Everything in the content was read before this. What was read from another topic is dropped, as after
         // a lost assignment.
-        if let Err(failure) = self.check_topics(&batch.partitions()) {
+        if let Err(failure) = self.check_topics(&content.partitions()) {
             return self.end_response(failure);
         }
-        batch.retain_same_log();
-        if batch.is_empty() {
-            return Some(WorkerResponse::Committed(batch));
+        content.retain_same_log();
+        if content.is_empty() {
+            return Some(WorkerResponse::Committed(content));
         }
-        let offsets = batch.offsets();
+        let offsets = content.offsets();
         let span = tracing::debug_span!("transaction", partitions = offsets.count());
         let _entered = span.enter();
         let start = self.clock.now();
         let committed = self
             .call("begin_transaction", || self.producer.begin_transaction())
-            .and_then(|()| self.send(&batch))
+            .and_then(|()| self.send(&content))
             .and_then(|()| {
                 self.call("send_offsets_to_transaction", || {
                     self.producer.send_offsets_to_transaction(&offsets, &group, CALL_TIMEOUT)
@@ -153,11 +153,11 @@ impl Worker {
                 self.call("commit_transaction", || self.producer.commit_transaction(CALL_TIMEOUT))
             });
         let (failure, cause) = match committed {
-            Ok(()) => return Some(WorkerResponse::Committed(batch)),
+            Ok(()) => return Some(WorkerResponse::Committed(content)),
             Err(Failure::Abort(error)) => {
                 let abort = || self.producer.abort_transaction(CALL_TIMEOUT);
                 match self.call("abort_transaction", abort) {
-                    Ok(()) => return self.handle_abort(batch, &error),
+                    Ok(()) => return self.handle_abort(content, &error),
                     Err(failure) => (failure, Some(error)),
                 }
             }
@@ -169,31 +169,35 @@ impl Worker {
                 if error::is_not_open(&error)
                     || is_past_timeout && error::may_be_timeout(&error) =>
             {
-                self.handle_ended(batch, cause.as_ref().unwrap_or(&error))
+                self.handle_ended(content, cause.as_ref().unwrap_or(&error))
             }
             failure => self.end_response(failure),
         }
     }
 
-    /// Handles an aborted transaction: nothing of its batch is committed, and the delivery of all outputs
+    /// Handles an aborted transaction: nothing of its content is committed, and the delivery of all outputs
     /// is reported.
     ///
-    /// A new producer sends the batch again. librdkafka (2.12) reuses the sequence numbers of purged
+    /// A new producer sends the content again. librdkafka (2.12) reuses the sequence numbers of purged
     /// messages for the next messages, even if brokers have stored some of the purged ones and only their
     /// response was lost. The brokers would consider the next messages duplicates, acknowledge them, and
     /// store nothing.
-    fn handle_abort(&mut self, batch: Batch, error: &KafkaError) -> Option<WorkerResponse> {
+    fn handle_abort(
+        &mut self,
+        content: TransactionContent,
+        error: &KafkaError,
+    ) -> Option<WorkerResponse> {
         let mut unbatched = self.producer.context().unbatched;
         let reason = match self.producer.context().take() {
             Some(refused) if error::is_permanent(&refused.error) => {
                 if refused.unbatched || !error::may_be_batch_error(&refused.error) {
-                    return Some(WorkerResponse::Ended(stopped_error(&batch, refused)));
+                    return Some(WorkerResponse::Ended(stopped_error(&content, refused)));
                 }
                 unbatched = true;
                 let RefusedOutput { topic, error, .. } = refused;
                 format!(
                     "topic `{topic}` refuses outputs that are sent together: each is sent alone from \
-                     now on, which is slower; set `batch.size` below its `max.message.bytes`: {}",
+                     now on, which is slower; set `content.size` below its `max.message.bytes`: {}",
                     chain(&error)
                 )
             }
@@ -207,7 +211,7 @@ impl Worker {
             None => chain(error),
         };
         match self.replace_producer(unbatched) {
-            Ok(()) => Some(WorkerResponse::Aborted(batch, reason)),
+            Ok(()) => Some(WorkerResponse::Aborted(content, reason)),
             Err(failure) => self.end_response(failure),
         }
     }
@@ -216,16 +220,20 @@ impl Worker {
     /// as when it exceeded its timeout. If another producer has acquired the id instead, after that
     /// timeout, that producer is fenced in turn, and has to be restarted. `error`: why it was to be aborted,
     /// or what says that it is not open.
-    fn handle_ended(&mut self, batch: Batch, error: &KafkaError) -> Option<WorkerResponse> {
+    fn handle_ended(
+        &mut self,
+        content: TransactionContent,
+        error: &KafkaError,
+    ) -> Option<WorkerResponse> {
         match self
             .replace_producer(self.producer.context().unbatched)
-            .and_then(|()| self.is_committed(&batch))
+            .and_then(|()| self.is_committed(&content))
         {
-            Ok(true) => Some(WorkerResponse::Committed(batch)),
+            Ok(true) => Some(WorkerResponse::Committed(content)),
             Ok(false) if error::is_permission(error) => {
                 Some(WorkerResponse::Ended(error::permission_error(error)))
             }
-            Ok(false) => Some(WorkerResponse::Aborted(batch, chain(error))),
+            Ok(false) => Some(WorkerResponse::Aborted(content, chain(error))),
             Err(failure) => self.end_response(failure),
         }
     }
@@ -236,13 +244,13 @@ impl Worker {
         self.init_producer()
     }
 
-    /// Checks whether the batch is committed, and only the response to its commit was lost.
-    fn is_committed(&self, batch: &Batch) -> Result<bool, Failure> {
-        let offsets = batch.offsets();
+    /// Checks whether the content is committed, and only the response to its commit was lost.
+    fn is_committed(&self, content: &TransactionContent) -> Result<bool, Failure> {
+        let offsets = content.offsets();
         let group = GroupOffsets::connect(&self.settings.consumer).map_err(Failure::Fatal)?;
         loop {
             match group.committed(&offsets, CALL_TIMEOUT) {
-                Ok(committed) => return Ok(batch.is_committed(&committed)),
+                Ok(committed) => return Ok(content.is_committed(&committed)),
                 Err(_) if self.abandoned.load(Ordering::Acquire) => return Err(Failure::Abandoned),
                 Err(error) if error::is_permanent(&error) => return Err(Failure::Fatal(error)),
                 Err(error) => {
@@ -269,8 +277,8 @@ impl Worker {
     }
 
     /// Hands all outputs to the producer.
-    fn send(&self, batch: &Batch) -> Result<(), Failure> {
-        for (record_index, outputs) in batch.outputs().enumerate() {
+    fn send(&self, content: &TransactionContent) -> Result<(), Failure> {
+        for (record_index, outputs) in content.outputs().enumerate() {
             for message in &outputs.messages {
                 let mut record = publish::record(message, record_index);
                 let mut is_queue_empty = false;
@@ -355,11 +363,11 @@ impl Worker {
 
 /// Creates the error that stops the consumer at the record of the refused output.
 fn stopped_error(
-    batch: &Batch,
+    content: &TransactionContent,
     RefusedOutput { record_index, topic, error, .. }: RefusedOutput,
 ) -> ConsumerError {
     let what = format!("topic `{topic}` refused an output");
-    match batch.outputs().nth(record_index) {
+    match content.outputs().nth(record_index) {
         Some(outputs) => {
             let help = "an output was refused: create its topic, allow the user `Write` on the topic, raise \
                         the topic's `max.message.bytes` or the producer's \

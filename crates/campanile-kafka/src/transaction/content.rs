@@ -10,25 +10,25 @@ use super::{PendingOutputs, RecordOutputs};
 use crate::offset_identity::add_offset;
 
 /// The outputs and offsets of one transaction.
-pub(super) struct Batch {
-    parts: Vec<PartitionBatch>,
+pub(super) struct TransactionContent {
+    parts: Vec<PartitionContent>,
 }
 
-/// One partition's part of a batch.
-struct PartitionBatch {
+/// One partition's part of a transaction.
+struct PartitionContent {
     assignment: Arc<Assignment>,
     watermark: i64,
     leader_epoch: Option<i32>,
     outputs: Vec<RecordOutputs>,
 }
 
-/// A batch, and the generation of the group to commit it in.
+/// The content of a transaction, and the generation of the group to commit it in.
 pub(super) struct CommitRequest {
-    pub(super) batch: Batch,
+    pub(super) content: TransactionContent,
     pub(super) group: ConsumerGroupMetadata,
 }
 
-impl Batch {
+impl TransactionContent {
     /// Checks whether any of these partitions has finished records that are not committed.
     pub(super) fn has_uncommitted(partitions: &[Arc<Assignment>]) -> bool {
         partitions.iter().any(|assignment| assignment.uncommitted().is_some())
@@ -41,7 +41,7 @@ impl Batch {
             let (watermark, outputs) =
                 PendingOutputs::of(assignment).take(|| assignment.uncommitted())?;
             let (assignment, leader_epoch) = (assignment.clone(), assignment.leader_epoch());
-            Some(PartitionBatch { assignment, watermark, leader_epoch, outputs })
+            Some(PartitionContent { assignment, watermark, leader_epoch, outputs })
         };
         Self { parts: partitions.iter().filter_map(part).collect() }
     }
@@ -50,7 +50,7 @@ impl Batch {
         self.parts.is_empty()
     }
 
-    /// Drops the partitions that were revoked since the batch was taken (their next owner sends the
+    /// Drops the partitions that were revoked since the content was taken (their next owner sends the
     /// outputs), and the records from a reset position on, which are delivered again.
     pub(super) fn retain_current(mut self) -> Self {
         self.parts.retain(|part| !part.assignment.is_closed());
@@ -70,7 +70,7 @@ impl Batch {
 
     pub(super) fn offsets(&self) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
-        for PartitionBatch { assignment, watermark, leader_epoch, .. } in &self.parts {
+        for PartitionContent { assignment, watermark, leader_epoch, .. } in &self.parts {
             add_offset(&mut list, assignment, *watermark, *leader_epoch);
         }
         list
@@ -80,14 +80,14 @@ impl Batch {
         self.parts.iter().map(|part| part.assignment.clone()).collect()
     }
 
-    /// Checks whether the batch was committed, given the group's committed offset of each of its
+    /// Checks whether the content was committed, given the group's committed offset of each of its
     /// partitions. Of one transaction's offsets, either all are committed or none.
     ///
-    /// An offset above the batch's is that of the partition's next owner. If the partition still
-    /// belongs to this consumer, the offset is older than the batch: the position was reset since.
+    /// An offset above the content's is that of the partition's next owner. If the partition still
+    /// belongs to this consumer, the offset is older than the content: the position was reset since.
     pub(super) fn is_committed(&self, committed: &TopicPartitionList) -> bool {
         self.parts.iter().all(|part| {
-            let PartitionBatch { assignment, watermark, .. } = part;
+            let PartitionContent { assignment, watermark, .. } = part;
             let committed = committed.find_partition(&assignment.topic, assignment.partition);
             match committed.map(|element| element.offset()) {
                 Some(Offset::Offset(offset)) if assignment.is_closed() => offset >= *watermark,
@@ -102,7 +102,7 @@ impl Batch {
         self.parts.iter().flat_map(|part| &part.outputs)
     }
 
-    /// Marks the batch as committed by the brokers.
+    /// Marks the content as committed by the brokers.
     pub(super) fn mark_committed(self) {
         for part in self.parts {
             // After a reset, the watermark may reach this offset again, with other outputs.
@@ -120,15 +120,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn higher_offset_commits_the_batch_only_of_a_partition_with_another_owner() {
+    fn higher_offset_commits_the_content_only_of_a_partition_with_another_owner() {
         let assignment = SourceContext::default().assignment("t", 0);
         let assignment = Arc::new(PendingOutputs::add_to(assignment));
         assignment.advance(10);
-        let batch = Batch::take_from(std::slice::from_ref(&assignment));
+        let content = TransactionContent::take_from(std::slice::from_ref(&assignment));
         let is_committed = |offset| {
             let mut committed = TopicPartitionList::new();
             committed.add_partition_offset("t", 0, Offset::Offset(offset)).unwrap();
-            batch.is_committed(&committed)
+            content.is_committed(&committed)
         };
         assert_eq!([9, 10, 11].map(is_committed), [false, true, false]);
         assignment.close();
