@@ -17,8 +17,8 @@ const RESULT_TTL: Duration = Duration::from_secs(1);
 /// The result of an acquisition, from which requests that waited for it are answered without a
 /// command.
 #[derive(Debug)]
-pub(super) struct CachedResult {
-    answer: CachedAnswer,
+pub(super) struct LocalResult {
+    answer: LocalAnswer,
     /// The fingerprint with which the key was acquired.
     fingerprint: Option<Fingerprint>,
     /// When the acquisition ended, by the keeper's clock.
@@ -27,7 +27,7 @@ pub(super) struct CachedResult {
 
 /// What the store would answer to an acquire.
 #[derive(Clone, Debug)]
-pub(super) enum CachedAnswer {
+pub(super) enum LocalAnswer {
     Completed {
         reply: Option<Bytes>,
         attempts: u32,
@@ -50,7 +50,7 @@ pub(super) enum CachedAnswer {
     },
 }
 
-impl CachedAnswer {
+impl LocalAnswer {
     /// Keeps the part of an acquire's answer that holds for other requests as well.
     pub(super) fn from_acquisition(answer: &Acquisition) -> Option<Self> {
         Some(match *answer {
@@ -72,12 +72,8 @@ impl CachedAnswer {
     }
 }
 
-impl CachedResult {
-    pub(super) fn new(
-        answer: CachedAnswer,
-        fingerprint: Option<Fingerprint>,
-        at: Duration,
-    ) -> Self {
+impl LocalResult {
+    pub(super) fn new(answer: LocalAnswer, fingerprint: Option<Fingerprint>, at: Duration) -> Self {
         Self { answer, fingerprint, at }
     }
 
@@ -92,17 +88,17 @@ impl CachedResult {
         let remaining =
             |time: Duration| time.checked_sub(age).filter(|remaining| !remaining.is_zero());
         Some(match self.answer.clone() {
-            CachedAnswer::Completed { reply, attempts, completed_at, details, age: before } => {
+            LocalAnswer::Completed { reply, attempts, completed_at, details, age: before } => {
                 let (cause, age) = (DuplicateCause::LocalRun, before + age);
                 Acquisition::Duplicate { reply, attempts, completed_at, details, cause, age }
             }
-            CachedAnswer::Failed { attempts, reason } => {
+            LocalAnswer::Failed { attempts, reason } => {
                 Acquisition::AlreadyGivenUp { attempts, reason }
             }
-            CachedAnswer::BackingOff { retry_after, attempts } => {
+            LocalAnswer::BackingOff { retry_after, attempts } => {
                 Acquisition::BackingOff { retry_after: remaining(retry_after)?, attempts }
             }
-            CachedAnswer::Locked { retry_after } => {
+            LocalAnswer::Locked { retry_after } => {
                 Acquisition::Locked { retry_after: remaining(retry_after)?, settled: None }
             }
         })
@@ -112,17 +108,17 @@ impl CachedResult {
 /// The results for which a signal exists.
 #[derive(Debug, Default)]
 pub(super) struct RecentResults {
-    by_key: HashMap<StoreKey, Weak<OnceLock<CachedResult>>>,
+    by_key: HashMap<StoreKey, Weak<OnceLock<LocalResult>>>,
     /// The size at which results without a signal are removed.
     cleanup_at: usize,
 }
 
 /// A result that was looked up. Drop it after the keeper's state is unlocked, because it may be the
 /// last reference.
-pub(super) type ResultRef = Arc<OnceLock<CachedResult>>;
+pub(super) type ResultRef = Arc<OnceLock<LocalResult>>;
 
 impl RecentResults {
-    pub(super) fn insert(&mut self, key: &StoreKey, result: Weak<OnceLock<CachedResult>>) {
+    pub(super) fn insert(&mut self, key: &StoreKey, result: Weak<OnceLock<LocalResult>>) {
         const MIN_CLEANUP_LEN: usize = 64;
         if self.by_key.len() >= self.cleanup_at {
             self.by_key.retain(|_, result| result.strong_count() > 0);
@@ -165,9 +161,9 @@ mod tests {
         StoreKey::new("payments".try_into().expect("a namespace"), &key)
     }
 
-    fn new_result() -> Arc<OnceLock<CachedResult>> {
-        let answer = CachedAnswer::Failed { attempts: 1, reason: None };
-        Arc::new(OnceLock::from(CachedResult::new(answer, None, Duration::ZERO)))
+    fn new_result() -> Arc<OnceLock<LocalResult>> {
+        let answer = LocalAnswer::Failed { attempts: 1, reason: None };
+        Arc::new(OnceLock::from(LocalResult::new(answer, None, Duration::ZERO)))
     }
 
     #[test]

@@ -12,7 +12,7 @@ use futures_util::future::Shared;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::results::CachedResult;
+use super::results::LocalResult;
 
 /// Resolves when the holder of a key has ended, whatever the result. Retry the request then.
 ///
@@ -26,7 +26,7 @@ use super::results::CachedResult;
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct SettledFuture {
     signal: Shared<oneshot::Receiver<()>>,
-    result: Arc<OnceLock<CachedResult>>,
+    result: Arc<OnceLock<LocalResult>>,
 }
 
 impl SettledFuture {
@@ -37,7 +37,7 @@ impl SettledFuture {
     }
 
     /// Sets how the holder has ended, unless there is no other clone of the signal.
-    pub(super) fn set_result(&self, result: CachedResult) -> Option<Weak<OnceLock<CachedResult>>> {
+    pub(super) fn set_result(&self, result: LocalResult) -> Option<Weak<OnceLock<LocalResult>>> {
         if Arc::strong_count(&self.result) == 1 {
             return None;
         }

@@ -14,7 +14,7 @@ use super::lock_events::LockEvents;
 use super::request::{
     AcquireRequest, Acquisition, LockKey, LockSettings, SettleResult, Settlement,
 };
-use super::results::{CachedAnswer, CachedResult, RecentResults};
+use super::results::{LocalAnswer, LocalResult, RecentResults};
 use super::settled::SettledFuture;
 use super::steps::{PendingStep, PendingSteps};
 use crate::telemetry::LayerMetrics;
@@ -35,7 +35,7 @@ pub(super) struct Slot {
     /// Dropped with the slot, which wakes the waiters for the key.
     settled: Option<(oneshot::Sender<()>, SettledFuture)>,
     /// How the acquisition has ended, if known.
-    result: Option<CachedResult>,
+    result: Option<LocalResult>,
     /// Dropped with the slot, which wakes the driver.
     _interrupt: Option<Interrupt>,
 }
@@ -167,10 +167,10 @@ impl Slot {
     }
 
     /// Records how the acquisition has ended.
-    pub(super) fn set_result(&mut self, answer: CachedAnswer, clock: &Clock) {
+    pub(super) fn set_result(&mut self, answer: LocalAnswer, clock: &Clock) {
         // Usually there are no waiters.
         if self.settled.is_some() {
-            self.result = Some(CachedResult::new(answer, self.fingerprint, clock.now()));
+            self.result = Some(LocalResult::new(answer, self.fingerprint, clock.now()));
         }
     }
 

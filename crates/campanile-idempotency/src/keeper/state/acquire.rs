@@ -12,7 +12,7 @@ use super::{KeeperState, corrupt_error};
 use crate::keeper::calls::Sent;
 use crate::keeper::deferred::{Deferred, GiveUp};
 use crate::keeper::request::{AcquireRequest, Acquisition, Settlement};
-use crate::keeper::results::{self, CachedAnswer};
+use crate::keeper::results::{self, LocalAnswer};
 use crate::keeper::slot::{CommandState, HeldGrant, Phase, Slot};
 use crate::store::StoreError;
 
@@ -126,7 +126,7 @@ impl KeeperState {
                 return self.start_cancel(index);
             }
         };
-        if let Some(answer) = CachedAnswer::from_acquisition(&outcome) {
+        if let Some(answer) = LocalAnswer::from_acquisition(&outcome) {
             slot.set_result(answer, &self.clock);
         }
         self.deferred.push(Deferred::SendAcquisition(reply, outcome));

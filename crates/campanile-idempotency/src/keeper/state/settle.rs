@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::{KeeperState, corrupt_error, is_final, retry_delay};
 use crate::keeper::deferred::Deferred;
 use crate::keeper::request::{SettleError, SettleResult, Settlement};
-use crate::keeper::results::CachedAnswer;
+use crate::keeper::results::LocalAnswer;
 use crate::keeper::slot::{CommandState, Phase, SettlingGrant};
 use crate::store::StoreError;
 
@@ -49,7 +49,7 @@ impl KeeperState {
                 let details = slot.kept_details();
                 let (completed_at, age) = (at, Duration::ZERO);
                 let completed =
-                    CachedAnswer::Completed { reply, attempts, completed_at, details, age };
+                    LocalAnswer::Completed { reply, attempts, completed_at, details, age };
                 slot.set_result(completed, &self.clock);
                 return self.remove_when_idle(index);
             }
@@ -74,10 +74,10 @@ impl KeeperState {
             unreachable!("only a settling slot has sent a settlement");
         };
         let (is_completion, token) = (settling.is_completion(), settling.grant.token);
-        let mut cached = None;
+        let mut known = None;
         let result = match answer.map(|answer| (answer.reply, answer.now)) {
             Ok((Reply::Completed | Reply::Retrying | Reply::Released | Reply::GivenUp, at)) => {
-                cached = cached_answer(settling, at, details, slot.settings.store_errors);
+                known = local_answer(settling, at, details, slot.settings.store_errors);
                 Ok(())
             }
             Ok((Reply::Lost | Reply::Settled(_), _)) => {
@@ -123,35 +123,35 @@ impl KeeperState {
             self.deferred.push(Deferred::SendSettleResult(reply, result));
         }
         slot.phase = Phase::Ended;
-        if let Some(cached) = cached {
-            slot.set_result(cached, &self.clock);
+        if let Some(known) = known {
+            slot.set_result(known, &self.clock);
         }
         self.remove_when_idle(index);
     }
 }
 
 /// Finds what the entry now means for other requests, if it is known here.
-fn cached_answer(
+fn local_answer(
     settling: &SettlingGrant,
     at: SystemTime,
     details: Option<Details>,
     stores_errors: bool,
-) -> Option<CachedAnswer> {
+) -> Option<LocalAnswer> {
     let attempts = settling.attempt.into();
     match &settling.settlement {
         // The answer to a repeated completion does not contain the time of the first.
         Settlement::Complete { reply } if settling.tries == 0 => {
             let (reply, completed_at, age) = (reply.clone(), at, Duration::ZERO);
-            Some(CachedAnswer::Completed { reply, attempts, completed_at, details, age })
+            Some(LocalAnswer::Completed { reply, attempts, completed_at, details, age })
         }
         // The store keeps the previous text for an empty reason, and truncates a long one.
         Settlement::GiveUp { reason }
             if stores_errors && (1..=MAX_ERROR_BYTES).contains(&reason.len()) =>
         {
-            Some(CachedAnswer::Failed { attempts, reason: Some(reason.clone()) })
+            Some(LocalAnswer::Failed { attempts, reason: Some(reason.clone()) })
         }
         Settlement::Fail { delay, .. } => {
-            Some(CachedAnswer::BackingOff { retry_after: *delay, attempts })
+            Some(LocalAnswer::BackingOff { retry_after: *delay, attempts })
         }
         _ => None,
     }
