@@ -40,19 +40,21 @@ const KEYS: usize = 3;
 #[test]
 fn rows() {
     let server = AssertUnwindSafe(Server::start(COLUMNS));
-    bolero::check!(name = "rows").for_each(|bytes: &[u8]| {
-        let sent = cells(bytes);
-        let rows = server.query(&sent);
-        assert_eq!(rows.len(), sent.len());
-        for (row, cells) in rows.iter().zip(&sent) {
-            if let Ok(found) = read_found(row) {
-                check_found(&found, cells);
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/rows")).for_each(
+        |bytes: &[u8]| {
+            let sent = cells(bytes);
+            let rows = server.query(&sent);
+            assert_eq!(rows.len(), sent.len());
+            for (row, cells) in rows.iter().zip(&sent) {
+                if let Ok(found) = read_found(row) {
+                    check_found(&found, cells);
+                }
             }
-        }
-        if let Ok(response) = Response::read(&rows, KEYS) {
-            check_response(&response, &rows);
-        }
-    });
+            if let Ok(response) = Response::read(&rows, KEYS) {
+                check_response(&response, &rows);
+            }
+        },
+    );
 }
 
 fn cells(mut bytes: &[u8]) -> Vec<Cells> {

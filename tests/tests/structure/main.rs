@@ -91,7 +91,7 @@ fn imports(src: &Path) -> Imports {
             let inside = path.strip_prefix(src).unwrap();
             let is_test = inside.iter().any(|part| {
                 let part = Path::new(part).file_stem().unwrap();
-                part == "tests" || part == "fuzz" || part == "__fuzz__"
+                part == "tests" || part == "fuzz"
             });
             if path.is_dir() {
                 folders.push(path);

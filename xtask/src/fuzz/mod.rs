@@ -95,14 +95,13 @@ fn explore(
 
 /// Runs a target, and shows its output if it ends with an error.
 fn run(binaries: &Binaries, target: &Target, seed: u32, seconds: u64) -> Result<Finished> {
-    let found = format!("{FOUND}/{}", target.name());
-    let crashes = format!("{}/{}/crashes", target.package_folder(), target.inputs());
+    let (found, inputs) = (format!("{FOUND}/{}", target.name()), target.inputs());
+    let crashes = format!("{inputs}/crashes");
     for folder in [&found, &crashes] {
         fs::create_dir_all(root().join(folder))?;
     }
-    let inputs = target.inputs();
     let options = format!(
-        "../../{found} {inputs}/corpus -artifact_prefix={inputs}/crashes/ -seed={seed} \
+        "{found} {inputs}/corpus -artifact_prefix={crashes}/ -seed={seed} \
          -max_total_time={seconds} -max_len={MAX_LENGTH} -timeout={INPUT_TIMEOUT} \
          -print_final_stats=1"
     );
@@ -121,13 +120,13 @@ fn run(binaries: &Binaries, target: &Target, seed: u32, seconds: u64) -> Result<
 /// Replaces the corpus of the target with the smallest inputs that reach all that was reached.
 fn keep_corpus(progress: &Progress, binaries: &Binaries, target: &Target) -> Result {
     progress.step(&format!("minimizing the corpus of {}", target.name()));
-    let corpus = root().join(target.package_folder()).join(target.inputs()).join("corpus");
+    let corpus = root().join(target.inputs()).join("corpus");
     let minimized = root().join(format!("{FOUND}/{}.minimized", target.name()));
     if minimized.exists() {
         fs::remove_dir_all(&minimized)?;
     }
     fs::create_dir_all(&minimized)?;
-    let (found, inputs) = (format!("../../{FOUND}/{}", target.name()), target.inputs());
+    let (found, inputs) = (format!("{FOUND}/{}", target.name()), target.inputs());
     // Without counters: an edge that is taken more often is no new input.
     let options = format!(
         "-merge=1 -use_counters=0 {found}.minimized {inputs}/corpus {found} -max_len={MAX_LENGTH}"
@@ -153,9 +152,7 @@ fn libfuzzer(binaries: &Binaries, target: &Target, options: &str) -> Result<Comm
     let mut command = Command::new("sh");
     command.args(["-c", LIMITED, &MAX_MEMORY_KIB.to_string()]).arg(binaries.find(target)?);
     command.args([target.test, "--exact", "--nocapture"]);
-    // As cargo does for a test.
-    command.current_dir(root().join(target.package_folder()));
-    command.env("BOLERO_LIBFUZZER_ARGS", options);
+    command.current_dir(root()).env("BOLERO_LIBFUZZER_ARGS", options);
     Ok(command)
 }
 

@@ -43,9 +43,8 @@ impl Explored {
         if crashed.is_empty() {
             return Ok(());
         }
-        let folder =
-            |target: &&Target| format!("{}/{}/crashes", target.package_folder(), target.inputs());
-        let folders: Vec<_> = crashed.iter().map(folder).collect();
+        let folders: Vec<_> =
+            crashed.iter().map(|target| format!("{}/crashes", target.inputs())).collect();
         Err(format!("{self}; the inputs are in {}", folders.join(", ")).into())
     }
 
@@ -120,7 +119,7 @@ mod tests {
     fn crash_and_target_that_did_not_run_fail() {
         for explored in [explored(LINES, false), explored(&["running 0 tests"], true)] {
             let error = explored.check().unwrap_err().to_string();
-            assert!(error.contains("1 crashes") && error.contains("__fuzz__/entry"), "{error}");
+            assert!(error.contains("1 crashes") && error.contains("fuzz/entry/crashes"), "{error}");
         }
     }
 }

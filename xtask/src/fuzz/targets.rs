@@ -7,8 +7,6 @@ pub(crate) struct Target {
     pub(crate) binary: &'static str,
     /// The path of the test in its binary. Its last part is unique among all targets.
     pub(crate) test: &'static str,
-    /// The folder of the file with the test, which has its corpus, relative to that of the package.
-    folder: &'static str,
     /// What the bytes are, and what is checked.
     pub(crate) checks: &'static str,
 }
@@ -19,7 +17,6 @@ pub(crate) const TARGETS: &[Target] = &[
         package: "campanile-core",
         binary: "fuzz",
         test: "entry::entry",
-        folder: "tests/fuzz",
         checks: "a stored entry: read exactly if the protocol allows it, and written as the same bytes; \
                  every operation leaves an entry for which this holds",
     },
@@ -27,14 +24,12 @@ pub(crate) const TARGETS: &[Target] = &[
         package: "campanile-core",
         binary: "fuzz",
         test: "payload::payload",
-        folder: "tests/fuzz",
         checks: "a payload in JSON: the error has its place and no word of the payload",
     },
     Target {
         package: "campanile-core",
         binary: "fuzz",
         test: "texts::texts",
-        folder: "tests/fuzz",
         checks: "`traceparent`, coordinates, a namespace or a duration: displayed as a text that reads as \
                  the same value",
     },
@@ -42,14 +37,12 @@ pub(crate) const TARGETS: &[Target] = &[
         package: "campanile-redis",
         binary: "campanile_redis",
         test: "reply::fuzz::script_reply",
-        folder: "src/reply",
         checks: "a script's reply: each answer is that of its key, and what is no entry is never absent",
     },
     Target {
         package: "campanile-redis",
         binary: "campanile_redis",
         test: "inspect::fuzz::reads",
-        folder: "src/inspect",
         checks: "replies to `TIME`, `GET` and `PEXPIRETIME`, a key's name, a cursor: what is there and no \
                  entry is unreadable, never absent",
     },
@@ -57,21 +50,18 @@ pub(crate) const TARGETS: &[Target] = &[
         package: "campanile-redis",
         binary: "campanile_redis",
         test: "topology::cluster::fuzz::slots",
-        folder: "src/topology/cluster",
         checks: "`CLUSTER SLOTS` or a redirection: a slot's master is one that the reply names for it",
     },
     Target {
         package: "campanile-redis",
         binary: "campanile_redis",
         test: "check::fuzz::report",
-        folder: "src/check",
         checks: "`INFO`, settings and `TIME`: a replica and a server that evicts are found",
     },
     Target {
         package: "campanile-postgres",
         binary: "campanile_postgres",
         test: "fuzz::rows",
-        folder: "src",
         checks: "rows of the database's functions: the entry has what its row has, and rows of other keys \
                  are refused",
     },
@@ -79,7 +69,6 @@ pub(crate) const TARGETS: &[Target] = &[
         package: "campanile-kafka",
         binary: "campanile_kafka",
         test: "dead_letter::headers::fuzz::letter",
-        folder: "src/dead_letter/headers",
         checks: "a dead letter's headers: read or refused by name; a record's own letter restores it, \
                  within the limits",
     },
@@ -87,21 +76,18 @@ pub(crate) const TARGETS: &[Target] = &[
         package: "campanile-kafka",
         binary: "campanile_kafka",
         test: "retry_topics::fuzz::copy",
-        folder: "src/retry_topics",
         checks: "headers in a retry topic: a record's own copy has its position, time and headers",
     },
     Target {
         package: "campanile-kafka",
         binary: "campanile_kafka",
         test: "transaction::fuzz::outputs",
-        folder: "src/transaction",
         checks: "stored outputs: read only if they are written as the same bytes",
     },
     Target {
         package: "campanile-history",
         binary: "judge",
         test: "fuzz::history",
-        folder: "tests/judge",
         checks: "a history: both judges read it, or neither, and find the same; each event is written as \
                  the same event",
     },
@@ -109,28 +95,24 @@ pub(crate) const TARGETS: &[Target] = &[
         package: "campanile-admin",
         binary: "fuzz",
         test: "deployment",
-        folder: "tests/fuzz",
         checks: "a configuration file in TOML: read or refused",
     },
     Target {
         package: "campanile-admin",
         binary: "fuzz",
         test: "store_url",
-        folder: "tests/fuzz",
         checks: "the URL of a store: what is shown does not depend on its password",
     },
     Target {
         package: "campanile-admin",
         binary: "fuzz",
         test: "key_source",
-        folder: "tests/fuzz",
         checks: "a JSON pointer into a payload: the key is the value there, and errors do not have it",
     },
     Target {
         package: "campanile-admin",
         binary: "campanile_admin",
         test: "kafka::assignment::fuzz::assignment",
-        folder: "src/kafka/assignment",
         checks: "the assignment of a group's member: each partition takes 4 bytes, and is written as the \
                  same partition",
     },
@@ -138,7 +120,6 @@ pub(crate) const TARGETS: &[Target] = &[
         package: "campanile-cli",
         binary: "campanile",
         test: "fuzz::arguments",
-        folder: "src",
         checks: "the arguments of `campanile`: read, or refused with the exit code for wrong usage",
     },
 ];
@@ -148,20 +129,15 @@ impl Target {
         self.test.rsplit("::").next().unwrap_or(self.test)
     }
 
-    /// Whether the binary is a test, and not that of the package's library or program.
+    /// Whether the binary is a test, and not the package's library or program.
     pub(crate) fn is_in_tests(&self) -> bool {
-        self.folder.starts_with("tests/")
+        !self.package.replace('-', "_").starts_with(self.binary)
     }
 
-    /// The folder of the package, relative to the root.
-    pub(crate) fn package_folder(&self) -> String {
-        format!("crates/{}", self.package)
-    }
-
-    /// The folder with the target's `corpus` and `crashes`, relative to that of the package. The test
-    /// repeats the inputs in both.
+    /// The folder with the target's `corpus` and `crashes`, relative to the root. The test repeats the
+    /// inputs in both.
     pub(crate) fn inputs(&self) -> String {
-        format!("{}/__fuzz__/{}", self.folder, self.name())
+        format!("fuzz/{}", self.name())
     }
 }
 
@@ -171,26 +147,12 @@ mod tests {
     use crate::progress::root;
     use std::collections::BTreeSet;
     use std::fs;
-    use std::path::{Path, PathBuf};
-
-    /// Finds the folders of targets below a folder.
-    fn find(folder: &Path, found: &mut BTreeSet<PathBuf>) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() && path.ends_with("__fuzz__") {
-                found.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
-            } else if path.is_dir() {
-                find(&path, found);
-            }
-        }
-    }
 
     #[test]
     fn each_target_has_a_corpus_and_each_corpus_a_target() {
-        let mut found = BTreeSet::new();
-        find(&root().join("crates"), &mut found);
-        let folder = |target: &Target| root().join(target.package_folder()).join(target.inputs());
-        assert_eq!(found, TARGETS.iter().map(folder).collect());
+        let entries = fs::read_dir(root().join("fuzz")).unwrap().map(|entry| entry.unwrap().path());
+        let found: BTreeSet<_> = entries.filter(|path| path.is_dir()).collect();
+        assert_eq!(found, TARGETS.iter().map(|target| root().join(target.inputs())).collect());
         for folder in found {
             let inputs = fs::read_dir(folder.join("corpus")).unwrap().count();
             assert!((1..=200).contains(&inputs), "{} has {inputs} inputs", folder.display());

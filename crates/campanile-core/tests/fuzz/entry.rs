@@ -10,10 +10,12 @@ use campanile_core::{
 
 #[test]
 fn entry() {
-    bolero::check!(name = "entry").for_each(|bytes: &[u8]| match Entry::from_bytes(bytes) {
-        Ok(entry) => check_entry(&entry, bytes),
-        Err(unreadable) => check_unreadable(unreadable, bytes),
-    });
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/entry")).for_each(
+        |bytes: &[u8]| match Entry::from_bytes(bytes) {
+            Ok(entry) => check_entry(&entry, bytes),
+            Err(unreadable) => check_unreadable(unreadable, bytes),
+        },
+    );
 }
 
 /// The bytes are those that the protocol accepts, and every step keeps them so.

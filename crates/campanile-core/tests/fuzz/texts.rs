@@ -5,13 +5,15 @@ use campanile_core::{Coordinates, HumanDuration, Namespace, TraceContext};
 /// A text is what its value displays as, or is refused with an error.
 #[test]
 fn texts() {
-    bolero::check!(name = "texts").for_each(|bytes: &[u8]| {
-        let Ok(text) = str::from_utf8(bytes) else { return };
-        check_trace(text);
-        check_coordinates(text);
-        check_namespace(text);
-        check_duration(text);
-    });
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/texts")).for_each(
+        |bytes: &[u8]| {
+            let Ok(text) = str::from_utf8(bytes) else { return };
+            check_trace(text);
+            check_coordinates(text);
+            check_namespace(text);
+            check_duration(text);
+        },
+    );
 }
 
 fn check_trace(text: &str) {

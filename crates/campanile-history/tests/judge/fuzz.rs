@@ -11,20 +11,25 @@ use crate::agreement::compare;
 /// Both judges read any bytes, or neither, and find the same. What is read is written as the same.
 #[test]
 fn history() {
-    bolero::check!(name = "history").for_each(|bytes: &[u8]| {
-        let Ok(text) = str::from_utf8(bytes) else { return };
-        let is_undefined =
-            |line| serde_json::from_str::<UniqueNames>(line).is_err_and(|error| error.is_data());
-        if !text.lines().any(is_undefined)
-            && let Err(disagreement) = compare(&[("fuzz.jsonl", text)])
-        {
-            panic!("{disagreement}");
-        }
-        text.lines().for_each(check_line);
-        if let Err(error) = History::parse([("fuzz.jsonl", text)]) {
-            assert!(["fuzz.jsonl", "history"].iter().any(|it| error.to_string().starts_with(it)));
-        }
-    });
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/history")).for_each(
+        |bytes: &[u8]| {
+            let Ok(text) = str::from_utf8(bytes) else { return };
+            let is_undefined = |line| {
+                serde_json::from_str::<UniqueNames>(line).is_err_and(|error| error.is_data())
+            };
+            if !text.lines().any(is_undefined)
+                && let Err(disagreement) = compare(&[("fuzz.jsonl", text)])
+            {
+                panic!("{disagreement}");
+            }
+            text.lines().for_each(check_line);
+            if let Err(error) = History::parse([("fuzz.jsonl", text)]) {
+                assert!(
+                    ["fuzz.jsonl", "history"].iter().any(|it| error.to_string().starts_with(it))
+                );
+            }
+        },
+    );
 }
 
 fn check_line(line: &str) {

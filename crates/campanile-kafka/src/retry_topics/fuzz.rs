@@ -19,23 +19,28 @@ const NAMES: &[&str] = &[
 /// A record with any headers is a copy or none, and its own copy is read as it was written.
 #[test]
 fn copy() {
-    bolero::check!(name = "copy").for_each(|bytes: &[u8]| {
-        let record = record(bytes, NAMES).build();
-        let headers = record.headers().iter().map(|(name, value)| (name, value.cloned()));
-        let (origin, rest) = read(headers);
-        assert!(rest.iter().all(|(name, _)| name == "own"));
-        let copied = match origin {
-            Some((origin, time)) => rebuild(&record, origin, time),
-            None => record,
-        };
-        let copy = message(&copied, "retry".into());
-        let headers = copy.headers.iter().map(|(name, value)| (&**name, value.clone()));
-        let (origin, own) = read(headers);
-        let time = copied.timestamp().map(whole_millis);
-        assert_eq!(origin, Some((copied.origin().clone(), time)));
-        assert_eq!(own, rest);
-        assert_eq!((copy.key.as_ref(), copy.payload.as_ref()), (copied.key(), copied.payload()));
-    });
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/copy")).for_each(
+        |bytes: &[u8]| {
+            let record = record(bytes, NAMES).build();
+            let headers = record.headers().iter().map(|(name, value)| (name, value.cloned()));
+            let (origin, rest) = read(headers);
+            assert!(rest.iter().all(|(name, _)| name == "own"));
+            let copied = match origin {
+                Some((origin, time)) => rebuild(&record, origin, time),
+                None => record,
+            };
+            let copy = message(&copied, "retry".into());
+            let headers = copy.headers.iter().map(|(name, value)| (&**name, value.clone()));
+            let (origin, own) = read(headers);
+            let time = copied.timestamp().map(whole_millis);
+            assert_eq!(origin, Some((copied.origin().clone(), time)));
+            assert_eq!(own, rest);
+            assert_eq!(
+                (copy.key.as_ref(), copy.payload.as_ref()),
+                (copied.key(), copied.payload())
+            );
+        },
+    );
 }
 
 type Origin = Option<(Coordinates, Option<Timestamp>)>;

@@ -8,8 +8,8 @@ use super::OutputsCodec;
 /// Bytes are outputs that encode to the same bytes, or are refused.
 #[test]
 fn outputs() {
-    bolero::check!(name = "outputs").for_each(|bytes: &[u8]| {
-        match OutputsCodec.decode(Bytes::copy_from_slice(bytes)) {
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/outputs")).for_each(
+        |bytes: &[u8]| match OutputsCodec.decode(Bytes::copy_from_slice(bytes)) {
             Ok(outputs) => {
                 let outputs = outputs.expect("outputs are always stored");
                 assert!(outputs.messages.len() <= bytes.len());
@@ -17,6 +17,6 @@ fn outputs() {
                 assert_eq!(encoded.as_deref(), Some(bytes));
             }
             Err(error) => assert!(!error.to_string().is_empty()),
-        }
-    });
+        },
+    );
 }

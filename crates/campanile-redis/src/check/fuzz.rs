@@ -15,24 +15,26 @@ const CLIENT_TIME: Duration = Duration::from_secs(1_800_000_000);
 /// settings.
 #[test]
 fn report() {
-    bolero::check!(name = "report").for_each(|bytes: &[u8]| {
-        let Some((times, text)) = bytes.split_first_chunk::<16>() else { return };
-        let [seconds, micros] = [&times[..8], &times[8..]]
-            .map(|bytes| u64::from_be_bytes(bytes.try_into().expect("8 bytes")));
-        let text = String::from_utf8_lossy(text).into_owned();
-        let settings = text.lines().filter_map(|line| line.split_once('='));
-        let settings = settings.map(|(name, value)| (name.into(), value.into())).collect();
-        let report = ServerReport {
-            settings: Some(settings),
-            info: Some(Info::new(text)),
-            clock_skew: Some(clock_skew(CLIENT_TIME, (seconds, micros), CLIENT_TIME)),
-            denied: DeniedPermissions::default(),
-            bucket_counts: Vec::new(),
-        };
-        let config = RedisConfig::new("redis://127.0.0.1");
-        check_findings(&report, &config.clone().with_wait_aof(1, Duration::from_secs(1)));
-        check_findings(&report, &config);
-    });
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/report")).for_each(
+        |bytes: &[u8]| {
+            let Some((times, text)) = bytes.split_first_chunk::<16>() else { return };
+            let [seconds, micros] = [&times[..8], &times[8..]]
+                .map(|bytes| u64::from_be_bytes(bytes.try_into().expect("8 bytes")));
+            let text = String::from_utf8_lossy(text).into_owned();
+            let settings = text.lines().filter_map(|line| line.split_once('='));
+            let settings = settings.map(|(name, value)| (name.into(), value.into())).collect();
+            let report = ServerReport {
+                settings: Some(settings),
+                info: Some(Info::new(text)),
+                clock_skew: Some(clock_skew(CLIENT_TIME, (seconds, micros), CLIENT_TIME)),
+                denied: DeniedPermissions::default(),
+                bucket_counts: Vec::new(),
+            };
+            let config = RedisConfig::new("redis://127.0.0.1");
+            check_findings(&report, &config.clone().with_wait_aof(1, Duration::from_secs(1)));
+            check_findings(&report, &config);
+        },
+    );
 }
 
 /// The servers on which the protocol does not hold are refused.

@@ -15,19 +15,21 @@ use crate::key::{parse_entry_key, write_entry_key};
 /// cursor.
 #[test]
 fn reads() {
-    bolero::check!(name = "reads").for_each(|bytes: &[u8]| {
-        check_name(bytes);
-        check_cursor(bytes);
-        let Ok(Value::Array(replies)) = redis::parse_redis_value(bytes) else { return };
-        let mut replies = replies.into_iter();
-        if let Ok(now) = decode_time(replies.next()) {
-            assert!(now >= SystemTime::UNIX_EPOCH);
-        }
-        let (value, expiry) = (replies.next(), replies.next());
-        if let Ok(found) = decode_found(value.clone(), expiry.clone()) {
-            check_found(&found, value.as_ref(), expiry.as_ref());
-        }
-    });
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/reads")).for_each(
+        |bytes: &[u8]| {
+            check_name(bytes);
+            check_cursor(bytes);
+            let Ok(Value::Array(replies)) = redis::parse_redis_value(bytes) else { return };
+            let mut replies = replies.into_iter();
+            if let Ok(now) = decode_time(replies.next()) {
+                assert!(now >= SystemTime::UNIX_EPOCH);
+            }
+            let (value, expiry) = (replies.next(), replies.next());
+            if let Ok(found) = decode_found(value.clone(), expiry.clone()) {
+                check_found(&found, value.as_ref(), expiry.as_ref());
+            }
+        },
+    );
 }
 
 /// A value that is there is never absent, unless it has expired meanwhile.

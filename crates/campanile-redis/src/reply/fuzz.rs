@@ -14,27 +14,28 @@ use crate::script::Verb;
 /// The first byte selects the operation; the others are what the server sends.
 #[test]
 fn script_reply() {
-    bolero::check!(name = "script_reply").for_each(|bytes: &[u8]| {
-        let [selector, reply @ ..] = bytes else { return };
-        let Ok(value) = redis::parse_redis_value(reply) else { return };
-        let (verb, operation) = operation(*selector);
-        let commands = ["a", "b", "c"].map(|key| command(key, operation.clone()));
-        let Ok(answers) = decode_answers(value.clone(), verb, commands.iter()) else { return };
-        assert_eq!(answers.len(), commands.len());
-        let values = match value {
-            Value::Array(values) => values,
-            value => vec![value],
-        };
-        let now = time(&values[0]);
-        assert!(answers.iter().flatten().all(|answer| answer.now == now));
-        let mut previous = 0;
-        for pair in values[1..].chunks(2) {
-            let [Value::Int(index), value] = pair else { panic!("accepted {pair:?}") };
-            assert!(previous < *index && *index <= 3);
-            previous = *index;
-            check_answer(value, answers[*index as usize - 1].as_ref().ok().map(|it| &it.reply));
-        }
-    });
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/script_reply"))
+        .for_each(|bytes: &[u8]| {
+            let [selector, reply @ ..] = bytes else { return };
+            let Ok(value) = redis::parse_redis_value(reply) else { return };
+            let (verb, operation) = operation(*selector);
+            let commands = ["a", "b", "c"].map(|key| command(key, operation.clone()));
+            let Ok(answers) = decode_answers(value.clone(), verb, commands.iter()) else { return };
+            assert_eq!(answers.len(), commands.len());
+            let values = match value {
+                Value::Array(values) => values,
+                value => vec![value],
+            };
+            let now = time(&values[0]);
+            assert!(answers.iter().flatten().all(|answer| answer.now == now));
+            let mut previous = 0;
+            for pair in values[1..].chunks(2) {
+                let [Value::Int(index), value] = pair else { panic!("accepted {pair:?}") };
+                assert!(previous < *index && *index <= 3);
+                previous = *index;
+                check_answer(value, answers[*index as usize - 1].as_ref().ok().map(|it| &it.reply));
+            }
+        });
 }
 
 /// What is not an entry is `Corrupt` or an error, and never treated as absent.

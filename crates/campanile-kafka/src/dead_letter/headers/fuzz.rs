@@ -33,21 +33,24 @@ const NAMES: &[&str] = &[
 /// A record with any headers is read or refused, and its own letter is read as it was written.
 #[test]
 fn letter() {
-    bolero::check!(name = "letter").for_each(|bytes: &[u8]| {
-        let record = record(bytes, NAMES).build();
-        match LetterHeaders::read(&record) {
-            Ok(headers) => check_read(&headers, &record),
-            Err(invalid) => {
-                let text = invalid.to_string();
-                assert!(NAMES.iter().any(|name| text.contains(&format!("`{name}`"))), "{text}");
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/letter")).for_each(
+        |bytes: &[u8]| {
+            let record = record(bytes, NAMES).build();
+            match LetterHeaders::read(&record) {
+                Ok(headers) => check_read(&headers, &record),
+                Err(invalid) => {
+                    let text = invalid.to_string();
+                    assert!(NAMES.iter().any(|name| text.contains(&format!("`{name}`"))), "{text}");
+                }
             }
-        }
-        let text = String::from_utf8_lossy(bytes).repeat(20);
-        let cause = Cause { key: IdempotencyKey::new(bytes.to_vec()), ..Cause::of(&*cause(&text)) };
-        for truncated in [false, true] {
-            check_written(&record, &cause, truncated);
-        }
-    });
+            let text = String::from_utf8_lossy(bytes).repeat(20);
+            let cause =
+                Cause { key: IdempotencyKey::new(bytes.to_vec()), ..Cause::of(&*cause(&text)) };
+            for truncated in [false, true] {
+                check_written(&record, &cause, truncated);
+            }
+        },
+    );
 }
 
 fn cause(text: &str) -> campanile_core::BoxError {

@@ -8,29 +8,31 @@ use super::{Address, slot_of};
 /// The bytes are the reply to `CLUSTER SLOTS`, or the text of a redirection.
 #[test]
 fn slots() {
-    bolero::check!(name = "slots").for_each(|bytes: &[u8]| {
-        assert!(slot_of(bytes) < 16_384);
-        if let Ok(text) = str::from_utf8(bytes) {
-            check_redirection(text);
-        }
-        let Ok(reply) = redis::parse_redis_value(bytes) else { return };
-        let Some(map) = SlotMap::parse(&reply, "source") else { return };
-        let masters = map.masters();
-        assert!(!masters.is_empty());
-        let ranges = ranges(&reply);
-        let edges = ranges.iter().flat_map(|range| [range.first, range.last]);
-        for slot in edges.chain([0, 16_383]).filter_map(|slot| u16::try_from(slot).ok()) {
-            if let Some(master) = map.master_of(slot) {
-                assert!(masters.contains(master));
-                let is_named = |range: &Range| {
-                    (range.first..=range.last).contains(&i64::from(slot))
-                        && range.host == master.host.as_bytes()
-                        && range.port == i64::from(master.port)
-                };
-                assert!(ranges.iter().any(is_named), "{slot} is not one of {master}");
+    bolero::check!(name = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/slots")).for_each(
+        |bytes: &[u8]| {
+            assert!(slot_of(bytes) < 16_384);
+            if let Ok(text) = str::from_utf8(bytes) {
+                check_redirection(text);
             }
-        }
-    });
+            let Ok(reply) = redis::parse_redis_value(bytes) else { return };
+            let Some(map) = SlotMap::parse(&reply, "source") else { return };
+            let masters = map.masters();
+            assert!(!masters.is_empty());
+            let ranges = ranges(&reply);
+            let edges = ranges.iter().flat_map(|range| [range.first, range.last]);
+            for slot in edges.chain([0, 16_383]).filter_map(|slot| u16::try_from(slot).ok()) {
+                if let Some(master) = map.master_of(slot) {
+                    assert!(masters.contains(master));
+                    let is_named = |range: &Range| {
+                        (range.first..=range.last).contains(&i64::from(slot))
+                            && range.host == master.host.as_bytes()
+                            && range.port == i64::from(master.port)
+                    };
+                    assert!(ranges.iter().any(is_named), "{slot} is not one of {master}");
+                }
+            }
+        },
+    );
 }
 
 /// Slots, and the address of their master.
