@@ -1,11 +1,9 @@
 //! The parts of documents that commands write.
 
 use crate::Result;
-use crate::progress::{Progress, now, root};
+use crate::progress::{now, root};
 use std::fs;
-use std::io;
 use std::process::Command;
-use std::time::Duration;
 
 /// A block of Markdown that a command writes into documents, between two comments.
 pub(crate) struct Block<'a> {
@@ -17,30 +15,21 @@ pub(crate) struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Runs a program that prints the block, for at most `deadline`, and writes the block into each
-    /// document.
+    /// Runs what returns the lines of the block, and writes the block into each document.
     ///
     /// # Errors
     ///
-    /// Fails if a document has no place for the block, or if the program fails. All documents then
-    /// stay as they are.
-    pub(crate) fn write(
-        &self,
-        progress: &Progress,
-        program: &mut Command,
-        deadline: Duration,
-    ) -> Result {
+    /// Fails if a document has no place for the block, or if `run` fails. All documents then stay as they
+    /// are.
+    pub(crate) fn write(&self, run: impl FnOnce() -> Result<Vec<String>>) -> Result {
         self.read()?;
         // Read before the run, during which files may change.
         let commit = commit(self.documents)?;
         let start = now();
-        let (lines, result) = progress.run_and_collect(program, deadline, &mut io::stdout())?;
-        result?;
+        let block = run()?.join("\n");
+        let (by, seconds) = (self.written_by, start.elapsed().as_secs());
         let block = format!(
-            "Written by `cargo xtask {}` at {commit}, in {} s with builds.\n\n{}",
-            self.written_by,
-            start.elapsed().as_secs(),
-            lines.join("\n")
+            "Written by `cargo xtask {by}` at {commit}, in {seconds} s with builds.\n\n{block}"
         );
         for document in self.documents {
             let (path, text) = (root().join(document), read_document(document)?);

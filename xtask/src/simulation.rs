@@ -1,18 +1,18 @@
 //! Runs the simulations of the stores and of the consumer driver with many seeds.
 
 use crate::Result;
-use crate::progress::{Progress, cargo_with_deadline};
-use crate::prove::Size;
-use crate::supervise::supervise;
-use std::ffi::OsString;
+use crate::command::Size;
+use crate::progress::Progress;
+use crate::soak::Tested;
 use std::io;
-use std::time::Duration;
 
 /// A simulation.
 struct Simulation {
     name: &'static str,
-    /// Cargo's arguments for its tests.
+    /// Cargo's arguments for its test binary.
     target: &'static [&'static str],
+    /// What the names of its tests begin with.
+    tests: &'static str,
     has_planted_bugs: bool,
 }
 
@@ -21,16 +21,19 @@ const STORES: &[Simulation] = &[
     Simulation {
         name: "memory",
         target: &["--package", "campanile-idempotency", "--test", "layer"],
+        tests: "simulation::",
         has_planted_bugs: false,
     },
     Simulation {
         name: "Redis",
         target: &["--package", "campanile-redis", "--lib"],
+        tests: "simulation::",
         has_planted_bugs: true,
     },
     Simulation {
         name: "Postgres",
         target: &["--package", "campanile-postgres", "--lib"],
+        tests: "simulation::",
         has_planted_bugs: true,
     },
 ];
@@ -39,6 +42,7 @@ const STORES: &[Simulation] = &[
 const DRIVER: Simulation = Simulation {
     name: "driver",
     target: &["--package", "campanile-driver", "--test", "simulation"],
+    tests: "every_",
     has_planted_bugs: true,
 };
 
@@ -46,13 +50,9 @@ const DRIVER: Simulation = Simulation {
 const SMALL: u64 = 1_000;
 const FULL: u64 = 100_000;
 
-/// The time limit of building and running one simulation: several times its duration at full size.
-const TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
-
-/// Runs each simulation, and prints what happened as Markdown. Fails at the first violation, after its
+/// Runs each simulation, and returns what happened as Markdown. Fails at the first violation, after its
 /// seed.
-pub(crate) fn simulate(progress: &Progress, args: &[OsString]) -> Result {
-    let size = Size::from_args(args)?;
+pub(crate) fn simulate(progress: &Progress, size: Size) -> Result<String> {
     let seeds = if size == Size::Full { FULL } else { SMALL };
     let mut simulated = Simulated::default();
     for store in STORES {
@@ -62,24 +62,20 @@ pub(crate) fn simulate(progress: &Progress, args: &[OsString]) -> Result {
     }
     let lines = run(progress, &DRIVER, seeds)?;
     simulated.driver = simulated.add(&DRIVER, &lines)?;
-    println!("{}", simulated.to_markdown());
-    Ok(())
+    Ok(simulated.to_markdown())
 }
 
 /// Runs one simulation. Returns the lines of its output.
 fn run(progress: &Progress, simulation: &Simulation, seeds: u64) -> Result<Vec<String>> {
-    let target = simulation.target;
-    let mut command = cargo_with_deadline(TIMEOUT)?;
-    command.args(["test", "--release"]).args(target);
-    command.args(["--", "simulation::", "--show-output"]);
-    command.env("CAMPANILE_SIMULATION_CASES", seeds.to_string());
-    progress.step(&format!("simulating {seeds} seeds: {}", target.join(" ")));
-    let finished = supervise(&mut command, TIMEOUT, &mut io::sink())?;
-    if finished.status.is_some_and(|status| status.success()) {
-        return Ok(finished.lines);
+    progress.step(&format!("simulating {seeds} seeds: {}", simulation.name));
+    let tested = Tested::run(progress, simulation.target, &mut io::sink(), |command| {
+        command.arg(simulation.tests).env("CAMPANILE_SIMULATION_CASES", seeds.to_string());
+    })?;
+    if !tested.has_failed() {
+        return Ok(tested.lines);
     }
-    finished.lines.iter().for_each(|line| eprintln!("{line}"));
-    Err(format!("the simulation failed: {}", target.join(" ")).into())
+    tested.lines.iter().for_each(|line| eprintln!("{line}"));
+    Err(format!("the simulation failed: {}", simulation.name).into())
 }
 
 /// What the simulations have printed.

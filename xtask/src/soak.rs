@@ -1,14 +1,15 @@
 //! The long variants of tests.
 
 use crate::Result;
-use crate::fuzz;
+use crate::binaries::Binary;
+use crate::command::Size;
+use crate::fuzz::{self, SECONDS};
 use crate::install::install;
-use crate::progress::{Progress, cargo_with_deadline};
-use crate::prove::Size;
-use std::collections::BTreeMap;
+use crate::progress::{Progress, cargo};
+use clap::ValueEnum;
 use std::env;
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,19 +20,39 @@ pub(crate) struct Soak {
     tests: &'static [&'static str],
     /// Whether the tests run one at a time.
     serial: bool,
-    /// Whether the tests include storms.
-    has_storms: bool,
 }
 
-/// Runs the long variants of all tests, and the fuzz targets for long. Returns the totals of both.
-pub(crate) fn all(progress: &Progress) -> Result<String> {
-    let (fuzzed, soaked) = (fuzz::soak(progress), ALL.run(progress));
-    let text = |result: &Result<String>| match result {
-        Ok(summary) => summary.clone(),
-        Err(error) => error.to_string(),
-    };
-    let summary = format!("{}; {}", text(&fuzzed), text(&soaked));
-    if fuzzed.is_ok() && soaked.is_ok() { Ok(summary) } else { Err(summary.into()) }
+/// What can be run by itself.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Part {
+    /// Those of the Redis store, the storms, and the rolling upgrades
+    Redis,
+    /// Those of the Postgres store, the inbox's storm, and the rolling upgrades
+    Postgres,
+    /// The storms of the consumer driver, each with a group of many processes
+    Driver,
+    /// All faults at once, in all stores, processes and the broker
+    Everything,
+    /// The fuzz targets
+    Fuzz,
+}
+
+/// Runs the long variants of the tests of a part, or all and the fuzz targets. Returns the totals.
+pub(crate) fn soak(progress: &Progress, part: Option<Part>) -> Result<String> {
+    match part {
+        Some(Part::Redis) => REDIS.soak(progress),
+        Some(Part::Postgres) => POSTGRES.soak(progress),
+        Some(Part::Driver) => DRIVER.soak(progress),
+        Some(Part::Everything) => EVERYTHING.soak(progress),
+        Some(Part::Fuzz) => fuzz::soak(progress),
+        None => {
+            let (fuzzed, soaked) = (fuzz::soak(progress), ALL.soak(progress));
+            let is_ok = fuzzed.is_ok() && soaked.is_ok();
+            let text = |result: Result<String>| result.unwrap_or_else(|error| error.to_string());
+            let summary = format!("{}; {}", text(fuzzed), text(soaked));
+            if is_ok { Ok(summary) } else { Err(summary.into()) }
+        }
+    }
 }
 
 const ALL: Soak = Soak {
@@ -48,42 +69,29 @@ const ALL: Soak = Soak {
     ],
     tests: &[],
     serial: false,
-    has_storms: true,
 };
 
-/// The long tests of the Redis store, the storms, and the rolling upgrades.
-pub(crate) const REDIS: Soak = Soak {
+const REDIS: Soak = Soak {
     packages: &["campanile-redis", "campanile-tests"],
     tests: &["redis", "storms", "fleets"],
     serial: false,
-    has_storms: true,
 };
 
-/// The long tests of the Postgres store, the inbox's storm, and the rolling upgrades.
-pub(crate) const POSTGRES: Soak = Soak {
+const POSTGRES: Soak = Soak {
     packages: &["campanile-postgres", "campanile-tests"],
     tests: &["postgres", "inbox", "fleets"],
     serial: false,
-    has_storms: true,
 };
 
-/// The storms of the consumer driver, each with a group of many processes.
-pub(crate) const DRIVER: Soak = Soak {
-    packages: &["campanile-tests"],
-    tests: &["rebalances", "transactions"],
-    serial: true,
-    has_storms: true,
-};
+const DRIVER: Soak =
+    Soak { packages: &["campanile-tests"], tests: &["rebalances", "transactions"], serial: true };
 
 /// All faults at once, in all stores, processes and the broker.
 pub(crate) const EVERYTHING: Soak =
-    Soak { packages: &["campanile-tests"], tests: &["everything"], serial: true, has_storms: true };
+    Soak { packages: &["campanile-tests"], tests: &["everything"], serial: true };
 
 /// The time limit of one test binary: several times the duration of the longest with these lengths.
 const BINARY_TIMEOUT: Duration = Duration::from_secs(12 * 60 * 60);
-
-/// The time limit of building and running all test binaries.
-const ALL_BINARIES_TIMEOUT: Duration = Duration::from_secs(48 * 60 * 60);
 
 /// The lengths of the tests, unless the environment sets others.
 const LENGTHS: &[(&str, &str)] = &[
@@ -118,91 +126,117 @@ const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_REDRIVE_KILLS", "200"),
 ];
 
+/// Describes the variables that set the lengths, with the defaults.
+pub(crate) fn lengths() -> String {
+    let lengths: Vec<_> =
+        LENGTHS.iter().map(|(name, length)| format!("  {name} ({length})")).collect();
+    format!("Lengths, with their defaults:\n{}\n  {SECONDS}", lengths.join("\n"))
+}
+
 impl Soak {
-    /// Runs all tests, even if some fail, and summarizes them in one line.
-    pub(crate) fn run(&self, progress: &Progress) -> Result<String> {
-        install(progress)?;
-        let mut command = self.command(Size::Full)?;
-        let (lines, result) =
-            progress.run_and_collect(&mut command, ALL_BINARIES_TIMEOUT, &mut io::stdout())?;
-        let summary = Summary::from_output(&lines);
-        match result {
-            Ok(()) if summary.violations == 0 && (summary.storms > 0) == self.has_storms => {
-                Ok(summary.to_string())
-            }
-            Ok(()) => Err(summary.to_string().into()),
-            Err(error) => Err(format!("{summary}; {error}").into()),
-        }
+    /// Runs the long variants of all tests, even if some fail, and summarizes them in one line.
+    fn soak(&self, progress: &Progress) -> Result<String> {
+        let tested = self.run(progress, Size::Full, &mut io::stdout())?;
+        tested.check()?;
+        Ok(Summary::from_output(&tested.lines).to_string())
     }
 
-    /// The command that runs all tests: with their long variants, or as short as `cargo test` does.
-    pub(crate) fn command(&self, size: Size) -> Result<Command> {
-        let mut command = cargo_with_deadline(BINARY_TIMEOUT)?;
-        command.args(["test", "--release", "--no-fail-fast"]);
-        for package in self.packages {
-            command.args(["--package", package]);
+    /// Runs the tests: their long variants, or as short as `cargo test` does.
+    pub(crate) fn run(
+        &self,
+        progress: &Progress,
+        size: Size,
+        output: &mut impl Write,
+    ) -> Result<Tested> {
+        install(progress)?;
+        let mut targets: Vec<_> = self.packages.iter().flat_map(|it| ["--package", *it]).collect();
+        match self.tests {
+            // Excludes examples.
+            [] => targets.push("--tests"),
+            tests => targets.extend(tests.iter().flat_map(|test| ["--test", *test])),
         }
-        if self.tests.is_empty() {
-            // Excludes the documentation tests, which have no long variants.
-            command.arg("--tests");
-        }
-        for test in self.tests {
-            command.args(["--test", test]);
-        }
-        if size == Size::Full {
-            for (variable, length) in LENGTHS {
-                let length = env::var_os(variable).unwrap_or_else(|| length.into());
-                command.env(variable, length);
+        Tested::run(progress, &targets, output, |command| {
+            if size == Size::Full {
+                let are_unset = LENGTHS.iter().filter(|(name, _)| env::var_os(name).is_none());
+                command.envs(are_unset.copied());
             }
-        }
-        // Show seeds and counts even if all tests pass.
-        command.args(["--", "--show-output"]);
-        if self.serial {
-            command.args(["--test-threads", "1"]);
-        }
-        Ok(command)
+            if self.serial {
+                command.args(["--test-threads", "1"]);
+            }
+        })
     }
 }
 
-/// The totals over all tests.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Summary {
-    failed_tests: u64,
+/// What tests have printed, and which test binaries failed.
+pub(crate) struct Tested {
+    pub(crate) lines: Vec<String>,
+    failed: Vec<String>,
+}
+
+impl Tested {
+    /// Builds these targets of cargo in release mode and runs one test binary after the other, even if some
+    /// fail. Copies what they print to `output`.
+    pub(crate) fn run(
+        progress: &Progress,
+        targets: &[&str],
+        output: &mut impl Write,
+        configure: impl Fn(&mut Command),
+    ) -> Result<Self> {
+        let mut build = cargo();
+        let binaries =
+            Binary::build(progress, build.args(["test", "--release", "--no-run"]).args(targets))?;
+        let mut tested = Self { lines: Vec::new(), failed: Vec::new() };
+        for binary in &binaries {
+            let mut command = binary.command();
+            // Show seeds and counts even if all tests pass.
+            configure(command.arg("--show-output"));
+            let finished = progress.supervise(&mut command, BINARY_TIMEOUT, output)?;
+            if !binary.has_passed(&finished) {
+                tested.failed.push(format!("{} of {}", binary.name, binary.package));
+            }
+            tested.lines.extend(finished.lines);
+        }
+        Ok(tested)
+    }
+
+    /// Whether a test binary failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// Fails with the totals if a test failed, a storm had a violation, or no storm ran.
+    pub(crate) fn check(&self) -> Result {
+        let summary = Summary::from_output(&self.lines);
+        if !self.has_failed() && summary.violations == 0 && summary.storms > 0 {
+            return Ok(());
+        }
+        Err(format!("{summary}; failed: {}", self.failed.join(", ")).into())
+    }
+}
+
+/// The totals over all storms.
+#[derive(Debug, Default)]
+struct Summary {
     storms: u64,
     records: u64,
-    /// The number of runs of keys that had run before, by cause.
-    runs_again: BTreeMap<String, u64>,
+    /// The number of runs of keys that had run before.
+    runs_again: u64,
     violations: u64,
 }
 
 impl Summary {
-    pub(crate) fn from_output(lines: &[String]) -> Self {
+    /// Adds up the lines of storms, such as `storm: cut: 20 records, 18 keys, 3 runs again (1 failed, 2
+    /// suspended), 0 violations; …`.
+    fn from_output(lines: &[String]) -> Self {
         let mut summary = Self::default();
-        for line in lines {
-            let is_test = line.starts_with("test ");
-            summary.failed_tests += u64::from(is_test && line.ends_with(" ... FAILED"));
-            if let Some(line) = line.strip_prefix("storm: ") {
-                summary.add_storm(line);
-            }
+        for line in lines.iter().filter_map(|line| line.strip_prefix("storm: ")) {
+            summary.storms += 1;
+            summary.records += number_before(line, " records").unwrap_or_default();
+            summary.runs_again += number_before(line, " runs again").unwrap_or_default();
+            // A line without a count of violations counts as one violation.
+            summary.violations += number_before(line, " violations").unwrap_or(1);
         }
         summary
-    }
-
-    /// Parses `storm: cut: 20 records, 18 keys, 3 runs again (1 failed, 2 suspended), 0 violations;
-    /// …`.
-    fn add_storm(&mut self, line: &str) {
-        self.storms += 1;
-        self.records += number_before(line, " records").unwrap_or_default();
-        let causes = line.split_once(" runs again (").and_then(|(_, rest)| rest.split_once(')'));
-        for count in causes.into_iter().flat_map(|(causes, _)| causes.split(", ")) {
-            if let Some((Ok(runs), cause)) =
-                count.split_once(' ').map(|(n, cause)| (n.parse::<u64>(), cause))
-            {
-                *self.runs_again.entry(cause.to_owned()).or_default() += runs;
-            }
-        }
-        // A line without a count of violations counts as one violation.
-        self.violations += number_before(line, " violations").unwrap_or(1);
     }
 }
 
@@ -213,12 +247,11 @@ fn number_before(text: &str, words: &str) -> Option<u64> {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { failed_tests, storms, records, runs_again, violations } = self;
-        let runs: u64 = runs_again.values().sum();
-        let causes = runs_again.iter().map(|(cause, runs)| format!("{runs} {cause}"));
-        let causes = causes.collect::<Vec<_>>().join(", ");
-        write!(f, "{storms} storms, {records} records, {runs} runs again ({causes})")?;
-        write!(f, ", {violations} violations, {failed_tests} tests failed")
+        let Self { storms, records, runs_again, violations } = self;
+        write!(
+            f,
+            "{storms} storms, {records} records, {runs_again} runs again, {violations} violations"
+        )
     }
 }
 
@@ -226,29 +259,17 @@ impl fmt::Display for Summary {
 mod tests {
     use super::*;
 
-    fn summary(lines: &[&str]) -> String {
-        let lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
-        Summary::from_output(&lines).to_string()
-    }
-
     #[test]
-    fn summary_counts_records_runs_per_cause_and_violations() {
-        let text = summary(&[
-            "running 3 tests",
+    fn storms_are_added_up_and_one_without_a_count_is_a_violation() {
+        let lines = [
             "storm: hung: 3150 records, 2850 keys, 6 runs again (2 dropped, 4 suspended), 0 violations; 17 begun",
             "storm: cut: 100 records, 90 keys, 1 runs again (1 suspended), 2 violations; 17 begun",
-            "storm: moved: 3102 records, 2802 keys, 0 runs again (), 0 violations; seed 1",
             "test hang::hung ... ok",
-            "test network::cut ... FAILED",
-        ]);
+            "storm: hung: half a li",
+        ];
         assert_eq!(
-            text,
-            "3 storms, 6352 records, 7 runs again (2 dropped, 5 suspended), 2 violations, 1 tests failed"
+            Summary::from_output(&lines.map(str::to_owned)).to_string(),
+            "3 storms, 3250 records, 7 runs again, 3 violations"
         );
-    }
-
-    #[test]
-    fn storm_without_violation_count_has_one_violation() {
-        assert!(summary(&["storm: hung: half a li"]).contains(" 1 violations"));
     }
 }

@@ -1,6 +1,6 @@
 //! Runs programs that might hang.
 
-use crate::libtest;
+use crate::Result;
 use crate::progress::now;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -12,21 +12,33 @@ use std::time::{Duration, Instant};
 /// How long to wait for remaining output after the program has exited and its group was killed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time limit for a test binary to list its tests.
-const LIST_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The exit code of a test binary with a failed test.
-const EXIT_FAILED: u8 = 101;
-
-/// The exit code of `timeout` after a timeout.
-const EXIT_TIMED_OUT: u8 = 124;
-
 /// The exit status of a supervised program, and the lines of its standard output.
 #[derive(Debug)]
-pub(crate) struct Finished {
-    /// `None` if the program was killed at its deadline.
-    pub(crate) status: Option<ExitStatus>,
-    pub(crate) lines: Vec<String>,
+pub struct Finished {
+    /// `None` if the program was killed at its time limit.
+    pub status: Option<ExitStatus>,
+    /// The lines of its standard output.
+    pub lines: Vec<String>,
+}
+
+impl Finished {
+    /// Whether the program ended in time and with success.
+    pub fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    /// Returns the lines of a program that ended in time and with success.
+    ///
+    /// # Errors
+    ///
+    /// Fails with this name of the program, and how it ended.
+    pub fn check(self, name: &str) -> Result<Vec<String>> {
+        match self.status {
+            Some(status) if status.success() => Ok(self.lines),
+            Some(status) => Err(format!("{name}: {status}").into()),
+            None => Err(format!("{name} did not end in time and was killed").into()),
+        }
+    }
 }
 
 enum Event {
@@ -34,7 +46,7 @@ enum Event {
     Exited(io::Result<ExitStatus>),
 }
 
-/// Runs `command` until it exits or `deadline` passes, then kills the rest of its process group: a
+/// Runs `command` until it exits or `timeout` passes, then kills the rest of its process group: a
 /// server that a test left running does not outlive the test and cannot keep our output open.
 ///
 /// Copies each line of the program's standard output to `output` as it arrives. The standard input
@@ -43,12 +55,12 @@ enum Event {
 /// # Errors
 ///
 /// Fails if the program cannot be started or `output` cannot be written.
-pub(crate) fn supervise(
+pub fn supervise(
     command: &mut Command,
-    deadline: Duration,
+    timeout: Duration,
     output: &mut impl Write,
 ) -> io::Result<Finished> {
-    let end = now() + deadline;
+    let end = now() + timeout;
     let group = Group::start()?;
     let child =
         command.process_group(group.id()).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -129,69 +141,9 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // The leader kills itself, too.
+        // The leader also kills itself.
         let _ = self.0.wait();
     }
-}
-
-/// Runs a test binary or an example for cargo, which has set its folder and environment. Returns
-/// the exit code.
-///
-/// If the deadline passes, prints the tests that were running.
-pub(crate) fn run(
-    program: &mut Command,
-    deadline: Duration,
-    name: &str,
-    output: &mut impl Write,
-) -> io::Result<u8> {
-    let finished = supervise(program, deadline, output)?;
-    let lines = &finished.lines;
-    let Some(status) = finished.status else {
-        eprintln!("\nerror: {}", describe_timeout(program, deadline, name, lines));
-        return Ok(EXIT_TIMED_OUT);
-    };
-    if status.success() && libtest::has_started(lines) && !libtest::has_finished(lines) {
-        eprintln!("\nerror: {name} exited before all of its tests had run");
-        return Ok(EXIT_FAILED);
-    }
-    let Some(code) = status.code() else {
-        eprintln!("\nerror: {name}: {status}");
-        return Ok(EXIT_FAILED);
-    };
-    Ok(code.try_into().unwrap_or(EXIT_FAILED))
-}
-
-/// Describes a program that was killed at its deadline, with its unfinished tests if it is a test
-/// binary.
-pub(crate) fn describe_timeout(
-    program: &Command,
-    deadline: Duration,
-    name: &str,
-    lines: &[String],
-) -> String {
-    let mut text = format!(
-        "{name} did not finish within {} s and was killed, with its process group",
-        deadline.as_secs()
-    );
-    let names = if libtest::has_started(lines) { list_tests(program) } else { Ok(Vec::new()) };
-    if let Ok(names) = names
-        && !names.is_empty()
-    {
-        text.push_str(&libtest::describe_unfinished(&names, lines, libtest::thread_count(program)));
-    }
-    text
-}
-
-/// Lists the tests that a test binary would run with these arguments, in the order in which they
-/// are started.
-fn list_tests(program: &Command) -> io::Result<Vec<String>> {
-    let mut command = Command::new(program.get_program());
-    command.args(program.get_args()).arg("--list").stderr(Stdio::null());
-    if let Some(folder) = program.get_current_dir() {
-        command.current_dir(folder);
-    }
-    let finished = supervise(&mut command, LIST_TIMEOUT, &mut io::sink())?;
-    Ok(libtest::parse_list(&finished.lines))
 }
 
 #[cfg(test)]
@@ -213,10 +165,6 @@ mod tests {
         let mut output = Vec::new();
         let finished = supervise(&mut sh(script), deadline, &mut output).unwrap();
         (finished, output)
-    }
-
-    fn exit_code(script: &str, deadline: Duration) -> u8 {
-        run(&mut sh(script), deadline, "fake", &mut io::sink()).unwrap()
     }
 
     /// Waits until no process has this id. A zombie counts as no process.
@@ -243,19 +191,9 @@ mod tests {
     #[test]
     fn failing_program_keeps_its_exit_code() {
         let (finished, _) = supervised("echo test a ... FAILED; exit 101", LONG);
-        assert_eq!(finished.status.unwrap().code(), Some(101));
         assert_eq!(finished.lines, ["test a ... FAILED"]);
-        assert_eq!(exit_code("exit 3", LONG), 3);
-        assert_eq!(exit_code("kill -ABRT $$", LONG), 101);
-    }
-
-    #[test]
-    fn test_binary_that_exits_before_its_end_fails() {
-        let script = "echo running 2 tests; echo test a ... ok";
-        assert_eq!(exit_code(script, LONG), 101);
-        let complete = format!("{script}; echo test b ... ok; echo test result: ok. 2 passed");
-        assert_eq!(exit_code(&complete, LONG), 0);
-        assert_eq!(exit_code("echo no tests", LONG), 0);
+        let error = finished.check("a").unwrap_err().to_string();
+        assert_eq!(error, "a: exit status: 101");
     }
 
     #[test]
@@ -296,33 +234,5 @@ mod tests {
         // The kernel closes the pipe of a process that dies.
         drop(group.0.stdin.take());
         assert!(!child.wait().unwrap().success());
-    }
-
-    #[test]
-    fn tests_that_hang_are_named() {
-        // A test binary with four tests, of which the second hangs.
-        let script =
-            "case \"$*\" in *--list*) printf 'a::one: test\na::two: test\nb::three: test\n\
-                      c::four: test\n\n4 tests, 0 benchmarks\n'; exit;; esac
-                      printf 'running 4 tests\ntest a::one ... ok\ntest b::three ... ok\n'
-                      sleep 600";
-        let mut program = sh(script);
-        program.args(["sh", "--test-threads", "1"]);
-        let finished = supervise(&mut program, SHORT, &mut io::sink()).unwrap();
-        assert!(finished.status.is_none());
-        let text = describe_timeout(&program, SHORT, "deps/fake", &finished.lines);
-        assert_eq!(
-            text,
-            "deps/fake did not finish within 5 s and was killed, with its process group\n\
-             tests still running:\n    a::two\nnot started yet: 1"
-        );
-    }
-
-    #[test]
-    fn example_that_hangs_is_not_asked_for_tests() {
-        let finished = supervise(&mut sh("echo hi; sleep 600"), SHORT, &mut io::sink()).unwrap();
-        let text = describe_timeout(&sh("exit 1"), LONG, "quickstart", &finished.lines);
-        assert!(text.ends_with("with its process group"), "{text}");
-        assert_eq!(exit_code("sleep 600", SHORT), 124);
     }
 }

@@ -8,27 +8,22 @@ mod output;
 mod targets;
 
 use crate::Result;
+use crate::command::Size;
 use crate::parallel::{in_parallel, processors};
 use crate::progress::{Progress, root};
-use crate::prove::Size;
 use crate::supervise::{Finished, supervise};
 use binaries::Binaries;
 use output::Explored;
 use std::collections::hash_map::RandomState;
-use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
 use std::process::Command;
 use std::time::Duration;
 use std::{env, fs, io};
 use targets::{TARGETS, Target};
 
-/// The seconds for each target: in a small run, in a full one, and in a soak.
-const SMALL: u64 = 10;
-const FULL: u64 = 120;
+/// The seconds for each target in a soak, and the variable that sets another number.
 const SOAK: u64 = 3_600;
-
-/// The variable with the seconds for each target in a soak.
-const SOAK_VARIABLE: &str = "CAMPANILE_FUZZ_SECONDS";
+pub(crate) const SECONDS: &str = "CAMPANILE_FUZZ_SECONDS";
 
 /// The maximum length of an input, in bytes.
 const MAX_LENGTH: usize = 4_096;
@@ -45,30 +40,64 @@ const MAX_SHOWN_LINES: usize = 100;
 /// Where libFuzzer keeps the inputs that it finds, so that the next run continues from them.
 const FOUND: &str = "target/fuzz/corpus";
 
-/// Runs all targets or one, and prints what was explored as Markdown.
-pub(crate) fn fuzz(progress: &Progress, args: &[OsString]) -> Result {
-    let Selection { target, seconds, keep } = Selection::parse(args)?;
+/// Which targets to run, and for how long.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Exploration {
+    /// The target to run [default: all]
+    #[arg(value_parser = TARGETS.iter().map(Target::name).collect::<Vec<_>>())]
+    target: Option<String>,
+    /// How long each target runs: 10 seconds (small) or 120 (full)
+    #[arg(long, default_value = "small")]
+    size: Size,
+    /// How long each target runs instead
+    #[arg(long, conflicts_with = "size")]
+    seconds: Option<u64>,
+    /// Makes the smallest inputs that were found the corpus in the tree
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Runs all targets or one, and returns what was explored as Markdown.
+pub(crate) fn fuzz(progress: &Progress, exploration: &Exploration) -> Result<String> {
+    let Exploration { target, size, seconds, keep } = exploration;
     let targets: Vec<_> =
         TARGETS.iter().filter(|it| target.as_ref().is_none_or(|name| name == it.name())).collect();
     let binaries = Binaries::build(progress)?;
-    let explored = explore(progress, &binaries, &targets, seconds)?;
-    for target in targets.iter().filter(|_| keep) {
+    let explored = explore(progress, &binaries, &targets, seconds.unwrap_or(seconds_of(*size)))?;
+    for target in targets.iter().filter(|_| *keep) {
         keep_corpus(progress, &binaries, target)?;
     }
-    println!("{}", explored.to_markdown());
-    explored.check()
+    explored.check()?;
+    Ok(explored.to_markdown())
+}
+
+/// Runs all targets, and returns what was explored as Markdown.
+pub(crate) fn prove(progress: &Progress, size: Size) -> Result<String> {
+    let explored = explore_all(progress, seconds_of(size))?;
+    Ok(explored.to_markdown())
 }
 
 /// Runs all targets for long. Returns the totals.
 pub(crate) fn soak(progress: &Progress) -> Result<String> {
-    let seconds = match env::var(SOAK_VARIABLE) {
-        Ok(seconds) => seconds.parse().map_err(|_| format!("{SOAK_VARIABLE} is not a number"))?,
+    let seconds = match env::var(SECONDS) {
+        Ok(seconds) => seconds.parse().map_err(|_| format!("{SECONDS} is not a number"))?,
         Err(_) => SOAK,
     };
+    Ok(explore_all(progress, seconds)?.to_string())
+}
+
+fn seconds_of(size: Size) -> u64 {
+    match size {
+        Size::Small => 10,
+        Size::Full => 120,
+    }
+}
+
+fn explore_all(progress: &Progress, seconds: u64) -> Result<Explored> {
     let binaries = Binaries::build(progress)?;
     let explored = explore(progress, &binaries, &TARGETS.iter().collect::<Vec<_>>(), seconds)?;
     explored.check()?;
-    Ok(explored.to_string())
+    Ok(explored)
 }
 
 /// Runs targets, one for each processor at a time, even if some find a crash.
@@ -87,8 +116,8 @@ fn explore(
         Ok(finished)
     })?;
     let mut explored = Explored::new(seed, seconds);
-    for (target, Finished { lines, status }) in targets.iter().zip(runs) {
-        explored.add(target, &lines, status.is_some_and(|status| status.success()));
+    for (target, finished) in targets.iter().zip(runs) {
+        explored.add(target, &finished.lines, finished.is_success());
     }
     Ok(explored)
 }
@@ -108,11 +137,11 @@ fn run(binaries: &Binaries, target: &Target, seed: u32, seconds: u64) -> Result<
     let mut command = libfuzzer(binaries, target, &options)?;
     let deadline = Duration::from_secs(seconds + 10 * 60);
     let finished = supervise(&mut command, deadline, &mut io::sink())?;
-    if !finished.status.is_some_and(|status| status.success()) {
+    if !finished.is_success() {
         let shown = finished.lines.len().saturating_sub(MAX_SHOWN_LINES);
         eprintln!("{}", finished.lines[shown..].join("\n"));
     }
-    // Git does not keep an empty folder, and a test of this program expects none.
+    // It stays only if it has an input.
     let _ = fs::remove_dir(root().join(crashes));
     Ok(finished)
 }
@@ -133,7 +162,7 @@ fn keep_corpus(progress: &Progress, binaries: &Binaries, target: &Target) -> Res
     );
     let mut command = libfuzzer(binaries, target, &options)?;
     let finished = supervise(&mut command, Duration::from_secs(10 * 60), &mut io::stderr())?;
-    if !finished.status.is_some_and(|status| status.success()) {
+    if !finished.is_success() {
         return Err(format!("the corpus of {} cannot be minimized", target.name()).into());
     }
     fs::remove_dir_all(&corpus)?;
@@ -154,66 +183,4 @@ fn libfuzzer(binaries: &Binaries, target: &Target, options: &str) -> Result<Comm
     command.args([target.test, "--exact", "--nocapture"]);
     command.current_dir(root()).env("BOLERO_LIBFUZZER_ARGS", options);
     Ok(command)
-}
-
-/// Which targets to run, and for how long.
-#[derive(Debug, PartialEq, Eq)]
-struct Selection {
-    target: Option<String>,
-    seconds: u64,
-    keep: bool,
-}
-
-impl Selection {
-    /// Parses `[TARGET] [--size small|full | --seconds N] [--keep]`. The default is all targets at small
-    /// size.
-    fn parse(args: &[OsString]) -> Result<Self> {
-        let mut selection = Self { target: None, seconds: SMALL, keep: false };
-        let mut args = args.iter().map(|arg| arg.to_string_lossy());
-        while let Some(arg) = args.next() {
-            match &*arg {
-                "--size" => {
-                    selection.seconds = match Size::parse(args.next().as_deref())? {
-                        Size::Small => SMALL,
-                        Size::Full => FULL,
-                    }
-                }
-                "--seconds" => {
-                    let seconds = args.next().and_then(|seconds| seconds.parse().ok());
-                    selection.seconds = seconds.ok_or("expected --seconds and a number")?;
-                }
-                "--keep" => selection.keep = true,
-                name if TARGETS.iter().any(|target| target.name() == name) => {
-                    selection.target = Some(name.to_owned());
-                }
-                name => {
-                    let names: Vec<_> = TARGETS.iter().map(Target::name).collect();
-                    let names = names.join(", ");
-                    return Err(format!("no target `{name}`; the targets are: {names}").into());
-                }
-            }
-        }
-        Ok(selection)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(args: &[&str]) -> Result<Selection> {
-        Selection::parse(&args.iter().map(OsString::from).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn target_and_time_are_selected_and_others_rejected() {
-        let all = Selection { target: None, seconds: SMALL, keep: false };
-        assert_eq!(parse(&[]).unwrap(), all);
-        assert_eq!(parse(&["--size", "full"]).unwrap(), Selection { seconds: FULL, ..all });
-        let entry = Selection { target: Some("entry".into()), seconds: 7, keep: true };
-        assert_eq!(parse(&["entry", "--seconds", "7", "--keep"]).unwrap(), entry);
-        for args in [&["entries"][..], &["--size", "huge"], &["--seconds"], &["--seconds", "x"]] {
-            assert!(parse(args).is_err(), "{args:?}");
-        }
-    }
 }

@@ -10,15 +10,17 @@ mod suite;
 mod tree;
 
 use crate::Result;
+use crate::command::Size;
 use crate::install::install;
 use crate::parallel::{in_parallel, into_inner, lock, processors};
 use crate::progress::{Progress, now, root};
-use crate::prove::Size;
+use clap::Parser;
 use mutants::Mutant;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::iter;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -54,10 +56,11 @@ const MAX_WEIGHT: u32 = 30;
 
 /// Runs mutants, and prints what happened as Markdown.
 pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
-    let Selection { size, only } = Selection::parse(args)?;
+    let name = OsString::from("cargo xtask mutation");
+    let Selection { size, only } = Selection::parse_from(iter::once(&name).chain(args));
     let (packages, others) = match size {
-        Size::Small => (SMALL, &[][..]),
-        Size::Full => (PACKAGES, TESTERS),
+        Size::Small if only.is_empty() => (SMALL, &[][..]),
+        _ => (PACKAGES, TESTERS),
     };
     install(progress)?;
     let (mut mutants, excluded) = mutants::list(packages)?;
@@ -80,24 +83,14 @@ pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
 }
 
 /// Which mutants to run.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, clap::Parser)]
 struct Selection {
+    /// Whether to mutate only campanile-core (small), or the layer and the stores as well (full)
+    #[arg(long, default_value = "small")]
     size: Size,
-    /// Parts of names. If there are any, only mutants with one of them are run.
+    /// Runs only the mutants with one of these texts in their names, such as the path of a file
+    #[arg(long, value_delimiter = ',', conflicts_with = "size")]
     only: Vec<String>,
-}
-
-impl Selection {
-    /// Parses `[--size small|full | --only NAME[,NAME]]`. The default is all mutants at small size.
-    fn parse(args: &[OsString]) -> Result<Self> {
-        match args {
-            [option, names] if option == "--only" => {
-                let only = names.to_string_lossy().split(',').map(str::to_owned).collect();
-                Ok(Self { size: Size::Full, only })
-            }
-            _ => Ok(Self { size: Size::from_args(args)?, only: Vec::new() }),
-        }
-    }
 }
 
 /// The number of threads that run tests without a mutant: some tests wait for a server or a timer.
@@ -239,24 +232,4 @@ fn to_markdown(
          long | missed | reached by no test |\n|---|---|---|---|---|---|---|---|{rows}\n\n\
          Missed:\n{missed}\n\nReached by no test:\n{unreached}"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn size_or_names_are_selected_and_others_rejected() {
-        let parse =
-            |args: &[&str]| Selection::parse(&args.iter().map(OsString::from).collect::<Vec<_>>());
-        let all = |size| Selection { size, only: Vec::new() };
-        assert_eq!(parse(&[]).unwrap(), all(Size::Small));
-        assert_eq!(parse(&["--size", "full"]).unwrap(), all(Size::Full));
-        let only = vec!["step/".to_owned(), "key.rs".to_owned()];
-        let named = Selection { size: Size::Full, only };
-        assert_eq!(parse(&["--only", "step/,key.rs"]).unwrap(), named);
-        for args in [&["--only"][..], &["--size", "huge"], &["step"]] {
-            assert!(parse(args).is_err(), "{args:?}");
-        }
-    }
 }

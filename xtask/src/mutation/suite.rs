@@ -188,6 +188,7 @@ mod tests {
                 folder: "p".into(),
                 name: binary.into(),
                 path: binary.into(),
+                is_test: true,
             },
             name: name.into(),
             duration: Duration::from_millis(millis),

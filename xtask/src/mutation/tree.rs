@@ -135,7 +135,8 @@ impl<'a> Tree<'a> {
         let mut test = vec!["test", "--no-run", "--lib", "--tests"];
         test.extend(packages);
         let messages = self.compile(&test)?;
-        Ok(messages.iter().filter_map(Binary::from_message).collect())
+        let binaries = messages.iter().filter_map(Binary::from_message);
+        Ok(binaries.filter(|binary| binary.is_test).collect())
     }
 
     /// Runs cargo until it succeeds, and rejects mutants with errors. Returns its messages.
@@ -151,7 +152,7 @@ impl<'a> Tree<'a> {
             let finished = supervise(&mut command, BUILD_TIMEOUT, &mut io::sink())?;
             let messages: Vec<Value> =
                 finished.lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
-            if finished.status.is_some_and(|status| status.success()) {
+            if finished.is_success() {
                 return Ok(messages);
             }
             let before = self.rejected.len();

@@ -5,6 +5,7 @@ use crate::document::Block;
 use crate::install::install;
 use crate::progress::{Progress, cargo};
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
@@ -43,7 +44,9 @@ pub(crate) fn write_loops(progress: &Progress) -> Result {
     install(progress)?;
     let mut command = cargo();
     command.args(BENCH).arg("loops");
-    LOOPS.write(progress, &mut command, LOOPS_TIMEOUT)
+    LOOPS.write(|| {
+        progress.supervise(&mut command, LOOPS_TIMEOUT, &mut io::stdout())?.check("the benchmark")
+    })
 }
 
 /// Cargo's arguments for the benchmarks.
