@@ -1,12 +1,13 @@
 //! The commands and their arguments.
 
 use crate::fuzz::{self, Exploration};
-use crate::progress::Progress;
+use crate::progress::{Progress, cargo};
 use crate::prove::{self, Area};
 use crate::soak::{self, Part};
-use crate::{Result, ci, everything, install, mutation, servers, simulation};
+use crate::{Result, ci, everything, install, servers, simulation};
 use clap::{Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 
 const ENVIRONMENT: &str = "\
 Environment: CAMPANILE_CACHE sets the cache folder (default: ~/.cache/campanile);
@@ -95,7 +96,7 @@ enum Command {
     Fuzz(Exploration),
     /// Changes one expression at a time, and counts the changes with which no test fails
     ///
-    /// Arguments: [--size small|full | --only NAME[,NAME]].
+    /// Arguments: [--size small|full | --only NAME[,NAME]]; see tools/mutation/README.md.
     Mutation(Rest),
     /// Runs the long variants of the tests, in release mode, and the fuzz targets
     ///
@@ -135,7 +136,11 @@ impl Cli {
             Command::Simulate { size } => println!("{}", simulation::simulate(progress, size)?),
             Command::Everything { size } => println!("{}", everything::everything(progress, size)?),
             Command::Fuzz(exploration) => println!("{}", fuzz::fuzz(progress, &exploration)?),
-            Command::Mutation(Rest { args }) => mutation::mutate(progress, &args)?,
+            Command::Mutation(Rest { args }) => {
+                let mut command = cargo();
+                command.args(prove::MUTATION).args(args);
+                return Err(command.exec().into());
+            }
             Command::Soak { part } => return soak::soak(progress, part),
         }
         Ok("done".to_owned())

@@ -38,7 +38,11 @@ const MAVEN: (&str, &str) = ("mvn", "maven");
 const PIP: (&str, &str) = ("pip3", "python3-pip");
 
 /// Installs everything that is missing.
-pub(crate) fn install(progress: &Progress) -> Result {
+///
+/// # Errors
+///
+/// Fails if a package is missing that only root can install, or if a download fails.
+pub fn install(progress: &Progress) -> Result {
     let (kafka, dynamodb) = (kafka::folder(), dynamodb::folder());
     let fetch_kafka = is_missing(&kafka, kafka::VARIABLE)?;
     let fetch_dynamodb = is_missing(&dynamodb, dynamodb::VARIABLE)?;

@@ -13,7 +13,6 @@ mod fuzz;
 mod guarantees;
 pub mod install;
 pub mod libtest;
-mod mutation;
 mod package;
 pub mod parallel;
 pub mod progress;

@@ -8,14 +8,5 @@ use xtask::progress::Progress;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let progress = Progress::start();
-    match cli.run(&progress) {
-        Ok(message) => {
-            progress.step(&message);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            progress.step(&format!("failed: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    progress.finish(cli.run(&progress))
 }

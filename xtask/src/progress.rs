@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::env;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// Shows each step with the elapsed time, and the duration of each phase.
@@ -25,6 +25,20 @@ impl Progress {
     /// Shows the next step and the time since the start.
     pub fn step(&self, what: &str) {
         eprintln!("[{:6.1} s] {what}", self.start.elapsed().as_secs_f64());
+    }
+
+    /// Shows how the whole command ended. Returns its exit code.
+    pub fn finish(&self, result: Result<String>) -> ExitCode {
+        match result {
+            Ok(message) => {
+                self.step(&message);
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                self.step(&format!("failed: {error}"));
+                ExitCode::FAILURE
+            }
+        }
     }
 
     /// Runs a phase and records its duration, even if it fails.

@@ -30,7 +30,7 @@ pub(crate) enum Area {
 const MODEL: &[&str] = &["run", "--release", "--package", "campanile-model", "--"];
 const HISTORY: &[&str] =
     &["run", "--release", "--package", "campanile-history", "--example", "prove", "--"];
-const MUTATION: &[&str] = &["run", "--package", "xtask", "--", "mutation"];
+pub(crate) const MUTATION: &[&str] = &["run", "--quiet", "--package", "campanile-mutation", "--"];
 
 /// The document that the command writes its part of.
 const EVIDENCE: &str = "docs/evidence.md";

@@ -12,7 +12,7 @@ use std::path::Path;
 /// stable compiler knows them all; it has no sanitizers, which would find wrong accesses of `unsafe`
 /// code only.
 ///
-/// `cargo bolero` runs one target at a time, writes to one corpus, and would have to be built first.
+/// `cargo bolero` does the same for one target at a time, and would have to be built first.
 const FLAGS: &str = "--cfg fuzzing --cfg fuzzing_libfuzzer -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";

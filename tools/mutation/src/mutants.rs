@@ -1,29 +1,29 @@
 //! The mutants, as cargo-mutants lists them.
 
-use super::PACKAGES;
-use crate::Result;
-use crate::progress::cargo;
+use crate::PACKAGES;
 use serde_json::Value;
 use std::process::Stdio;
+use xtask::Result;
+use xtask::progress::cargo;
 
 /// A change of one expression, as cargo-mutants lists it.
 #[derive(Clone, Debug)]
-pub(super) struct Mutant {
-    pub(super) package: String,
-    pub(super) file: String,
+pub(crate) struct Mutant {
+    pub(crate) package: String,
+    pub(crate) file: String,
     /// How cargo-mutants names it: its place and what is changed.
-    pub(super) name: String,
-    pub(super) genre: Genre,
-    pub(super) replacement: String,
+    pub(crate) name: String,
+    pub(crate) genre: Genre,
+    pub(crate) replacement: String,
     /// The return type of its function.
-    pub(super) return_type: String,
+    pub(crate) return_type: String,
     /// Both from 1, the column in characters.
-    pub(super) line: usize,
-    pub(super) column: usize,
+    pub(crate) line: usize,
+    pub(crate) column: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Genre {
+pub(crate) enum Genre {
     /// The function returns this value.
     FnValue,
     BinaryOperator,
@@ -41,7 +41,7 @@ pub(super) enum Genre {
 /// # Errors
 ///
 /// Fails if cargo-mutants is not installed.
-pub(super) fn list(packages: &[&str]) -> Result<(Vec<Mutant>, usize)> {
+pub(crate) fn list(packages: &[&str]) -> Result<(Vec<Mutant>, usize)> {
     let (mutants, all) = (list_with(packages, &[])?, list_with(packages, &["--no-config"])?);
     let excluded = all.len() - mutants.len();
     Ok((mutants, excluded))
@@ -104,7 +104,7 @@ impl Mutant {
 #[cfg(test)]
 impl Mutant {
     /// A mutant at this place in `src/lib.rs`.
-    pub(super) fn at(genre: Genre, replacement: &str, line: usize, column: usize) -> Self {
+    pub(crate) fn at(genre: Genre, replacement: &str, line: usize, column: usize) -> Self {
         Self {
             package: "p".to_owned(),
             file: "src/lib.rs".to_owned(),

@@ -1,7 +1,6 @@
 //! Rewrites source text so that one build contains all mutants.
 
-use super::mutants::{Genre, Mutant};
-use crate::Result;
+use crate::mutants::{Genre, Mutant};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -9,17 +8,18 @@ use std::ops::Range;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Arm, Block, Expr, ExprBinary, ExprStruct, ExprUnary};
+use xtask::Result;
 
 /// A source file in which each mutant that has a place is chosen at run time.
 #[derive(Debug)]
-pub(super) struct Instrumented {
-    pub(super) text: String,
+pub(crate) struct Instrumented {
+    pub(crate) text: String,
     /// Which mutant stands in which range of the text, in bytes. A mutant may have several.
-    pub(super) ranges: Vec<(Range<usize>, usize)>,
+    pub(crate) ranges: Vec<(Range<usize>, usize)>,
 }
 
 /// Rewrites a file with these mutants of it, by their numbers.
-pub(super) fn instrument(source: &str, mutants: &[(usize, &Mutant)]) -> Result<Instrumented> {
+pub(crate) fn instrument(source: &str, mutants: &[(usize, &Mutant)]) -> Result<Instrumented> {
     let mut by_place: HashMap<_, Vec<(usize, &str)>> = HashMap::new();
     let lines: Vec<&str> = source.split_inclusive('\n').collect();
     for (number, mutant) in mutants {

@@ -1,10 +1,5 @@
 //! The tests that are run for a mutant.
 
-use crate::Result;
-use crate::binaries::Binary;
-use crate::libtest;
-use crate::progress::now;
-use crate::supervise::{Finished, supervise};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
@@ -13,6 +8,11 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use xtask::Result;
+use xtask::binaries::Binary;
+use xtask::libtest;
+use xtask::progress::now;
+use xtask::supervise::{Finished, supervise};
 
 /// The time limit of one test without a mutant.
 const TEST_TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -28,18 +28,18 @@ const GROUP_DURATION: Duration = Duration::from_secs(1);
 
 /// One test of a binary.
 #[derive(Debug)]
-pub(super) struct Test {
+pub(crate) struct Test {
     binary: Binary,
     name: String,
     /// How long it took without a mutant.
-    pub(super) duration: Duration,
+    pub(crate) duration: Duration,
     /// The mutants that it reached.
-    pub(super) reached: BTreeSet<usize>,
+    pub(crate) reached: BTreeSet<usize>,
 }
 
 /// How a test ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Passed,
     Failed,
     TimedOut,
@@ -47,7 +47,7 @@ pub(super) enum Outcome {
 
 impl Test {
     /// Lists the tests of a binary.
-    pub(super) fn list(binary: &Binary) -> Result<Vec<Self>> {
+    pub(crate) fn list(binary: &Binary) -> Result<Vec<Self>> {
         let mut command = binary.command();
         command.arg("--list").stderr(Stdio::null());
         let finished = supervise(&mut command, TEST_TIMEOUT, &mut io::sink())?;
@@ -62,7 +62,7 @@ impl Test {
 
     /// Runs the test without a mutant, and records which of this number of mutants it reaches: none if
     /// it fails.
-    pub(super) fn trace(&mut self, mutants: usize, file: &Path) -> Result {
+    pub(crate) fn trace(&mut self, mutants: usize, file: &Path) -> Result {
         let mut command = command(&[self]);
         command.env("MUTANT_TRACE", file).env("MUTANT_COUNT", mutants.to_string());
         let start = now();
@@ -105,7 +105,7 @@ impl fmt::Display for Test {
 }
 
 /// Tests of a binary that run together, one after the other.
-pub(super) struct Group<'a> {
+pub(crate) struct Group<'a> {
     tests: Vec<&'a Test>,
     /// How long they take without a mutant.
     duration: Duration,
@@ -113,7 +113,7 @@ pub(super) struct Group<'a> {
 
 /// Divides tests into groups of one binary each, because what a process does first, such as starting
 /// a server, takes longer than most tests. The groups are in the order of their first tests.
-pub(super) fn group(tests: Vec<&Test>) -> Vec<Group<'_>> {
+pub(crate) fn group(tests: Vec<&Test>) -> Vec<Group<'_>> {
     // What each test of a binary takes at least is what its process does first.
     let mut starts = BTreeMap::<&Path, Duration>::new();
     for test in &tests {
@@ -148,7 +148,7 @@ impl<'a> From<&'a Test> for Group<'a> {
 impl<'a> Group<'a> {
     /// Runs the tests, with a mutant if there is one. Returns how they ended, and those that are known
     /// to have failed.
-    pub(super) fn run(&self, mutant: Option<usize>) -> Result<(Outcome, Vec<&'a Test>)> {
+    pub(crate) fn run(&self, mutant: Option<usize>) -> Result<(Outcome, Vec<&'a Test>)> {
         let mut command = command(&self.tests);
         if let Some(mutant) = mutant {
             command.env("MUTANT", mutant.to_string());

@@ -9,23 +9,22 @@ mod mutants;
 mod suite;
 mod tree;
 
-use crate::Result;
-use crate::command::Size;
-use crate::install::install;
-use crate::parallel::{in_parallel, into_inner, lock, processors};
-use crate::progress::{Progress, now, root};
 use clap::Parser;
 use mutants::Mutant;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsString;
 use std::fs;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::iter;
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use suite::{Group, Outcome, Test};
 use tree::{Rejection, Tree};
+use xtask::Result;
+use xtask::command::Size;
+use xtask::install::install;
+use xtask::parallel::{in_parallel, into_inner, lock, processors};
+use xtask::progress::{Progress, now, root};
 
 /// The packages that are mutated, and whose tests are run, in the order of their dependencies.
 const PACKAGES: &[&str] = &[
@@ -54,10 +53,26 @@ const LONG_TEST: Duration = Duration::from_secs(30);
 /// them must not run before all the short ones, which may be the only tests of a detail.
 const MAX_WEIGHT: u32 = 30;
 
+fn main() -> ExitCode {
+    let selection = Selection::parse();
+    let progress = Progress::start();
+    progress.finish(mutate(&progress, &selection).map(|()| "done".to_owned()))
+}
+
+/// Which mutants to run.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask mutation")]
+struct Selection {
+    /// Whether to mutate only campanile-core (small), or the layer and the stores as well (full)
+    #[arg(long, default_value = "small")]
+    size: Size,
+    /// Runs only the mutants with one of these texts in their names, such as the path of a file
+    #[arg(long, value_delimiter = ',', conflicts_with = "size")]
+    only: Vec<String>,
+}
+
 /// Runs mutants, and prints what happened as Markdown.
-pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
-    let name = OsString::from("cargo xtask mutation");
-    let Selection { size, only } = Selection::parse_from(iter::once(&name).chain(args));
+fn mutate(progress: &Progress, Selection { size, only }: &Selection) -> Result {
     let (packages, others) = match size {
         Size::Small if only.is_empty() => (SMALL, &[][..]),
         _ => (PACKAGES, TESTERS),
@@ -80,17 +95,6 @@ pub(crate) fn mutate(progress: &Progress, args: &[OsString]) -> Result {
     let used = tests.iter().filter(is_used).count();
     println!("{}", to_markdown(packages, &mutants, excluded, &tree.rejected, &verdicts, used));
     Ok(())
-}
-
-/// Which mutants to run.
-#[derive(Debug, clap::Parser)]
-struct Selection {
-    /// Whether to mutate only campanile-core (small), or the layer and the stores as well (full)
-    #[arg(long, default_value = "small")]
-    size: Size,
-    /// Runs only the mutants with one of these texts in their names, such as the path of a file
-    #[arg(long, value_delimiter = ',', conflicts_with = "size")]
-    only: Vec<String>,
 }
 
 /// The number of threads that run tests without a mutant: some tests wait for a server or a timer.

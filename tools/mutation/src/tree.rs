@@ -1,11 +1,7 @@
 //! The copy of the tree that has all mutants.
 
-use super::instrument::{Instrumented, instrument};
-use super::mutants::{Genre, Mutant};
-use crate::Result;
-use crate::binaries::Binary;
-use crate::progress::{Progress, cargo, root};
-use crate::supervise::supervise;
+use crate::instrument::{Instrumented, instrument};
+use crate::mutants::{Genre, Mutant};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,6 +12,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
+use xtask::Result;
+use xtask::binaries::Binary;
+use xtask::progress::{Progress, cargo, root};
+use xtask::supervise::supervise;
 
 /// The time limit of one build.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(60 * 60);
@@ -29,23 +29,23 @@ const NOT_EXHAUSTIVE: &str = "E0004";
 
 /// Why a mutant is not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rejection {
+pub(crate) enum Rejection {
     DoesNotCompile,
     /// It may compile alone, but cannot be chosen at run time.
     NotSwitchable,
 }
 
 /// A copy of the workspace, with all mutants that can be built together.
-pub(super) struct Tree<'a> {
+pub(crate) struct Tree<'a> {
     folder: PathBuf,
     mutants: &'a [Mutant],
-    pub(super) rejected: BTreeMap<usize, Rejection>,
+    pub(crate) rejected: BTreeMap<usize, Rejection>,
     files: BTreeMap<&'a str, Instrumented>,
 }
 
 impl<'a> Tree<'a> {
     /// Copies the workspace into `folder`.
-    pub(super) fn copy(folder: PathBuf, mutants: &'a [Mutant]) -> Result<Self> {
+    pub(crate) fn copy(folder: PathBuf, mutants: &'a [Mutant]) -> Result<Self> {
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
@@ -120,7 +120,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Builds the tests of these packages and of `others`, after rejecting what does not compile.
-    pub(super) fn build(
+    pub(crate) fn build(
         &mut self,
         progress: &Progress,
         packages: &[&str],
