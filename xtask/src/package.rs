@@ -10,14 +10,8 @@ use std::process::Command;
 /// The folder of the archives and of what is unpacked from them.
 const PACKAGES_DIR: &str = "target/packages";
 
-/// The profile of this workspace, with which dependencies have been built.
-const PROFILE: &str = r#"
-[profile.dev]
-debug = "line-tables-only"
-
-[profile.dev.package."*"]
-debug = false
-"#;
+/// The manifest of this workspace, which ends with the profiles with which dependencies have been built.
+const WORKSPACE: &str = include_str!("../../Cargo.toml");
 
 /// Checks that each published package sets the fields that a registry shows, and that its archive
 /// contains everything that its build needs.
@@ -68,7 +62,8 @@ fn manifest(published: &[Package]) -> String {
     for package in published {
         manifest += &format!("{} = {{ path = {:?} }}\n", package.name, unpacked_name(package));
     }
-    manifest + PROFILE
+    let profiles = WORKSPACE.find("\n[profile.").expect("the workspace has profiles");
+    manifest + &WORKSPACE[profiles..]
 }
 
 /// The name of the folder in a package's archive, and of the archive without its extension.
