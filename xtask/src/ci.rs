@@ -22,9 +22,20 @@ const DOCTESTS_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// The time limit of one example.
 const EXAMPLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// The test binaries that take longest. They are run first, so that none is left alone at the end, and
-/// with more threads, because their tests wait for the delays of consumer groups.
-const LONG_TESTS: &[&str] = &["kafka", "everything"];
+/// The test binaries that take longest, in this order. They are run first, so that none is left alone at the
+/// end.
+const LONG_TESTS: &[&str] = &[
+    "kafka",
+    "everything",
+    "campanile_postgres",
+    "campanile_redis",
+    "redis",
+    "postgres",
+    "storms",
+];
+
+/// The test binaries that run with more threads, because their tests wait for the delays of consumer groups.
+const WAITING_TESTS: &[&str] = &["kafka", "everything"];
 
 /// What is built. Each phase names the same packages and features, so that each dependency is built once.
 /// The tests need brokers with TLS in addition. No crate of the workspace enables this by default, so that
@@ -50,8 +61,8 @@ fn run_phases(progress: &Progress) -> Result {
     })?;
     progress.phase("documentation", || {
         let mut doc = cargo();
-        doc.arg("doc").args(WORKSPACE).arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings");
-        progress.run(&mut doc)
+        doc.arg("doc").args(WORKSPACE).arg("--no-deps");
+        progress.run(doc.env("RUSTDOCFLAGS", "-D warnings"))
     })?;
     let binaries = progress.phase("build", || {
         // Also the examples that wait for input or for Ctrl-C and are not run here.
@@ -71,14 +82,15 @@ fn run_phases(progress: &Progress) -> Result {
 /// Runs several test binaries at a time, because most wait for servers and timers. Collects the lines
 /// that they printed. A failure does not keep the other binaries from running.
 fn run_tests(progress: &Progress, mut binaries: Vec<Binary>) -> Result<Vec<String>> {
-    binaries.sort_by_key(|binary| !LONG_TESTS.contains(&&*binary.name));
+    let place = |name: &str| LONG_TESTS.iter().position(|long| *long == name);
+    binaries.sort_by_key(|binary| place(&binary.name).unwrap_or(LONG_TESTS.len()));
     progress.step(&format!("running {} test binaries", binaries.len()));
     let results = Mutex::new((Vec::new(), Vec::new()));
     in_parallel(processors() + 1, &binaries, |binary| {
         let name = format!("{} of {}", binary.name, binary.package);
         let (start, mut output) = (now(), Vec::new());
         let mut command = binary.command();
-        if LONG_TESTS.contains(&&*binary.name) {
+        if WAITING_TESTS.contains(&&*binary.name) {
             command.args(["--test-threads", &(2 * processors()).to_string()]);
         }
         let finished = supervise(&mut command, TEST_BINARY_TIMEOUT, &mut output)?;
@@ -122,8 +134,10 @@ fn run_examples(progress: &Progress, binaries: &[Binary]) -> Result {
         }
         let mut built = binaries.iter().filter(|it| it.folder == folder && it.name == name);
         let example = built.next().ok_or_else(|| format!("the example {name} is not built"))?;
-        let mut output = io::stdout();
-        let finished = progress.supervise(&mut example.command(), EXAMPLE_TIMEOUT, &mut output)?;
+        let (mut command, mut output) = (example.command(), io::stdout());
+        // As `cargo run` does.
+        command.current_dir(root());
+        let finished = progress.supervise(&mut command, EXAMPLE_TIMEOUT, &mut output)?;
         finished.check(&format!("the example {name}"))?;
     }
     Ok(())

@@ -11,7 +11,7 @@ struct Simulation {
     name: &'static str,
     /// Cargo's arguments for its test binary.
     target: &'static [&'static str],
-    /// What the names of its tests begin with.
+    /// What the names of its tests contain.
     tests: &'static str,
     has_planted_bugs: bool,
 }

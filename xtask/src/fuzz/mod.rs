@@ -73,8 +73,7 @@ pub(crate) fn fuzz(progress: &Progress, exploration: &Exploration) -> Result<Str
 
 /// Runs all targets, and returns what was explored as Markdown.
 pub(crate) fn prove(progress: &Progress, size: Size) -> Result<String> {
-    let explored = explore_all(progress, seconds_of(size))?;
-    Ok(explored.to_markdown())
+    Ok(explore_all(progress, seconds_of(size))?.to_markdown())
 }
 
 /// Runs all targets for long. Returns the totals.
