@@ -118,15 +118,14 @@
 //! * The crate `campanile-driver` decides which record is started next and what is committed, without Kafka.
 //! * `source` is its source over librdkafka's consumer, `native` what rdkafka lacks for that, and `workarounds` what
 //!   would go without the faults of librdkafka. `client`, `oauth`, `log`, `topic_ids`: what all clients need.
-//! * `epilogue` tells the driver what happens to records that were not processed: `dead_letter` publishes those
-//!   that are given up, and `retry_topics` those to retry; both use `publish`, which waits for
+//! * `epilogue` tells the driver what happens to records that were not processed: its `dead_letter` publishes
+//!   those that are given up, and its `retry_topics` copies of those to retry; both by `publish`, which waits for
 //!   acknowledgements.
 //! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of transactions.
 
 mod client;
 mod config;
 mod consumer;
-mod dead_letter;
 mod epilogue;
 #[cfg(test)]
 mod fuzz;
@@ -135,9 +134,7 @@ mod log;
 mod native;
 mod oauth;
 mod offset_identity;
-mod on_give_up;
 mod publish;
-mod retry_topics;
 mod seek;
 mod source;
 mod topic_ids;
@@ -146,14 +143,14 @@ mod workarounds;
 
 pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;
-pub use self::dead_letter::{DeadLetter, InvalidLetter, LetterHeaders, LetterLock};
-pub use self::on_give_up::OnGiveUp;
+pub use self::epilogue::{
+    DeadLetter, InvalidLetter, LetterHeaders, LetterLock, OnGiveUp, RetryTopics,
+};
 // For the command.
 pub use self::oauth::OauthToken;
 #[doc(hidden)]
 pub use self::offset_identity::{commit_metadata, committed_topic_id};
 pub use self::publish::{PublishError, Publisher, PublisherConfig};
-pub use self::retry_topics::RetryTopics;
 pub use self::source::ToRecord;
 #[doc(hidden)]
 pub use self::topic_ids::topic_id;

@@ -68,14 +68,14 @@ pub(crate) const TARGETS: &[Target] = &[
     Target {
         package: "campanile-kafka",
         binary: "campanile_kafka",
-        test: "dead_letter::headers::fuzz::letter",
+        test: "epilogue::dead_letter::headers::fuzz::letter",
         checks: "a dead letter's headers: read or refused by name; a record's own letter restores it, \
                  within the limits",
     },
     Target {
         package: "campanile-kafka",
         binary: "campanile_kafka",
-        test: "retry_topics::fuzz::copy",
+        test: "epilogue::retry_topics::fuzz::copy",
         checks: "headers in a retry topic: a record's own copy has its position, time and headers",
     },
     Target {

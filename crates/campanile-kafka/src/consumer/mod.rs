@@ -19,11 +19,11 @@ use campanile_driver::{
 };
 
 use crate::config::{CheckedConfig, ConsumerConfig, non_earliest_reset, uses_newer_protocol};
-use crate::dead_letter::{DeadLetterTargets, DeadLetters};
-use crate::epilogue::Publications;
+use crate::epilogue::{
+    DeadLetterTargets, DeadLetters, OnGiveUp, Publications, RetryPublisher, RetryTopics,
+    SourceTopics,
+};
 use crate::log::LogLimit;
-use crate::on_give_up::OnGiveUp;
-use crate::retry_topics::{RetryPublisher, RetryTopics, SourceTopics};
 use crate::source::{self, KafkaSource};
 use crate::transaction::Transactions;
 

@@ -19,11 +19,11 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::Settings;
 use super::certificate::ClientCertificate;
 use super::queues::PartitionQueues;
+use crate::epilogue::RetryTopicList;
 use crate::list_offsets::list;
 use crate::log::LogLimit;
 use crate::native::fetch_queues::FetchQueues;
 use crate::oauth::{self, OauthTokens};
-use crate::retry_topics::RetryTopicList;
 use crate::seek::{Position, seek_and_resume};
 use crate::transaction::PendingOutputs;
 

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use campanile_core::{Record, Timestamp, millis};
 use campanile_driver::source::{Assignment, Received};
 
+use crate::epilogue::OriginHeaders;
 use crate::native::fetch_queues::Message;
-use crate::retry_topics::OriginHeaders;
 
 /// Converts a message to a record, copying it once. A message of a retry topic becomes the record
 /// that it is a copy of.

@@ -36,8 +36,8 @@ pub(crate) use self::kafka_source::KafkaSource;
 pub(crate) use self::start::start;
 pub use self::to_record::ToRecord;
 use crate::client::ClientSettings;
+use crate::epilogue::RetryTopicList;
 use crate::log::LogLimit;
-use crate::retry_topics::RetryTopicList;
 use crate::transaction::TransactionSettings;
 
 /// The settings of the source.

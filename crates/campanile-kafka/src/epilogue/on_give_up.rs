@@ -1,6 +1,6 @@
 //! The policy for records that are given up.
 
-use crate::dead_letter::DeadLetter;
+use super::dead_letter::DeadLetter;
 
 /// What happens to a record that is given up: its attempts are used up, its error is permanent, or
 /// it cannot be tried at all (it does not decode, it has no valid key, or its key was used for

@@ -1,4 +1,8 @@
-//! Dead letters and retry topics, as the driver sees them.
+//! What happens to records that were not processed: dead letters and retry topics, as the driver sees them.
+
+mod dead_letter;
+mod on_give_up;
+mod retry_topics;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,8 +15,12 @@ use campanile_driver::source::Delay;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use crate::dead_letter::{Cause, DeadLetterTargets, DeadLetters, GivenUpRecord};
-use crate::retry_topics::{RetryPublisher, SourceTopics};
+use self::dead_letter::{Cause, GivenUpRecord};
+pub use self::dead_letter::{DeadLetter, InvalidLetter, LetterHeaders, LetterLock};
+pub(crate) use self::dead_letter::{DeadLetterTargets, DeadLetters};
+pub use self::on_give_up::OnGiveUp;
+pub use self::retry_topics::RetryTopics;
+pub(crate) use self::retry_topics::{OriginHeaders, RetryPublisher, RetryTopicList, SourceTopics};
 
 /// Publishes the records that were not processed.
 pub(crate) struct Publications {
