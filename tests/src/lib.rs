@@ -10,8 +10,8 @@ use campanile_admin::{AnyStore, StoreConfig};
 
 #[path = "../../crates/campanile-postgres/tests/postgres/differential/before.rs"]
 mod postgres_before;
-#[path = "../../crates/campanile-redis/tests/redis/differential/before/mod.rs"]
-mod redis_before;
+#[path = "../../crates/campanile-redis/tests/redis/differential/v0_1/mod.rs"]
+mod redis_v0_1;
 
 /// How long servers may take to come up for a program: a test may have stopped them.
 pub const START_TIMEOUT: Duration = Duration::from_secs(120);
@@ -25,7 +25,7 @@ pub async fn connect_before(config: StoreConfig) -> Result<AnyStore, BoxError> {
     // Boxed, because the futures are nested deeply.
     Ok(match config {
         StoreConfig::Redis(config) => {
-            let scripts = &redis_before::SCRIPTS_BEFORE;
+            let scripts = &redis_v0_1::SCRIPTS;
             AnyStore::Redis(Box::pin(RedisStore::connect_with_scripts(config, scripts)).await?)
         }
         StoreConfig::Postgres(config) => {

@@ -1,7 +1,6 @@
 //! Compares the scripts with `step`: for any command on any stored value, both must answer and
 //! store the same.
 
-mod before;
 mod draw;
 mod fuzzer;
 mod mixed_fleet;
@@ -9,6 +8,8 @@ mod model;
 mod mutants;
 mod runner;
 mod servers;
+mod shared_keys;
+mod v0_1;
 
 use campanile_redis::{RedisStore, Verb};
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
