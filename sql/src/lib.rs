@@ -1,8 +1,8 @@
 //! The schema of Campanile's Postgres store as SQL: a table, and a function for each operation of
 //! the protocol.
 //!
-//! Each file migrates the schema from one version to the next. Most users want
-//! `campanile-postgres`, which applies the migrations and calls the functions. The SQL is a
+//! The first file creates the schema, and each later one migrates it to the next version. Most users
+//! want `campanile-postgres`, which applies the migrations and calls the functions. The SQL is a
 //! separate package for operators with their own migration tools, clients in other languages, and
 //! reviewers.
 //!
@@ -12,12 +12,7 @@
 //! ```
 
 /// The migration to each version, in order. Each must run in one transaction.
-pub const MIGRATIONS: &[(i32, &str)] = &[
-    (1, include_str!("../0001_entries.sql")),
-    (2, include_str!("../0002_inbox.sql")),
-    (3, include_str!("../0003_outbox.sql")),
-    (4, include_str!("../0004_details.sql")),
-];
+pub const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("../0001_schema.sql"))];
 
 /// The version of the schema after all migrations.
 pub const VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].0;

@@ -1,5 +1,5 @@
 //! Tests of Campanile across its crates, on real servers; see `tests/`. The library itself compiles
-//! the code blocks of the documents, and connects the stores of former processes.
+//! the code blocks of the documents, and connects stores as processes of release 0.1 do.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,20 +8,23 @@ use campanile::health::Unhealthy;
 use campanile::{BoxError, Handle, PgStore, RedisStore};
 use campanile_admin::{AnyStore, StoreConfig};
 
-#[path = "../../crates/campanile-postgres/tests/postgres/differential/before.rs"]
-mod postgres_before;
+#[path = "../../crates/campanile-postgres/tests/postgres/differential/v0_1/mod.rs"]
+mod postgres_v0_1;
 #[path = "../../crates/campanile-redis/tests/redis/differential/v0_1/mod.rs"]
 mod redis_v0_1;
 
 /// How long servers may take to come up for a program: a test may have stopped them.
 pub const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Connects to a store as a process of before details existed: it sends the scripts, or calls the
-/// functions, of that time.
+/// The schema of Postgres in release 0.1.
+pub const SCHEMA_0_1: &str = postgres_v0_1::SCHEMA_SQL;
+
+/// Connects to a store as a process of release 0.1: sends its scripts to Redis, and its statements to
+/// Postgres.
 ///
 /// # Errors
 /// Those of the store.
-pub async fn connect_before(config: StoreConfig) -> Result<AnyStore, BoxError> {
+pub async fn connect_0_1(config: StoreConfig) -> Result<AnyStore, BoxError> {
     // Boxed, because the futures are nested deeply.
     Ok(match config {
         StoreConfig::Redis(config) => {
@@ -29,10 +32,10 @@ pub async fn connect_before(config: StoreConfig) -> Result<AnyStore, BoxError> {
             AnyStore::Redis(Box::pin(RedisStore::connect_with_scripts(config, scripts)).await?)
         }
         StoreConfig::Postgres(config) => {
-            let schema = postgres_before::SCHEMA_BEFORE;
+            let schema = postgres_v0_1::SCHEMA;
             AnyStore::Postgres(Box::pin(PgStore::connect_with_schema(config, schema)).await?)
         }
-        other => return Err(format!("there was no such store: {other:?}").into()),
+        other => return Err(format!("no process of 0.1 is known for {other:?}").into()),
     })
 }
 

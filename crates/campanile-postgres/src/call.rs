@@ -42,18 +42,32 @@ enum Parameters {
 /// The arguments of a function, in the order of its parameters.
 type Arguments<'a> = Vec<Box<dyn ToSql + Send + Sync + 'a>>;
 
-/// A version of the schema, and the statements that differ from those of other versions. Each gets
-/// the arguments of this version's functions.
+/// A version of the schema, and the statements that call its functions. Each statement gets the
+/// arguments of this version's function.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {
     /// The version that the database must have when the store connects.
     pub version: i32,
     /// Calls `acquire`.
     pub acquire: &'static str,
+    /// Calls `renew`.
+    pub renew: &'static str,
     /// Calls `complete`.
     pub complete: &'static str,
     /// Calls `adopt`.
     pub adopt: &'static str,
+    /// Calls `fail`.
+    pub fail: &'static str,
+    /// Calls `release`.
+    pub release: &'static str,
+    /// Calls `cancel`.
+    pub cancel: &'static str,
+    /// Calls `give_up`.
+    pub give_up: &'static str,
+    /// Calls `record_step`.
+    pub record_step: &'static str,
+    /// Calls `redrive`.
+    pub redrive: &'static str,
 }
 
 impl Schema {
@@ -61,8 +75,15 @@ impl Schema {
     pub(crate) const CURRENT: Self = Self {
         version: VERSION,
         acquire: "SELECT (answer).*, details, steps FROM campanile.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        renew: "SELECT * FROM campanile.renew($1, $2, $3, $4, $5, $6)",
         complete: "SELECT * FROM campanile.complete($1, $2, $3, $4, $5, $6, $7)",
         adopt: "SELECT * FROM campanile.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        fail: "SELECT * FROM campanile.fail($1, $2, $3, $4, $5, $6, $7, $8)",
+        release: "SELECT * FROM campanile.release($1, $2, $3, $4, $5, $6)",
+        cancel: "SELECT * FROM campanile.cancel($1, $2, $3, $4)",
+        give_up: "SELECT * FROM campanile.give_up($1, $2, $3, $4, $5, $6)",
+        record_step: "SELECT (answer).*, steps FROM campanile.record_step($1, $2, $3, $4, $5, $6, $7)",
+        redrive: "SELECT * FROM campanile.redrive($1, $2, $3, $4, $5)",
     };
 }
 
@@ -234,16 +255,14 @@ impl Parameters {
     const fn statement(self, schema: &Schema) -> &'static str {
         match self {
             Self::Acquire { .. } => schema.acquire,
-            Self::Renew { .. } => "SELECT * FROM campanile.renew($1, $2, $3, $4, $5, $6)",
+            Self::Renew { .. } => schema.renew,
             Self::Complete => schema.complete,
-            Self::Fail => "SELECT * FROM campanile.fail($1, $2, $3, $4, $5, $6, $7, $8)",
-            Self::Release { .. } => "SELECT * FROM campanile.release($1, $2, $3, $4, $5, $6)",
-            Self::Cancel => "SELECT * FROM campanile.cancel($1, $2, $3, $4)",
-            Self::GiveUp => "SELECT * FROM campanile.give_up($1, $2, $3, $4, $5, $6)",
-            Self::RecordStep => {
-                "SELECT (answer).*, steps FROM campanile.record_step($1, $2, $3, $4, $5, $6, $7)"
-            }
-            Self::Redrive { .. } => "SELECT * FROM campanile.redrive($1, $2, $3, $4, $5)",
+            Self::Fail => schema.fail,
+            Self::Release { .. } => schema.release,
+            Self::Cancel => schema.cancel,
+            Self::GiveUp => schema.give_up,
+            Self::RecordStep => schema.record_step,
+            Self::Redrive { .. } => schema.redrive,
         }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Permissions {
     advice: &'static str,
 }
 
-/// The permission to call each function that this version calls. Functions of a former version may
+/// The permission to call each function that this version calls. Functions of another version may
 /// have the same name, and another number of parameters.
 pub(crate) const TO_CALL: Permissions = Permissions {
     missing: "SELECT 'call ' || pg_catalog.string_agg(name, ', ') \

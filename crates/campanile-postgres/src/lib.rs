@@ -91,6 +91,8 @@ pub use self::inbox::{
     CarryTransaction, CloneableRequest, Connection, Inbox, InboxError, InboxLayer, InboxRunner,
     InboxService, Isolation, Transaction, TransactionError,
 };
+#[doc(hidden)]
+pub use self::migrate::migrate_with;
 pub use self::migrate::{migrate, schema_version};
 pub use self::store::PgStore;
 pub use tokio_postgres;

@@ -1,7 +1,7 @@
 //! Migration of the schema from any earlier version to the version of this crate.
 
 use campanile_core::BoxError;
-use campanile_sql::{MIGRATIONS, VERSION};
+use campanile_sql::MIGRATIONS;
 use deadpool_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, IsolationLevel};
@@ -18,6 +18,9 @@ use crate::{ConnectError, PgConfig};
 /// create a schema (`GRANT CREATE ON DATABASE`). The user of the store needs far fewer permissions;
 /// [`PgConfig`] lists them.
 ///
+/// A migration that waits for a table for more than two seconds fails, because all calls of
+/// connected processes wait behind it. A dump, for example, uses the tables for long.
+///
 /// # Errors
 /// The errors of [`PgStore::connect`](crate::PgStore::connect); [`ConnectError::Migration`] if a
 /// step fails, and [`ConnectError::Schema`] if the schema's version is later than this library's.
@@ -25,6 +28,15 @@ use crate::{ConnectError, PgConfig};
 /// # Cancellation
 /// If the future is dropped, either the whole migration has been applied or nothing of it.
 pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
+    migrate_with(config, MIGRATIONS).await
+}
+
+/// Migrates as [`migrate`] does, but with these migrations, so that a test can add a later version.
+#[doc(hidden)]
+pub async fn migrate_with(
+    config: impl Into<PgConfig>,
+    migrations: &[(i32, &str)],
+) -> Result<(), ConnectError> {
     // Identifies this project's migration among all advisory locks.
     const LOCK: i64 = 0x6361_6d70_616e_6900;
     let config = config.into();
@@ -38,10 +50,11 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
     let transaction = beginning.start().await.map_err(from_server)?;
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(from_server)?;
     let found = installed_version(&transaction, address).await?;
-    if found > Some(VERSION) {
+    if found > migrations.last().map(|(version, _)| *version) {
         return Err(ConnectError::Schema { address: address.into(), found });
     }
-    for &(version, text) in MIGRATIONS.iter().filter(|(version, _)| found < Some(*version)) {
+    transaction.batch_execute("SET LOCAL lock_timeout = '2s'").await.map_err(from_server)?;
+    for &(version, text) in migrations.iter().filter(|(version, _)| found < Some(*version)) {
         let failed = |error| ConnectError::Migration {
             address: address.into(),
             version,
@@ -69,7 +82,7 @@ pub async fn schema_version(config: impl Into<PgConfig>) -> Result<Option<i32>, 
 }
 
 /// Adds advice to an error that has another reason in a migration than in the store: a migration
-/// needs other permissions, and locks the whole table.
+/// needs other permissions, and locks whole tables.
 fn with_migration_advice(error: Error, found: Option<i32>) -> BoxError {
     let advice = match (error.code(), found) {
         (Some(&SqlState::INSUFFICIENT_PRIVILEGE), None) => {
@@ -79,7 +92,7 @@ fn with_migration_advice(error: Error, found: Option<i32>) -> BoxError {
             "the schema belongs to another user; migrate as its owner"
         }
         (Some(&SqlState::LOCK_NOT_AVAILABLE), _) => {
-            "another transaction has been using the table for too long, such as a dump; migrate \
+            "another transaction has been using a table for too long, such as a dump; migrate \
              again once it has ended"
         }
         _ => return with_advice(error),

@@ -1,7 +1,7 @@
 //! A consumer process for tests that stop and kill it: processes records of the form
 //! `{"id":"…","work_ms":3,"failures":0}` and records its history. Arguments: brokers, group, topic,
 //! URL of the store, folder of the history, then options: `order=partition`, `key` or `none`,
-//! `lock_ms=5000`, `drain_ms=10000`, `release=before` for a process of before details existed,
+//! `lock_ms=5000`, `drain_ms=10000`, `release=0.1` for a process of that release,
 //! `dead_letters=TOPIC`, `retries=TOPIC`, `process=NAME`, and settings of librdkafka such as
 //! `session.timeout.ms=3000`. A key that fails eight times becomes a dead letter, or is skipped.
 //!
@@ -17,7 +17,7 @@ use campanile::{
 };
 use campanile_admin::StoreConfig;
 use campanile_test::history::HistoryRecorder;
-use campanile_tests::{START_TIMEOUT, connect_before, log_events, probe_liveness};
+use campanile_tests::{START_TIMEOUT, connect_0_1, log_events, probe_liveness};
 use tokio::signal::unix::{SignalKind, signal};
 use tower::{Service, ServiceBuilder, ServiceExt};
 
@@ -43,8 +43,8 @@ async fn main() -> Result<(), BoxError> {
     let ([brokers, group, topic, store, folder], options) = arguments()?;
     let history = HistoryRecorder::create(&folder, &*options.process, None)?;
     let config = store.parse::<StoreConfig>()?;
-    let store = match options.before {
-        true => connect_before(config).await?,
+    let store = match options.is_0_1 {
+        true => connect_0_1(config).await?,
         false => config.with_connect_timeout(START_TIMEOUT).connect().await?,
     };
 
@@ -142,8 +142,8 @@ struct Options {
     order: ProcessingOrder,
     lock: Duration,
     drain: Duration,
-    /// Whether this is a process of before details existed.
-    before: bool,
+    /// Whether this is a process of release 0.1.
+    is_0_1: bool,
     /// The name of the process in the history.
     process: String,
     dead_letters: Option<String>,
@@ -158,7 +158,7 @@ impl Options {
             // Expires soon after this process is killed.
             lock: Duration::from_secs(5),
             drain: Duration::from_secs(10),
-            before: false,
+            is_0_1: false,
             process: format!("worker-{}", std::process::id()),
             dead_letters: None,
             retries: None,
@@ -172,7 +172,7 @@ impl Options {
                 ("order", "none") => options.order = ProcessingOrder::none(),
                 ("lock_ms", _) => options.lock = Duration::from_millis(value.parse()?),
                 ("drain_ms", _) => options.drain = Duration::from_millis(value.parse()?),
-                ("release", "before") => options.before = true,
+                ("release", "0.1") => options.is_0_1 = true,
                 ("process", _) => options.process = value.into(),
                 ("dead_letters", _) => options.dead_letters = Some(value.into()),
                 ("retries", _) => options.retries = Some(value.into()),

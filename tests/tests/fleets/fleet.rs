@@ -11,7 +11,7 @@ use campanile::{FencingToken, IdempotencyKey};
 use campanile_admin::{AnyStore, StoreConfig};
 use campanile_test::history::{Cause, Order};
 use campanile_test::{Message, eventually};
-use campanile_tests::connect_before;
+use campanile_tests::connect_0_1;
 use tokio::runtime::Runtime;
 
 use crate::entries::{self, Entries};
@@ -39,8 +39,7 @@ const MAX_ATTEMPTS: u16 = 8;
 /// The release of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Release {
-    /// Of before details existed.
-    Before,
+    V0_1,
     Present,
 }
 
@@ -50,8 +49,8 @@ pub(crate) struct Fleet {
     rng: fastrand::Rng,
     runtime: Runtime,
     store: String,
-    /// A store of before, connected all the time.
-    store_before: AnyStore,
+    /// The store of a process of 0.1, connected all the time.
+    store_0_1: AnyStore,
     topic: String,
     history: TestHistory,
     members: Vec<(Release, Worker)>,
@@ -84,7 +83,7 @@ impl Fleet {
         let runtime = Runtime::new().unwrap();
         // Its answers may be late on a stalled machine.
         let config = store.parse::<StoreConfig>().unwrap().with_command_timeout(TIMEOUT);
-        let store_before = runtime.block_on(connect_before(config)).unwrap();
+        let store_0_1 = runtime.block_on(connect_0_1(config)).unwrap();
         let mut fleet = Self {
             name,
             seed,
@@ -92,7 +91,7 @@ impl Fleet {
             rng,
             runtime,
             store,
-            store_before,
+            store_0_1,
             topic,
             history: TestHistory::new(Order::Partition, LOCK_TTL),
             members: Vec::new(),
@@ -159,7 +158,7 @@ impl Fleet {
         }
         let causes = [Cause::Failed, Cause::KilledBeforeEffect, Cause::KilledAfterEffect];
         let mut report = self.history.judge(&causes);
-        let unreadable = entries.unreadable + self.block_on(self.count_unreadable_before());
+        let unreadable = entries.unreadable + self.block_on(self.count_unreadable_by_0_1());
         report.expect(unreadable == 0, || format!("{unreadable} entries are unreadable"));
         self.check_poison(&mut report, &entries);
         let crossed = self.check_releases(&mut report);
@@ -199,7 +198,7 @@ impl Fleet {
         for run in progress.runs() {
             by_key.entry(run.key()).or_default().insert(self.releases[&run.process]);
         }
-        for release in [Release::Before, Release::Present] {
+        for release in [Release::V0_1, Release::Present] {
             let has_run = by_key.values().any(|releases| releases.contains(&release));
             report.expect(has_run, || format!("no handler of release {release:?} has run"));
         }
@@ -208,8 +207,8 @@ impl Fleet {
 
     fn start_member(&mut self, release: Release) {
         let mut options = OPTIONS.to_vec();
-        if release == Release::Before {
-            options.push("release=before");
+        if release == Release::V0_1 {
+            options.push("release=0.1");
         }
         let (bootstrap, topic) = (KAFKA.bootstrap(), &self.topic);
         let member = Worker::spawn(&bootstrap, topic, topic, &self.store, &self.history, &options);
@@ -236,8 +235,8 @@ impl Fleet {
         produce(&self.history.recorder, KAFKA.producer(), &self.topic, payments);
     }
 
-    /// Counts the settled keys whose entries a process of before does not read as settled.
-    async fn count_unreadable_before(&self) -> usize {
+    /// Counts the settled keys whose entries a process of 0.1 does not read as settled.
+    async fn count_unreadable_by_0_1(&self) -> usize {
         let commands = (0..self.keys).map(|number| Command {
             key: store_key(&id(number)),
             operation: Operation::Acquire {
@@ -252,7 +251,7 @@ impl Fleet {
         });
         let mut unreadable = 0;
         for batch in commands.collect::<Vec<_>>().chunks(64) {
-            for answer in self.store_before.apply_batch(batch.to_vec()).await {
+            for answer in self.store_0_1.apply_batch(batch.to_vec()).await {
                 let reply = answer.unwrap().reply;
                 let is_read =
                     matches!(reply, Reply::Duplicate { .. } | Reply::AlreadyGivenUp { .. });

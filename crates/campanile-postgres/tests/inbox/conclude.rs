@@ -8,24 +8,23 @@ use crate::support::{Database, acquire, acquire_grant, apply, complete, key};
 /// The query for all columns of the entry.
 const ENTRY: &str = "SELECT e FROM campanile.entry e";
 
-/// A process of before the details has prepared the first statement.
 #[tokio::test]
 async fn conclude_replaces_details_and_drops_them_without_any() {
     let database = Database::new().await;
     let store = database.store().await;
     let client = database.client().await;
-    for (rest, kept) in [("60000000", ""), ("NULL, 60000000", ""), ("'new', 60000000", "new")] {
+    for (details, kept) in [("NULL", ""), ("'new'", "new")] {
         database.psql("DELETE FROM campanile.entry");
         acquire_grant(&store, &key("key"), 1).await;
         database.psql("UPDATE campanile.entry SET details = 'old'");
         let statement = format!(
             "BEGIN; SET LOCAL campanile.inbox = 'open'; \
-             SELECT campanile.conclude(namespace, key, token, owner, NULL, {rest}) \
+             SELECT campanile.conclude(namespace, key, token, owner, NULL, {details}, 60000000) \
              FROM campanile.entry; COMMIT"
         );
         client.batch_execute(&statement).await.unwrap();
         let stored = "SELECT state, encode(details, 'escape') FROM campanile.entry";
-        assert_eq!(database.psql(stored), format!("C|{kept}"), "{rest}");
+        assert_eq!(database.psql(stored), format!("C|{kept}"), "{details}");
     }
 }
 
@@ -42,7 +41,7 @@ async fn entry_is_concluded_once_and_only_by_its_current_grant() {
     let conclude = async |token: i64, owner: i64| -> Result<(), Option<SqlState>> {
         let code = |error: tokio_postgres::Error| error.code().cloned();
         client.batch_execute("BEGIN; SET LOCAL campanile.inbox = 'open'").await.map_err(code)?;
-        let statement = "SELECT campanile.conclude($1, $2, $3, $4, NULL, 3600000000)";
+        let statement = "SELECT campanile.conclude($1, $2, $3, $4, NULL, NULL, 3600000000)";
         let concluded = client.execute(statement, &[&namespace, &digest, &token, &owner]).await;
         client.batch_execute("COMMIT").await.map_err(code)?;
         concluded.map(drop).map_err(code)

@@ -184,9 +184,8 @@ async fn server_unable_to_commit_never_costs_an_attempt() {
         let fixture = Fixture::new().await;
         let name = "campanile.conclude(space text, asked bytea, its_token bigint, its_owner bigint, \
                     its_reply bytea, its_details bytea, retention bigint)";
-        let original = fixture
-            .database
-            .psql("SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = 'conclude' AND pronargs = 7");
+        let original =
+            fixture.database.psql("SELECT pg_get_functiondef('campanile.conclude'::regproc)");
         fixture.database.psql(&format!(
             "CREATE OR REPLACE FUNCTION {name} RETURNS timestamptz LANGUAGE plpgsql \
              AS $$BEGIN RAISE SQLSTATE '{state}'; END$$"

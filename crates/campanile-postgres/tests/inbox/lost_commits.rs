@@ -311,13 +311,13 @@ async fn only_one_transaction_of_a_grant_ever_commits() {
     let (early, late) = (fixture.database.client().await, fixture.database.client().await);
     fixture.database.psql(
         "SELECT * FROM campanile.acquire('ledger', ARRAY['\\x00112233445566778899aabbccddeeff'::bytea], \
-         ARRAY[5::bigint], ARRAY[NULL::bigint], ARRAY[0::bigint], 60000000, 3, 600000000)",
+         ARRAY[5::bigint], ARRAY[NULL::bigint], ARRAY[0::bigint], NULL, 60000000, 3, 600000000)",
     );
     let begin = "BEGIN; SET LOCAL campanile.inbox = 'open'; INSERT INTO ledger VALUES ('b-1', 100)";
     early.batch_execute(begin).await.unwrap();
     late.batch_execute(begin).await.unwrap();
     let conclude = async |client: &Client| {
-        let statement = "SELECT campanile.conclude(namespace, key, token, owner, NULL, 600000000) \
+        let statement = "SELECT campanile.conclude(namespace, key, token, owner, NULL, NULL, 600000000) \
                      FROM campanile.entry";
         let concluded = client.batch_execute(statement).await;
         client.batch_execute("COMMIT").await.unwrap();

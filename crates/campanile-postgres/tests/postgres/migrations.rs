@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use campanile_postgres::{ConnectError, PgStore, migrate, schema_version};
+use campanile_postgres::{ConnectError, PgStore, migrate, migrate_with, schema_version};
 use campanile_sql::{MIGRATIONS, VERSION};
 use tokio::time::Instant;
 
-use crate::support::{Database, acquire_grant, chain, key};
+use crate::differential::v0_1;
+use crate::support::{Database, acquire_grant, chain, key, with_next_version};
 
 #[tokio::test]
 async fn current_schema_is_left_unchanged() {
@@ -44,6 +45,26 @@ async fn sql_files_alone_create_the_same_schema() {
         database.psql(text);
     }
     database.store().await;
+}
+
+/// Once 0.1 is published, only later versions change the schema.
+#[test]
+fn schema_of_0_1_is_unchanged() {
+    assert!(MIGRATIONS[0] == (1, v0_1::SCHEMA_SQL), "0001_schema.sql differs from that of 0.1");
+}
+
+#[tokio::test]
+async fn only_later_versions_are_migrated_to() {
+    let database = Database::new().await;
+    let applied = || database.psql("SELECT version, applied FROM campanile.migration");
+    let before = applied();
+    let migrations = with_next_version("CREATE TABLE campanile.added_later ()");
+    migrate_with(database.config(), &migrations).await.unwrap();
+    let after = applied();
+    assert!(after.starts_with(&before), "{before} {after}");
+    assert_eq!(schema_version(database.config()).await.unwrap(), Some(VERSION + 1));
+    migrate_with(database.config(), &migrations).await.unwrap();
+    assert_eq!(applied(), after);
 }
 
 #[tokio::test]
@@ -86,20 +107,21 @@ async fn other_schema_version_is_rejected_and_a_later_not_migrated() {
 
 #[tokio::test]
 async fn migration_behind_a_long_transaction_fails_soon() {
-    let database = Database::empty();
-    for (_, text) in MIGRATIONS.iter().take_while(|(version, _)| *version < 4) {
-        database.psql(text);
-    }
+    let database = Database::new().await;
+    let migrations =
+        with_next_version("ALTER TABLE campanile.entry ADD COLUMN added_later integer");
     let dump = database.client().await;
     dump.batch_execute("BEGIN; SELECT FROM campanile.entry").await.unwrap();
     let start = Instant::now();
-    let error = migrate(database.config()).await.unwrap_err();
+    let error = migrate_with(database.config(), &migrations).await.unwrap_err();
     let elapsed = start.elapsed();
     assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
-    assert!(matches!(error, ConnectError::Migration { version: 4, .. }), "{error:?}");
+    assert!(
+        matches!(error, ConnectError::Migration { version, .. } if version == VERSION + 1),
+        "{error:?}"
+    );
     assert!(chain(&error).contains("such as a dump"), "{}", chain(&error));
-    assert_eq!(database.psql("SELECT campanile.version()"), "3");
-    dump.batch_execute("COMMIT").await.unwrap();
-    migrate(database.config()).await.unwrap();
     database.store().await;
+    dump.batch_execute("COMMIT").await.unwrap();
+    migrate_with(database.config(), &migrations).await.unwrap();
 }

@@ -6,11 +6,12 @@ use campanile_core::{ExpireOutcome, FencingToken, Reply};
 use campanile_idempotency::{
     ExpireStore, Found, InspectStore, ScanCursor, ScanFilter, StoreErrorKind,
 };
-use campanile_postgres::{ConnectError, PgStore, migrate};
+use campanile_postgres::{ConnectError, PgStore, migrate, migrate_with};
 use campanile_test::contract::{self, RealTime};
 
 use crate::support::{
     Database, acquire, acquire_grant, apply, chain, complete, grant, key, long_timeouts,
+    with_next_version,
 };
 
 /// Finds the statements that the documentation lists for this user.
@@ -146,10 +147,12 @@ async fn missing_permissions_error_names_the_grants() {
 #[tokio::test]
 async fn function_without_grant_after_migration_fails_connect() {
     let database = Database::new().await;
-    let url = user(&database, "app_of_before", &documented_grants(STORE_DOCS, "app"));
-    // The former function, with fewer parameters, may still be called.
-    let conclude = "conclude(text, bytea, bigint, bigint, bytea, bytea, bigint)";
-    database.psql(&format!("REVOKE EXECUTE ON FUNCTION campanile.{conclude} FROM app_of_before"));
+    let url = user(&database, "app_without_a_grant", &documented_grants(STORE_DOCS, "app"));
+    // A function of another version, with fewer parameters, may be called.
+    database.psql(
+        "REVOKE EXECUTE ON FUNCTION campanile.conclude FROM app_without_a_grant; \
+         CREATE FUNCTION campanile.conclude(text) RETURNS void LANGUAGE sql AS ''",
+    );
     let error = PgStore::connect(long_timeouts(&url)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
     let text = chain(&error);
@@ -183,13 +186,15 @@ async fn forbidden_migration_error_names_the_permission() {
     let error = migrate(long_timeouts(&url)).await.unwrap_err();
     assert!(chain(&error).contains("GRANT CREATE ON DATABASE"), "{}", chain(&error));
 
-    // Version 1 exists and belongs to another user.
-    database.psql(campanile_sql::MIGRATIONS[0].1);
+    // The schema exists and belongs to another user.
+    migrate(database.config()).await.unwrap();
     database.psql(
         "GRANT USAGE ON SCHEMA campanile TO app_that_may_not_migrate; \
          GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app_that_may_not_migrate",
     );
-    let error = migrate(long_timeouts(&url)).await.unwrap_err();
+    let migrations =
+        with_next_version("ALTER TABLE campanile.entry ADD COLUMN added_later integer");
+    let error = migrate_with(long_timeouts(&url), &migrations).await.unwrap_err();
     assert!(chain(&error).contains("migrate as its owner"), "{}", chain(&error));
 }
 

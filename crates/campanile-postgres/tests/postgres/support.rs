@@ -10,6 +10,7 @@ use campanile_core::{
 };
 use campanile_idempotency::{Store, StoreError, StoreErrorKind};
 use campanile_postgres::{PgConfig, PgStore, migrate};
+use campanile_sql::{MIGRATIONS, VERSION};
 use campanile_test::PgServer;
 use tokio::time::{sleep, timeout};
 
@@ -88,6 +89,13 @@ impl Database {
     pub(crate) fn name(&self) -> &str {
         self.url.rsplit_once('/').unwrap().1
     }
+}
+
+/// Returns all migrations, and one more with this SQL.
+pub(crate) fn with_next_version(sql: &str) -> Vec<(i32, &'static str)> {
+    let next = VERSION + 1;
+    let sql = format!("INSERT INTO campanile.migration (version) VALUES ({next}); {sql}");
+    [MIGRATIONS, &[(next, sql.leak())]].concat()
 }
 
 /// Settings for tests in which nothing times out, however busy the machine is.

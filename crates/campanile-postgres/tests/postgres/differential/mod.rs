@@ -1,7 +1,6 @@
 //! Compares the database functions with `step`: for random operations on random entries, both must
 //! give the same answers and store the same entries.
 
-mod before;
 #[expect(dead_code, reason = "the table rejects garbage")]
 #[path = "../../../../campanile-redis/tests/redis/differential/draw.rs"]
 mod draw;
@@ -14,6 +13,9 @@ mod model;
 mod mutants;
 mod rows;
 mod runner;
+#[path = "../../../../campanile-redis/tests/redis/differential/shared_keys.rs"]
+mod shared_keys;
+pub(crate) mod v0_1;
 
 use self::fuzzer::Difference;
 use self::runner::Runner;
