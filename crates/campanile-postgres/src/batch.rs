@@ -11,8 +11,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::call::{Call, Schema};
 use crate::failure::Failure;
 use crate::pool::{Lease, Pool};
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted, misread};
 
 type CallResult = Result<Vec<Answer>, Failure>;
 
@@ -79,10 +77,6 @@ impl<'a> Batch<'a> {
         let lease = match lease {
             Ok(lease) => lease,
             Err(error) => {
-                // Without an operator, which would be a mutant of the planted bug.
-                #[cfg(test)]
-                let is_second =
-                    if is_planted(Bug::SecondFailureNotSent) { false } else { is_second };
                 self.fail(indices, &if is_second { error.possibly_sent() } else { error });
                 return None;
             }
@@ -105,8 +99,6 @@ impl<'a> Batch<'a> {
         results.extend(self.results(&lease, singles).await);
         let (mut to_retry, mut has_failed) = (Vec::new(), false);
         for (call, result) in results {
-            #[cfg(test)]
-            let result = misread(&call, result);
             match result {
                 Ok(answers) => {
                     for (index, answer) in call.indices().zip(answers) {

@@ -13,8 +13,6 @@ use tokio_postgres::types::ToSql;
 
 use crate::failure::Failure;
 use crate::response::{Found, Response};
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted};
 
 /// The commands of a batch that one call performs. Their keys are distinct.
 #[derive(Debug)]
@@ -144,13 +142,6 @@ impl<'a> Call<'a> {
             let is_absent =
                 |position: &usize| matches!(response.get(*position), Some((_, Found::Absent)));
             let absent: Vec<usize> = (0..self.members.len()).filter(is_absent).collect();
-            #[cfg(test)]
-            if is_planted(Bug::AdoptOmitted) {
-                for position in absent {
-                    answers[position] = Answer::new(response.now(), Reply::Completed);
-                }
-                return Ok(answers);
-            }
             if !absent.is_empty() {
                 let members = absent.iter().map(|&position| self.members[position]).collect();
                 let adopted = Self { members, ..*self };
@@ -178,14 +169,6 @@ impl<'a> Call<'a> {
             Answer::new(now, reply)
         };
         self.members.iter().enumerate().map(answer).collect()
-    }
-
-    /// The answers if all operations had their ordinary outcome.
-    #[cfg(test)]
-    pub(crate) fn usual_answers(&self) -> Vec<Answer> {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        let operations = self.members.iter().map(|(_, command)| &command.operation);
-        operations.map(|operation| Answer::new(now, ordinary_reply(operation, now))).collect()
     }
 
     fn arguments(&self) -> Arguments<'a> {

@@ -18,8 +18,6 @@ use crate::failure::with_advice;
 use crate::hosts::{FOREIGN_SESSION, Hosts};
 use crate::log_limit::LogLimit;
 use crate::sessions::Sessions;
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted};
 use crate::tls::Connector;
 use crate::watch::Watch;
 
@@ -108,10 +106,6 @@ impl Pool {
 
     /// Closes all idle connections, because another connection of the pool was found broken.
     pub(crate) fn close_idle(&self) {
-        #[cfg(test)]
-        if is_planted(Bug::ConnectionKept) {
-            return;
-        }
         self.pool.retain(|_, _| false);
     }
 
@@ -166,10 +160,6 @@ impl Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(client) = self.0.take() {
-            #[cfg(test)]
-            if is_planted(Bug::ConnectionKept) {
-                return;
-            }
             tracing::debug!("discarded a connection to Postgres");
             // Removes the connection from the pool for good. Returned to the pool, it would be lent
             // again.

@@ -7,8 +7,6 @@ use campanile_core::{Entry, Unreadable};
 use tokio_postgres::{Error, Row};
 
 use crate::failure::Failure;
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted};
 
 /// The database's clock when it decided, and the entries, after the call, of all operations that
 /// did not have the ordinary outcome.
@@ -38,11 +36,6 @@ impl Response {
         for row in rows {
             let position: i32 = row.try_get("place")?;
             let position = usize::try_from(position).ok().and_then(|it| it.checked_sub(1));
-            #[cfg(test)]
-            let position = match is_planted(Bug::RowsInOrder) {
-                true => Some(response.found.len()),
-                false => position,
-            };
             let Some(position) = position.filter(|position| *position < keys) else {
                 return Err(Failure::Unexpected("a function returned a key that it was not given"));
             };
@@ -96,9 +89,6 @@ fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     };
     let flag = |name, bit: u8| Ok::<_, Error>(if row.try_get(name)? { bit } else { 0 });
     let bits = |name| Ok::<_, Error>(row.try_get::<_, Option<i64>>(name)?.unwrap_or(0));
-    let giving_up = flag("giving_up", 8)?;
-    #[cfg(test)]
-    let giving_up = if is_planted(Bug::GiveUpFlagNotRead) { 0 } else { giving_up };
     let created = since_epoch(row.try_get("created")?).as_secs();
     let at = since_epoch(row.try_get("at")?).as_micros();
 
@@ -106,6 +96,7 @@ fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     let steps_len = steps.map_or(0, <[u8]>::len);
     let mut bytes = BytesMut::with_capacity(51 + steps_len + details_len + tail.len());
     bytes.put_u8(0xC1);
+    let giving_up = flag("giving_up", 8)?;
     bytes.put_u8(state | giving_up | flag("permanent_failure", 16)? | flag("released", 32)?);
     bytes.put_u16(u16::try_from(row.try_get::<_, i32>("attempt")?).unwrap_or(u16::MAX));
     bytes.put_u8(saturating_u8(row.try_get("interrupts")?));

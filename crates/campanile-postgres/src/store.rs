@@ -12,8 +12,6 @@ use crate::batch::Batch;
 use crate::call::Schema;
 use crate::connect::{MAX_TIMEOUT, NO_PERMISSION, Permissions, TO_CALL, TO_READ, check_server};
 use crate::pool::Pool;
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted};
 use crate::sweep::{self, Sweeper};
 use crate::{ConnectError, PgConfig};
 
@@ -140,10 +138,6 @@ impl Inner {
     }
 
     fn timeout_error(&self) -> StoreError {
-        #[cfg(test)]
-        if is_planted(Bug::TimeoutNotSent) {
-            return StoreError::not_sent("planted");
-        }
         let (address, limit) = (self.pool.address(), self.command_timeout);
         StoreError::timeout(format!("Postgres at {address} did not answer within {limit:?}"))
     }

@@ -10,8 +10,6 @@ use crate::connection::ConnectionHandle;
 use crate::failure::{self, Failure};
 use crate::key::write_entry_key;
 use crate::script::{Script, Scripts, SharedArgs};
-#[cfg(test)]
-use crate::simulation::{Bug, is_planted};
 
 /// The most keys of one call. A longer script would block other clients for longer and save little.
 pub(crate) const MAX_KEYS: usize = 64;
@@ -103,10 +101,6 @@ impl<'a> Plan<'a> {
         let mut reply = handle.send(&by_hash, asking).await;
         if matches!(&reply, Ok(Value::ServerError(e)) if e.kind() == Some(ServerErrorKind::NoScript))
         {
-            #[cfg(test)]
-            if is_planted(Bug::UncachedScriptAnswered) {
-                return Ok(Value::BulkString(1_800_000_000_000_000_u64.to_be_bytes().into()));
-            }
             tracing::debug!(script = ?call.shared.verb, "script not cached; sending its text");
             let by_text = self.encode(call, buckets, "EVAL", text);
             reply = handle.send(&by_text, asking).await;

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::connector::Endpoint;
 #[cfg(test)]
-use crate::simulation::{self, Bug};
+use crate::simulation;
 
 /// How long the check of a namespace's bucket count lasts. The count is gone if the server was
 /// flushed, which breaks no connection, so this is how long a flush stays unnoticed. One read in
@@ -167,10 +167,6 @@ impl ConnectionHandle {
     /// Discards this connection unless that has been done already. The next call opens a new one.
     pub(crate) fn discard(&self, reason: &dyn fmt::Display) {
         let Self { shared, number, .. } = self;
-        #[cfg(test)]
-        if simulation::is_planted(Bug::ConnectionKept) {
-            return;
-        }
         let discarded = shared.lock_current().take_if(|current| current.number == *number);
         if discarded.is_some() {
             let address = shared.address();

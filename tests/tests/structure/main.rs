@@ -31,20 +31,11 @@ const CIRCLES: &[(&str, &[&str])] = &[
     (
         "postgres",
         &[
-            "batch",
-            "call",
-            "connect",
-            "error",
-            "failure",
-            "hosts",
-            "inspect",
-            "pool",
-            "response",
-            "simulation",
-            "store",
+            "batch", "call", "connect", "error", "failure", "inspect", "pool", "response", "store",
             "sweep",
         ],
     ),
+    ("postgres", &["hosts", "simulation"]),
     ("dynamodb", &["config", "credentials"]),
 ];
 

@@ -8,6 +8,7 @@ use campanile_core::{
 };
 use campanile_test::simulation::read_details;
 
+use super::planted::{Bug, is_planted};
 use crate::wire::{
     BOOL, BOOL_ARRAY, BYTEA, BYTEA_ARRAY, CHAR, Cells, Column, INT2, INT4, INT4_ARRAY, INT8,
     INT8_ARRAY, TEXT, TIMESTAMPTZ,
@@ -131,7 +132,7 @@ pub(super) fn row(
             Some(i16::from(entry.interrupts()).to_be_bytes().to_vec()),
             Some(i16::from(entry.give_ups()).to_be_bytes().to_vec()),
             Some(vec![state]),
-            Some(vec![entry.is_give_up().into()]),
+            Some(vec![(entry.is_give_up() && !is_planted(Bug::GiveUpFlagOmitted)).into()]),
             Some(vec![entry.has_permanent_failure().into()]),
             Some(vec![entry.is_released().into()]),
             entry.error().map(|error| error.as_bytes().to_vec()),

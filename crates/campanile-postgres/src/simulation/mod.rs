@@ -31,8 +31,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{Client, Config, Error, NoTls};
 
-pub(crate) use self::planted::{Bug, is_planted, misread};
-use self::planted::{keeper_bug, plant};
+use self::planted::{Bug, keeper_bug, plant};
 use self::server::Server;
 use crate::{PgConfig, PgStore};
 

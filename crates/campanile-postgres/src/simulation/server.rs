@@ -222,18 +222,24 @@ impl Server {
         session: &Session,
         call: &FunctionCall,
     ) -> Result<(Vec<Cells>, Vec<Granted>), Failed> {
-        if session.has_timed_out {
+        let World { operations, store_clock, .. } = &self.0.world;
+        let (function, keys, now) = (call.function, call.keys(), store_clock.now());
+        let clock = row(function, 0, now, None);
+        let omits = |bug| is_planted(bug) && function != Function::Sweep;
+        if session.has_timed_out && !omits(Bug::LockTimeoutDone) {
             return Err(LOCKED);
         }
-        if self.0.has_conflicts.load(Ordering::Relaxed) {
+        let has_conflicts = self.0.has_conflicts.load(Ordering::Relaxed);
+        if has_conflicts && !omits(Bug::ConflictDone) {
             return Err(CONFLICT);
         }
-        let function = call.function;
         if function == Function::Sweep {
             return Ok((vec![vec![Some(0_i64.to_be_bytes().to_vec()), None]], Vec::new()));
         }
-        let World { operations, store_clock, .. } = &self.0.world;
-        let (keys, now) = (call.keys(), store_clock.now());
+        let is_omitted = function == Function::Adopt && is_planted(Bug::AdoptOmitted);
+        if session.has_timed_out || has_conflicts || is_omitted {
+            return Ok((vec![clock], Vec::new()));
+        }
         let (mut rows, mut locks, mut are_all_usual) = (Vec::new(), Vec::new(), true);
         for (index, digest) in keys.iter().enumerate() {
             let before = self.0.entries.get(digest);
@@ -248,7 +254,11 @@ impl Server {
                 locks.extend(granted(&key, &operation, &reply));
             }
             are_all_usual &= is_usual;
-            rows.push((is_usual, row(function, index + 1, now, after.as_ref())));
+            let place = match is_planted(Bug::RowsRotated) {
+                true => (index + keys.len() - 1) % keys.len() + 1,
+                false => index + 1,
+            };
+            rows.push((is_usual, row(function, place, now, after.as_ref())));
             if let Some(entry) = after.filter(|after| before.as_ref() != Some(after)) {
                 self.0.entries.set(*digest, entry);
             }
@@ -262,7 +272,10 @@ impl Server {
         } else if are_all_usual {
             rows.clear();
         }
-        let clock = row(function, 0, now, None);
+        if is_planted(Bug::RowsInOrder) {
+            let places = (1_i32..).map(|place| Some(place.to_be_bytes().to_vec()));
+            rows.iter_mut().zip(places).for_each(|((_, row), place)| row[0] = place);
+        }
         Ok((std::iter::once(clock).chain(rows.into_iter().map(|(_, row)| row)).collect(), locks))
     }
 }
@@ -332,6 +345,10 @@ impl simulation::Server for Server {
     fn is_reply_kept(&self, request: &Request) -> bool {
         let Request::Messages(messages) = request else { return false };
         is_planted(Bug::StaleReply) && messages.iter().any(|message| message.kind == b'E')
+    }
+
+    fn is_silence_kept(&self) -> bool {
+        is_planted(Bug::ConnectionKept)
     }
 }
 

@@ -149,6 +149,26 @@ async fn connection_broken_during_a_command_causes_no_error() {
 }
 
 #[tokio::test]
+async fn command_without_a_second_connection_was_possibly_sent() {
+    let mut server = server().await;
+    let proxy = Proxy::to(server.addr()).unwrap();
+    let store = PgStore::connect(long_timeouts(&server.url_through(proxy.addr()))).await.unwrap();
+    acquire_grant(&store, &key("other"), 1).await;
+    proxy.swallow_replies();
+    let breaking = async {
+        while proxy.swallowed() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server.kill().unwrap();
+        proxy.heal().unwrap();
+    };
+    let key = key("key");
+    let (answer, ()) = tokio::join!(apply(&store, &key, acquire(1)), breaking);
+    let error = answer.unwrap_err();
+    assert!(format!("{error:?}").contains("was_sent: true"), "{error:?}");
+}
+
+#[tokio::test]
 async fn call_to_a_hung_server_times_out() {
     let server = server().await;
     let proxy = Proxy::to(server.addr()).unwrap();

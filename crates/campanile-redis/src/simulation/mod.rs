@@ -32,8 +32,7 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult};
 use tokio::io::DuplexStream;
 use tokio::sync::OnceCell;
 
-pub(crate) use self::planted::{Bug, is_planted};
-use self::planted::{keeper_bug, plant};
+use self::planted::{Bug, keeper_bug, plant};
 pub(crate) use self::resp::Reply;
 pub(crate) use self::scripted::ScriptedServers;
 use self::server::Server;

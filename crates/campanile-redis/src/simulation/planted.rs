@@ -1,4 +1,5 @@
-//! Bugs that tests plant in the store and the keeper, to verify that the simulation finds them.
+//! Bugs that tests plant around the store, in its server, its network and its keeper, to verify that the
+//! simulation finds them.
 
 use std::cell::Cell;
 
@@ -6,28 +7,29 @@ use campanile_test::simulation::KeeperBug;
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bug {
-    /// The error that a script is not cached counts as its usual answer.
+pub(super) enum Bug {
+    /// A script that is not cached does not run, and is answered as if it had its usual outcome.
     UncachedScriptAnswered,
-    /// A connection that broke, or did not answer in time, is used again.
-    ConnectionKept,
     /// A new connection begins with a reply that the previous one has lost.
     StaleReply,
+    /// A connection that is no longer answered is used again.
+    ConnectionKept,
     /// One of the keeper.
     Keeper(KeeperBug),
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::UncachedScriptAnswered,
-        Self::ConnectionKept,
         Self::StaleReply,
+        Self::ConnectionKept,
         Self::Keeper(KeeperBug::RepeatedWithFreshNonce),
         Self::Keeper(KeeperBug::CancelNotSent),
         Self::Keeper(KeeperBug::RenewalNotSent),
         Self::Keeper(KeeperBug::RenewalResultIgnored),
         Self::Keeper(KeeperBug::CompletionNotRepeated),
         Self::Keeper(KeeperBug::StepNotRepeated),
+        Self::Keeper(KeeperBug::FailureNotSent),
     ];
 }
 
@@ -35,7 +37,7 @@ thread_local! {
     static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-pub(crate) fn is_planted(bug: Bug) -> bool {
+pub(super) fn is_planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }
 

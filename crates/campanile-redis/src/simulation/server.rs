@@ -84,6 +84,7 @@ impl Server {
                 Some(verb) if self.cached().contains(hash) => {
                     return self.run_script(&ScriptCall::new(verb, &request[2..]));
                 }
+                _ if is_planted(Bug::UncachedScriptAnswered) => self.clock(),
                 _ => Reply::Error("NOSCRIPT No matching script. Please use EVAL."),
             },
             (Some("EVAL"), Some(text)) => {
@@ -120,10 +121,15 @@ impl Server {
         format!("role:master\r\nmaster_replid:{restarts:040x}\r\nmaster_replid2:{:040x}\r\n", 0)
     }
 
+    /// What begins the answer of every script, and is all of it if each key had its usual outcome.
+    fn clock(&self) -> Reply {
+        Reply::Bulk(micros(self.0.world.store_clock.now()).to_be_bytes().to_vec())
+    }
+
     fn run_script(&self, call: &ScriptCall<'_>) -> (Reply, Vec<Granted>) {
         let World { store_clock, operations, .. } = &self.0.world;
         let now = store_clock.now();
-        let mut items = vec![Reply::Bulk(micros(now).to_be_bytes().to_vec())];
+        let mut items = vec![self.clock()];
         let mut locks = Vec::new();
         for (index, name) in call.keys.iter().enumerate() {
             let bytes = self.0.values.get(name);
@@ -174,6 +180,10 @@ impl simulation::Server for Server {
 
     fn is_reply_kept(&self, request: &Request) -> bool {
         is_planted(Bug::StaleReply) && request[0] != b"CLIENT"
+    }
+
+    fn is_silence_kept(&self) -> bool {
+        is_planted(Bug::ConnectionKept)
     }
 }
 

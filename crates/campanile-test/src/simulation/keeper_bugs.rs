@@ -25,6 +25,8 @@ pub enum KeeperBug {
     CompletionNotRepeated,
     /// A step without an answer counts as recorded.
     StepNotRepeated,
+    /// A command without an answer counts as one that was not sent.
+    FailureNotSent,
 }
 
 /// A store as the keeper sees it: with a bug of the keeper, if one is planted.
@@ -105,6 +107,9 @@ impl<S: Store> Store for BuggyKeeper<S> {
             (Some(KeeperBug::StepNotRepeated), Operation::RecordStep { .. }) => {
                 let answer = self.store.apply(command).await;
                 answer.or_else(|_| self.assumed(Reply::StepRecorded))
+            }
+            (Some(KeeperBug::FailureNotSent), _) => {
+                self.store.apply(command).await.map_err(StoreError::not_sent)
             }
             _ => self.store.apply(command).await,
         }

@@ -43,6 +43,8 @@ struct LinkState {
     undelivered: Vec<(Granted, u64)>,
     /// A reply that was lost, if the server [keeps](Server::is_reply_kept) it.
     stale: Vec<u8>,
+    /// Whether a connection is no longer answered, if the server [keeps](Server::is_silence_kept) that.
+    is_silent: bool,
 }
 
 /// What the link does to requests.
@@ -98,6 +100,7 @@ impl<S: Server> Link<S> {
             broken_since: None,
             undelivered: Vec::new(),
             stale: Vec::new(),
+            is_silent: false,
         };
         Self(Arc::new(Inner {
             process: process.into(),
@@ -211,6 +214,8 @@ impl<S: Server> Link<S> {
             (Condition::Flaky, 90..95) => Delivery::SilentWithin,
             (Condition::Flaky, 95..) => Delivery::Late(ttl.mul_f64(random.f64() * 2.0)),
         };
+        let delivery = if state.is_silent { Delivery::SilentBefore } else { delivery };
+        state.is_silent = delivery.is_silent() && self.0.server.is_silence_kept();
         (delay, delivery)
     }
 

@@ -65,6 +65,10 @@ pub trait Server: Clone + Send + Sync + 'static {
     /// Whether the reply to this request is delivered over the next connection if it is lost, and that
     /// of the next one after it: a planted bug.
     fn is_reply_kept(&self, request: &Self::Request) -> bool;
+
+    /// Whether a process whose connection is no longer answered gets no answer over its next ones, as if
+    /// it used the same one again: a planted bug.
+    fn is_silence_kept(&self) -> bool;
 }
 
 /// Whether a server runs and answers.
