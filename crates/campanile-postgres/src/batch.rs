@@ -70,7 +70,7 @@ impl<'a> Batch<'a> {
         // Keep half of the time for the answer. A call that got its connection too late would time
         // out and discard a good connection; left alone, that connection serves the next call.
         let wait = self.deadline.saturating_duration_since(Instant::now()) / 2;
-        let lease = match timeout(wait, self.pool.lease()).await {
+        let lease = match timeout(wait, self.pool.lease(wait)).await {
             Ok(lease) => lease.map_err(|error| self.pool.unreachable(error)),
             Err(_) => Err(self.pool.timed_out(wait)),
         };

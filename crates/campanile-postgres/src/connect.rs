@@ -108,7 +108,7 @@ async fn check_connection(
     let address = pool.address();
     let from_server = |error| ConnectError::from_server(error, address);
     // If the server refuses a second connection, this one is asked alone. A pooler would let it wait.
-    let other = pool.client().await.ok();
+    let other = pool.client(MAX_TIMEOUT).await.ok();
     let Permissions { missing, advice } = permissions;
     let check = format!("{SESSION_ID}, campanile.version(), ({missing})");
     let sent = Instant::now();
@@ -196,7 +196,7 @@ async fn wait_for_connection_until(
     let address = pool.address();
     let mut last = None;
     loop {
-        let error = match timeout_at(deadline, pool.client()).await {
+        let error = match timeout_at(deadline, pool.client(limit)).await {
             Ok(Ok(client)) => return Ok(client),
             Ok(Err(error)) if is_transient(&error) => error,
             Ok(Err(error)) => return Err(ConnectError::from_pool(error, address)),

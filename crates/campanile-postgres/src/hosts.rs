@@ -5,8 +5,8 @@ use std::error::Error as StdError;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_postgres::Connect;
@@ -14,9 +14,8 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::lookup_host;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 use tokio_postgres::config::Host;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
 
@@ -32,154 +31,87 @@ const HEAD_START: Duration = Duration::from_millis(200);
 /// nothing of the first attempt.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Opens connections in tasks of their own, which continue even if no caller waits for them: a call
-/// times out, and the next call gets its connection.
-pub(crate) struct Hosts(Arc<Opener>);
-
-struct Opener {
+/// Opens the connections of a pool.
+pub(crate) struct Hosts {
     hosts: Vec<Config>,
     connector: Connector,
     /// The statements at the start of each session; none for a connection that only checks.
     settings: String,
     sessions: Arc<Sessions>,
-    limit: Duration,
     /// The host that most recently accepted writes.
     last_writable: AtomicUsize,
-    queue: Mutex<Queue>,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiters: VecDeque<oneshot::Sender<Result<Connected, Error>>>,
-    /// The number of tasks that are opening a connection.
-    connecting: usize,
-    /// Connections that no caller was waiting for.
-    ready: Vec<Connected>,
-}
-
-type Connected = (Client, JoinHandle<()>);
-
-impl Hosts {
-    /// Each session starts with `settings` and must be open within `limit`.
-    pub(crate) fn new(
-        config: &Config,
-        connector: Connector,
-        settings: String,
-        sessions: Arc<Sessions>,
-        limit: Duration,
-    ) -> Self {
-        let (hosts, (last_writable, queue)) = (per_host(config), Default::default());
-        Self(Arc::new(Opener { hosts, connector, settings, sessions, limit, last_writable, queue }))
-    }
 }
 
 impl Connect for Hosts {
+    /// Connects once the server has few enough sessions of this pool.
     fn connect(
         &self,
         _: &Config,
     ) -> Pin<Box<dyn Future<Output = Result<Connected, Error>> + Send + '_>> {
         Box::pin(async {
-            loop {
-                let receiver = match self.0.request() {
-                    Ok(ready) => return Ok(ready),
-                    Err(receiver) => receiver,
-                };
-                // Otherwise the task timed out, or was dropped with its runtime: ask again.
-                if let Ok(result) = receiver.await {
-                    return result;
-                }
-            }
+            let slot = self.sessions.slot().await;
+            let (client, mut task, session) = self.connect_first(slot).await?;
+            self.sessions.admit(&client, &session).await?;
+            Ok((client, task.0.take().expect("taken once")))
         })
     }
 }
 
-impl Opener {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+type Connected = (Client, JoinHandle<()>);
 
-    /// Takes an open connection, or queues for one that is being opened.
-    fn request(self: &Arc<Self>) -> Result<Connected, oneshot::Receiver<Result<Connected, Error>>> {
-        let mut queue = self.queue();
-        queue.ready.retain(|(client, _)| !client.is_closed());
-        if let Some(ready) = queue.ready.pop() {
-            return Ok(ready);
-        }
-        let (sender, receiver) = oneshot::channel();
-        queue.waiters.retain(|waiter| !waiter.is_closed());
-        queue.waiters.push_back(sender);
-        if queue.waiters.len() > queue.connecting {
-            queue.connecting += 1;
-            let task = OpenTask(Arc::clone(self));
-            tokio::spawn(async move {
-                if let Ok(result) = timeout(task.0.limit, task.0.connect_within_limit()).await {
-                    task.0.queue().deliver(result);
-                }
-            });
-        }
-        Err(receiver)
-    }
-
-    /// Connects once the server has few enough sessions of this pool.
-    async fn connect_within_limit(&self) -> Result<Connected, Error> {
-        let slot = self.sessions.slot().await;
-        let (client, mut task, session) = self.connect_first(slot).await?;
-        self.sessions.admit(&client, &session).await?;
-        Ok((client, task.0.take().expect("taken once")))
+impl Hosts {
+    /// Each session starts with `settings`.
+    pub(crate) fn new(
+        config: &Config,
+        connector: Connector,
+        settings: String,
+        sessions: Arc<Sessions>,
+    ) -> Self {
+        let (hosts, last_writable) = (per_host(config), AtomicUsize::default());
+        Self { hosts, connector, settings, sessions, last_writable }
     }
 
     /// Connects to the first host that accepts writes. Fails once every host has refused.
     async fn connect_first(&self, slot: Slot) -> Result<Opened, Error> {
-        let configs: Vec<Config> = join_all(self.hosts.iter().map(per_address)).await.concat();
+        let configs = join_all(self.hosts.iter().map(per_address)).await.concat();
         let (count, first) = (configs.len(), self.last_writable.load(Ordering::Relaxed));
-        let mut untried = (0..count).map(|index| (first + index) % count);
-        // The hosts that were asked, when each is asked again, and how many attempts are pending.
-        let mut tried: Vec<(usize, Instant, u32)> = Vec::with_capacity(count);
-        let mut attempts = FuturesUnordered::new();
-        let mut start_next = true;
+        let mut next: VecDeque<_> = (0..count).map(|index| (first + index) % count).collect();
+        let (mut attempts, mut refused) = (FuturesUnordered::new(), Vec::new());
         loop {
-            let now = Instant::now();
-            if std::mem::take(&mut start_next)
-                && let Some(host) = untried.next()
-            {
-                tried.push((host, now, 0));
+            if let Some(host) = next.pop_front() {
+                let (config, slot) = (&configs[host], slot.clone());
+                attempts.push(async move { (host, self.ask(config, slot).await) });
             }
-            for (host, due, pending) in tried.iter_mut().filter(|(_, due, _)| *due <= now) {
-                *due = now + RETRY_AFTER;
-                // The server may have a session of the attempt that is still pending.
-                let (slot, limit) = match *pending {
-                    0 => (Some(slot.clone()), self.limit),
-                    _ if slot.is_extra => (Some(slot.clone()), RETRY_AFTER),
-                    _ => (self.sessions.try_extra(), RETRY_AFTER),
-                };
-                if let Some(slot) = slot {
-                    *pending += 1;
-                    let open = self.open(&configs[*host], slot);
-                    let host = *host;
-                    attempts.push(async move { (host, timeout(limit, open).await.ok()) });
-                }
-            }
-            let due = tried.iter().map(|(_, due, _)| *due).min().unwrap_or(now);
-            let due = if untried.len() > 0 { due.min(now + HEAD_START) } else { due };
-            match timeout_at(due, attempts.next()).await {
-                Ok(Some((host, Some(Ok(ready))))) => {
+            match timeout(HEAD_START, attempts.next()).await {
+                Ok(Some((host, Ok(opened)))) => {
                     self.last_writable.store(host, Ordering::Relaxed);
-                    return Ok(ready);
+                    return Ok(opened);
                 }
-                Ok(Some((host, result))) => {
-                    tried.iter_mut().filter(|(it, ..)| *it == host).for_each(|it| it.2 -= 1);
-                    let Some(Err(error)) = result else { continue };
-                    start_next = true;
-                    if attempts.is_empty() && untried.len() == 0 {
-                        return Err(error);
-                    }
-                    for (_, due, _) in tried.iter_mut().filter(|(it, ..)| *it == host) {
-                        *due = Instant::now() + HEAD_START;
-                    }
+                Ok(Some((_, Err(error)))) if attempts.is_empty() && next.is_empty() => {
+                    return Err(error);
                 }
-                Err(_) => start_next = true,
-                Ok(None) => sleep_until(due).await,
+                Ok(Some((host, Err(_)))) => refused.push(host),
+                // Those that have refused may be about to accept writes.
+                Ok(None) | Err(_) => next.extend(refused.drain(..)),
             }
+        }
+    }
+
+    /// Connects to a host, and asks it again while it is silent.
+    async fn ask(&self, config: &Config, slot: Slot) -> Result<Opened, Error> {
+        let again = async {
+            sleep(RETRY_AFTER).await;
+            loop {
+                let attempt = self.open(config, slot.clone());
+                if let Ok(result) = timeout(RETRY_AFTER, attempt).await {
+                    return result;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            result = self.open(config, slot.clone()) => result,
+            result = again => result,
         }
     }
 
@@ -265,32 +197,6 @@ struct AbortOnDrop(Option<JoinHandle<()>>);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.take().inspect(JoinHandle::abort);
-    }
-}
-
-impl Queue {
-    /// Gives the result to the caller that has waited longest.
-    fn deliver(&mut self, mut result: Result<Connected, Error>) {
-        while let Some(waiter) = self.waiters.pop_front() {
-            match waiter.send(result) {
-                Ok(()) => return,
-                Err(back) => result = back,
-            }
-        }
-        self.ready.extend(result);
-    }
-}
-
-/// A task that opens a connection.
-struct OpenTask(Arc<Opener>);
-
-impl Drop for OpenTask {
-    fn drop(&mut self) {
-        let mut queue = self.0.queue();
-        queue.connecting -= 1;
-        // Each waiting caller needs a task. Drop the senders of the others, so that they ask again.
-        let with_task = queue.connecting.min(queue.waiters.len());
-        queue.waiters.truncate(with_task);
     }
 }
 

@@ -71,7 +71,8 @@ pub(crate) async fn query(
     advice: &'static str,
 ) -> Result<Vec<Row>, StoreError> {
     let queried = async {
-        let lease = store.pool.lease().await.map_err(|error| store.pool.unreachable(error))?;
+        let leasing = store.pool.lease(store.command_timeout);
+        let lease = leasing.await.map_err(|error| store.pool.unreachable(error))?;
         let queried = async {
             let statement = lease.prepare_cached(text).await?;
             lease.query(&statement, parameters).await

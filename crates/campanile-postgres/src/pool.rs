@@ -8,8 +8,9 @@ use std::time::Duration;
 use campanile_core::BoxError;
 use campanile_idempotency::StoreError;
 use deadpool_postgres::{
-    Client, Manager, ManagerConfig, PoolConfig, PoolError, RecyclingMethod, Runtime,
+    Client, Manager, ManagerConfig, PoolConfig, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
+use futures_util::future::poll_immediate;
 use tokio::time::Instant;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
@@ -70,7 +71,7 @@ impl Pool {
             "" => String::new(),
             settings => format!("{keepalives}; {REPORT_WARNINGS}; {settings}"),
         };
-        let hosts = Hosts::new(&config, connector, settings, sessions.clone(), connect_timeout);
+        let hosts = Hosts::new(&config, connector, settings, sessions.clone());
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         // `hosts` already has the configuration.
         let manager = Manager::from_connect(Config::new(), hosts, recycling);
@@ -94,14 +95,25 @@ impl Pool {
         log_limit.allow(Instant::now())
     }
 
-    /// Waits until a connection is free.
-    pub(crate) async fn lease(&self) -> Result<Lease, PoolError> {
-        Ok(Lease(Some(self.client().await?)))
+    /// Waits until a connection is free or opened. A connection is opened in a task, which continues if
+    /// the caller gives up: a call times out, and the next call gets its connection. The caller gives up
+    /// after `patience` at the latest.
+    pub(crate) async fn lease(&self, patience: Duration) -> Result<Lease, PoolError> {
+        Ok(Lease(Some(self.client(patience).await?)))
     }
 
     /// Like `lease`, but the caller may keep the connection as long as the pool.
-    pub(crate) async fn client(&self) -> Result<Client, PoolError> {
-        self.pool.get().await
+    pub(crate) async fn client(&self, patience: Duration) -> Result<Client, PoolError> {
+        // A task that waits for other connections ends soon after its caller has given up.
+        let wait = Some(patience.saturating_add(Duration::from_secs(1)));
+        let timeouts = Timeouts { wait, ..self.pool.timeouts() };
+        let pool = self.pool.clone();
+        let mut getting = Box::pin(async move { pool.timeout_get(&timeouts).await });
+        match poll_immediate(&mut getting).await {
+            Some(result) => result,
+            // The task is dropped only with its runtime.
+            None => tokio::spawn(getting).await.unwrap_or(Err(PoolError::Closed)),
+        }
     }
 
     /// Closes all idle connections, because another connection of the pool was found broken.

@@ -25,8 +25,7 @@ pub(crate) struct Sessions {
     pub(crate) address: Arc<str>,
     pub(crate) watch: Arc<Watch>,
     slots: Arc<Semaphore>,
-    /// One more slot, for a connection that asks whether sessions have ended, or for another attempt
-    /// while one to the same host is not answered.
+    /// One more slot, for a connection that asks whether sessions have ended.
     extra: Arc<Semaphore>,
     /// The sessions whose connection is closed.
     closed: Mutex<Vec<(Box<str>, Slot)>>,
@@ -37,7 +36,7 @@ pub(crate) struct Sessions {
 #[derive(Clone)]
 pub(crate) struct Slot {
     _permit: Arc<OwnedSemaphorePermit>,
-    pub(crate) is_extra: bool,
+    is_extra: bool,
 }
 
 /// A session whose connection is open or being opened. The task of the connection drops it.
@@ -69,11 +68,6 @@ impl Sessions {
         };
         let permit = permit.expect("the semaphores are never closed");
         Slot { _permit: Arc::new(permit), is_extra }
-    }
-
-    /// Takes the extra slot, if it is free.
-    pub(crate) fn try_extra(&self) -> Option<Slot> {
-        take(&self.extra, true)
     }
 
     /// Asks the server over this connection which closed sessions have ended, until its session has
@@ -123,9 +117,9 @@ impl Session {
     fn has_slot(&self) -> bool {
         let mut slot = lock(&self.slot);
         if slot.is_extra
-            && let Some(free) = take(&self.sessions.slots, false)
+            && let Ok(permit) = self.sessions.slots.clone().try_acquire_owned()
         {
-            *slot = free;
+            *slot = Slot { _permit: Arc::new(permit), is_extra: false };
         }
         !slot.is_extra
     }
@@ -151,11 +145,6 @@ impl Drop for Session {
             lock(&self.sessions.closed).push((id, slot));
         }
     }
-}
-
-fn take(semaphore: &Arc<Semaphore>, is_extra: bool) -> Option<Slot> {
-    let permit = semaphore.clone().try_acquire_owned().ok()?;
-    Some(Slot { _permit: Arc::new(permit), is_extra })
 }
 
 fn row(message: &SimpleQueryMessage) -> Option<&SimpleQueryRow> {

@@ -56,7 +56,7 @@ pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) config: PgConfig,
     schema: Schema,
-    command_timeout: Duration,
+    pub(crate) command_timeout: Duration,
     sweeper: Option<Sweeper>,
 }
 

@@ -213,7 +213,7 @@ impl<E, C> Run<E, C> {
 
     async fn lease_connection(&self) -> Result<Lease, RunError> {
         let (pool, wait) = (self.inbox.pool(), self.inbox.max_wait());
-        let mut leasing = pin!(pool.lease());
+        let mut leasing = pin!(pool.lease(wait));
         let mut leased = timeout(wait.min(LOG_AFTER), &mut leasing).await;
         if leased.is_err() && wait > LOG_AFTER {
             self.inbox.log_wait(&pool.timed_out(LOG_AFTER));
