@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::future::{Future, poll_fn};
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -204,65 +203,37 @@ impl Drop for AbortOnDrop {
 /// another. If the lookup fails or takes too long, keeps the name alone; connecting then repeats
 /// the lookup and reports its error.
 async fn per_address(config: &Config) -> Vec<Config> {
-    let unsplit = || vec![config.clone()];
-    let ([Host::Tcp(name)], []) = (config.get_hosts(), config.get_hostaddrs()) else {
-        return unsplit();
-    };
-    // The lookup needs a port but does not use it; the configuration has the actual one.
-    let Ok(Ok(found)) = timeout(HEAD_START, lookup_host((&**name, 0))).await else {
-        return unsplit();
-    };
-    let configs: Vec<_> = found.map(|address| with_address(config, address.ip())).collect();
-    if configs.is_empty() { unsplit() } else { configs }
-}
-
-fn with_address(config: &Config, address: IpAddr) -> Config {
-    let mut single = config.clone();
-    single.hostaddr(address);
-    single
-}
-
-/// Splits the configuration into one for each host, so that no host delays another.
-fn per_host(config: &Config) -> Vec<Config> {
-    let (hosts, addresses, ports) =
-        (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
-    let count = hosts.len().max(addresses.len());
-    let is_consistent = |len| [0, count].contains(&len);
-    if count < 2
-        || !is_consistent(hosts.len())
-        || !is_consistent(addresses.len())
-        || !(ports.len() < 2 || is_consistent(ports.len()))
-    {
-        // An inconsistent configuration is rejected when it is used.
-        return vec![config.clone()];
+    let mut configs = Vec::new();
+    if let ([Host::Tcp(name)], []) = (config.get_hosts(), config.get_hostaddrs()) {
+        // The lookup needs a port but does not use it; the configuration has the actual one.
+        let lookup = timeout(HEAD_START, lookup_host((&**name, 0))).await;
+        let found = lookup.into_iter().flatten().flatten();
+        configs.extend(found.map(|address| {
+            let mut single = config.clone();
+            single.hostaddr(address.ip());
+            single
+        }));
     }
-    let single = |index: usize| {
-        let mut single = copy_without_hosts(config);
-        match hosts.get(index) {
-            Some(Host::Tcp(name)) => drop(single.host(name)),
-            #[cfg(unix)]
-            Some(Host::Unix(path)) => drop(single.host_path(path)),
-            None => {}
-        }
-        addresses.get(index).map(|address| single.hostaddr(*address));
-        ports.get(index).or(ports.first()).map(|port| single.port(*port));
-        single
-    };
-    (0..count).map(single).collect()
+    if configs.is_empty() {
+        configs.push(config.clone());
+    }
+    configs
 }
 
-fn copy_without_hosts(config: &Config) -> Config {
-    let mut single = Config::new();
-    config.get_user().map(|user| single.user(user));
-    config.get_password().map(|password| single.password(password));
-    config.get_dbname().map(|name| single.dbname(name));
-    config.get_options().map(|options| single.options(options));
-    config.get_application_name().map(|name| single.application_name(name));
-    config.get_connect_timeout().map(|timeout| single.connect_timeout(*timeout));
-    config.get_tcp_user_timeout().map(|timeout| single.tcp_user_timeout(*timeout));
-    config.get_keepalives_interval().map(|interval| single.keepalives_interval(interval));
-    config.get_keepalives_retries().map(|retries| single.keepalives_retries(retries));
-    single
+/// Splits the configuration into one for each host, so that no host delays another. A configuration that
+/// is rejected when it is used, or has a setting that is not copied here, is not split.
+fn per_host(config: &Config) -> Vec<Config> {
+    let mut common = Config::new();
+    config.get_user().map(|user| common.user(user));
+    config.get_password().map(|password| common.password(password));
+    config.get_dbname().map(|name| common.dbname(name));
+    config.get_options().map(|options| common.options(options));
+    config.get_application_name().map(|name| common.application_name(name));
+    config.get_connect_timeout().map(|timeout| common.connect_timeout(*timeout));
+    config.get_tcp_user_timeout().map(|timeout| common.tcp_user_timeout(*timeout));
+    config.get_keepalives_interval().map(|interval| common.keepalives_interval(interval));
+    config.get_keepalives_retries().map(|retries| common.keepalives_retries(retries));
+    common
         .keepalives(config.get_keepalives())
         .keepalives_idle(config.get_keepalives_idle())
         .ssl_mode(config.get_ssl_mode())
@@ -270,7 +241,31 @@ fn copy_without_hosts(config: &Config) -> Config {
         .target_session_attrs(config.get_target_session_attrs())
         .channel_binding(config.get_channel_binding())
         .load_balance_hosts(config.get_load_balance_hosts());
-    single
+    let (names, addresses) = (config.get_hosts(), config.get_hostaddrs());
+    let mut ports = config.get_ports();
+    if let [port] = ports {
+        common.port(*port);
+        ports = &[];
+    }
+    let count = names.len().max(addresses.len());
+    let add_host = |mut config: Config, index: usize| {
+        match names.get(index) {
+            Some(Host::Tcp(name)) => drop(config.host(name)),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => drop(config.host_path(path)),
+            None => {}
+        }
+        addresses.get(index).map(|address| config.hostaddr(*address));
+        ports.get(index).map(|port| config.port(*port));
+        config
+    };
+    let is_consistent =
+        [names.len(), addresses.len(), ports.len()].iter().all(|len| [0, count].contains(len));
+    if count > 0 && is_consistent && (0..count).fold(common.clone(), add_host) == *config {
+        (0..count).map(|index| add_host(common.clone(), index)).collect()
+    } else {
+        vec![config.clone()]
+    }
 }
 
 #[cfg(test)]
@@ -294,6 +289,16 @@ mod tests {
             split("hostaddr=10.0.0.1,10.0.0.2"),
             parse(&["hostaddr=10.0.0.1", "hostaddr=10.0.0.2"])
         );
+    }
+
+    #[test]
+    fn every_setting_is_copied_to_each_host() {
+        let settings = "user=u password=p dbname=d options=o application_name=n connect_timeout=1 \
+            tcp_user_timeout=2 keepalives=0 keepalives_idle=3 keepalives_interval=4 \
+            keepalives_retries=5 sslmode=require sslnegotiation=direct channel_binding=require \
+            target_session_attrs=read-write load_balance_hosts=random";
+        let config = |host: &str| format!("host={host} {settings}").parse::<Config>().unwrap();
+        assert_eq!(per_host(&config("a,b")), [config("a"), config("b")]);
     }
 
     #[test]
