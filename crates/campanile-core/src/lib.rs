@@ -17,6 +17,9 @@
 //! * [`error`] contains the error types of all crates, and functions to find an error in a source
 //!   chain.
 
+#[cfg(feature = "certificates")]
+#[doc(hidden)]
+pub mod certificate;
 pub mod classify;
 pub mod clock;
 pub mod error;

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+#[cfg(feature = "tls")]
+use campanile_core::certificate::validity;
 use campanile_driver::SourceContext;
 use campanile_driver::private::now as wall_clock;
 use rdkafka::client::{Client, ClientContext};
@@ -96,21 +98,9 @@ impl ClientCertificate {
     }
 }
 
-/// Reads when the first certificate in PEM begins to be valid, and when it expires.
-#[cfg_attr(not(feature = "tls"), expect(unused, reason = "librdkafka refuses certificates then"))]
-fn validity(pem: &[u8]) -> Option<(SystemTime, SystemTime)> {
-    #[cfg(feature = "tls")]
-    {
-        use x509_cert::der::DecodePem;
-
-        let (begin, end) = ("-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----");
-        let (_, body) = str::from_utf8(pem).ok()?.split_once(begin)?;
-        let pem = format!("{begin}{}{end}", body.split_once(end)?.0);
-        let certificate = x509_cert::Certificate::from_pem(pem).ok()?;
-        let validity = certificate.tbs_certificate.validity;
-        Some((validity.not_before.to_system_time(), validity.not_after.to_system_time()))
-    }
-    #[cfg(not(feature = "tls"))]
+/// Without the feature `tls`, librdkafka refuses certificates.
+#[cfg(not(feature = "tls"))]
+fn validity(_: &[u8]) -> Option<(SystemTime, SystemTime)> {
     None
 }
 
@@ -126,35 +116,6 @@ mod tests {
     use super::*;
     use crate::client::ClientSettings;
     use crate::source::tests::settings;
-
-    #[cfg(feature = "tls")]
-    #[test]
-    fn validity_of_the_first_certificate_is_read() {
-        let pem = "the leaf, valid for 30 days from 2026-11-29
------BEGIN CERTIFICATE-----
-MIIBdjCCAR2gAwIBAgIUfQbWdCnTSZpE2gUvc2CRdwpB3/MwCgYIKoZIzj0EAwIw
-ETEPMA0GA1UEAwwGY2xpZW50MB4XDTI2MTEyOTAzNDQwMloXDTI2MTIyOTAzNDQw
-MlowETEPMA0GA1UEAwwGY2xpZW50MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE
-D2KP+GL29ZvKm0nTll0k6vxEAQkloYo0XA+Cam6H8v4ok9STKxiQaSyJ0QobTVCW
-KRYhxKcJo+t4i4A5FnfilqNTMFEwHQYDVR0OBBYEFCbu10NKCugbYXwdplCM6gT8
-Y82XMB8GA1UdIwQYMBaAFCbu10NKCugbYXwdplCM6gT8Y82XMA8GA1UdEwEB/wQF
-MAMBAf8wCgYIKoZIzj0EAwIDRwAwRAIgLNvonrHpb+CPxASmb7OHWmoWxOYhptds
-fz4thQgO3gcCIHuWc5faNJY+Z18i4ASHo1QfuvwP1XYIj2s7Mor8Ff52
------END CERTIFICATE-----
------BEGIN CERTIFICATE-----
-AAAA
------END CERTIFICATE-----
-";
-        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        assert_eq!(validity(pem.as_bytes()), Some((at(1_795_923_842), at(1_798_515_842))));
-        let unreadable = [
-            "",
-            "no certificate",
-            "-----BEGIN CERTIFICATE-----\nAAAA",
-            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-        ];
-        assert!(unreadable.iter().all(|pem| validity(pem.as_bytes()).is_none()));
-    }
 
     fn client(brokers: &str) -> BaseConsumer {
         ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap()

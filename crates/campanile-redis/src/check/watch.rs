@@ -119,7 +119,8 @@ impl SettingsWatch {
         let checked_at = self.servers().certificate_checked_at;
         if checked_at.is_none_or(|at| at.elapsed() >= CERTIFICATE_INTERVAL) {
             self.servers().certificate_checked_at = Some(Instant::now());
-            self.config.secrets.certificates.report_expiry(super::report::client_time());
+            let now = std::time::SystemTime::UNIX_EPOCH + super::report::client_time();
+            self.config.secrets.certificates.report_expiry(now);
         }
     }
 

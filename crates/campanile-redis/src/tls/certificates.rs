@@ -3,23 +3,17 @@
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::SystemTime;
 
+use campanile_core::certificate::soon_expiry;
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisError, RedisResult,
     TlsCertificates,
 };
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use x509_cert::Certificate;
-use x509_cert::der::Decode;
 
 use crate::connector::{ReadSecret, read};
 use crate::{ConnectError, RedisConfig};
-
-/// The longest time before its end at which a client certificate is reported.
-const MAX_EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// Certificates and a key, as PEM.
 #[derive(Clone, Default)]
@@ -114,12 +108,11 @@ impl Certificates {
         Ok(Client::build_with_tls(info, certificates)?.get_connection_info().clone())
     }
 
-    /// Logs a warning if the client certificate expires soon. `now` is a Unix time.
-    pub(crate) fn report_expiry(&self, now: Duration) {
+    /// Logs a warning if the client certificate expires soon.
+    pub(crate) fn report_expiry(&self, now: SystemTime) {
         let Ok(TlsCertificates { client_tls: Some(client), .. }) = self.read() else { return };
-        if let Some((not_after, left)) = soon_expiry(&client.client_cert, now) {
+        if let Some(left) = soon_expiry(&client.client_cert, now) {
             tracing::warn!(
-                %not_after,
                 ?left,
                 "the client certificate for Redis expires soon; new connections will then be \
                  refused. Replace its files if the store reads them for each connection \
@@ -127,18 +120,6 @@ impl Certificates {
             );
         }
     }
-}
-
-/// The end of the certificate and the time until then, if a fifth of its lifetime or less is left, and
-/// at most 14 days. Certificates that are rotated live for days or for months.
-fn soon_expiry(pem: &[u8], now: Duration) -> Option<(x509_cert::time::Time, Duration)> {
-    let der = CertificateDer::from_pem_slice(pem).ok()?;
-    let validity = Certificate::from_der(&der).ok()?.tbs_certificate.validity;
-    let [start, end] =
-        [validity.not_before, validity.not_after].map(|time| time.to_unix_duration());
-    let left = end.saturating_sub(now);
-    let lead = (end.saturating_sub(start) / 5).min(MAX_EXPIRY_WARNING);
-    (left <= lead).then_some((validity.not_after, left))
 }
 
 /// Installs a default crypto provider. The process has a single one, so a provider that the
@@ -157,26 +138,4 @@ pub(crate) fn is_handshake_failure(error: &RedisError) -> bool {
     let shared = error.source().and_then(|s| s.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let failed = shared.and_then(|shared| shared.downcast_ref::<io::Error>());
     failed.and_then(io::Error::get_ref).is_some_and(|error| error.is::<rustls::Error>())
-}
-
-#[cfg(test)]
-mod tests {
-    use campanile_test::Authority;
-
-    use super::*;
-
-    #[test]
-    fn last_fifth_of_a_certificate_is_soon() {
-        let authority = Authority::new().unwrap();
-        // For two days.
-        authority.sign("client", "DNS:client").unwrap();
-        let pem = authority.read("client.crt").unwrap();
-        let (not_after, left) = soon_expiry(&pem, Duration::MAX).unwrap();
-        assert_eq!(left, Duration::ZERO);
-        let hours_left = |hours: u64| {
-            soon_expiry(&pem, not_after.to_unix_duration() - Duration::from_secs(3_600 * hours))
-        };
-        assert!(hours_left(10).is_none() && hours_left(9).is_some());
-        assert!(soon_expiry(b"no certificate", Duration::MAX).is_none());
-    }
 }
