@@ -81,7 +81,7 @@ pub struct PgConfig {
     pub(crate) sweep_interval: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
-    watch: Arc<Watch>,
+    pub(crate) watch: Arc<Watch>,
 }
 
 impl PgConfig {
@@ -108,7 +108,7 @@ impl PgConfig {
             sweep_interval: Some(Duration::from_secs(10 * 60)),
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
-            watch: Arc::default(),
+            watch: Arc::new(Watch::new()),
         }
     }
 

@@ -12,6 +12,7 @@ use tokio_postgres::error::SqlState;
 use crate::ConnectError;
 use crate::error::is_transient;
 use crate::failure::ends_session;
+use crate::findings::{HAS_STANDBYS, settings};
 use crate::inspect::READ_ADVICE;
 use crate::pool::Pool;
 
@@ -110,9 +111,9 @@ async fn check_connection(
     // If the server refuses a second connection, this one is asked alone. A pooler would let it wait.
     let other = pool.client(MAX_TIMEOUT).await.ok();
     let Permissions { missing, advice } = permissions;
-    let check = format!("{SESSION_ID}, campanile.version(), ({missing})");
+    let check = format!("{SESSION_ID}, campanile.version(), ({missing}), {}", settings!());
     let sent = Instant::now();
-    let [session, version, missing] = match query_row(client, &check).await {
+    let [session, version, missing, settings] = match query_row(client, &check).await {
         Err(error) if is_without_schema(&error) => {
             return Err(ConnectError::Schema { address: address.into(), found: None });
         }
@@ -147,11 +148,15 @@ async fn check_connection(
         Some(found) if found == required => {}
         found => return Err(ConnectError::Schema { address: address.into(), found }),
     }
-    let Some(missing) = missing else {
-        return Ok(());
-    };
-    let source = format!("the user may not {missing}; {advice}").into();
-    Err(ConnectError::Denied { address: address.into(), source })
+    if let Some(missing) = missing {
+        let source = format!("the user may not {missing}; {advice}").into();
+        return Err(ConnectError::Denied { address: address.into(), source });
+    }
+    // A server that hides its standbys is used all the same.
+    let standbys = query_row(client, HAS_STANDBYS).await;
+    let has_standbys = standbys.is_ok_and(|[exists]| exists.as_deref() == Some("t"));
+    pool.sessions.watch.start(settings.unwrap_or_default(), has_standbys, address);
+    Ok(())
 }
 
 /// Checks whether the connection was lost, which says nothing about the server.

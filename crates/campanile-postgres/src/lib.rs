@@ -52,7 +52,7 @@
 //! * `inspect` reads entries for tools.
 //! * `connect` checks a server at the start, `hosts` opens connections, `pool` holds them and
 //!   discards those that are no longer usable; `sessions` counts what the server has not ended yet,
-//!   `watch` reports changed settings, and `failure` classifies the server's errors.
+//!   `findings` judges its settings, `watch` reports changed ones, `failure` classifies its errors.
 //! * `sweep` deletes expired entries, some pages of the table at a time.
 //! * The schema and its functions are in the package `campanile-sql`.
 
@@ -63,6 +63,7 @@ mod connect;
 mod error;
 mod expire;
 mod failure;
+mod findings;
 #[cfg(test)]
 mod fuzz;
 mod hosts;
@@ -87,6 +88,7 @@ mod wire;
 pub use self::call::Schema;
 pub use self::config::PgConfig;
 pub use self::error::ConnectError;
+pub use self::findings::{Finding, FindingKind};
 pub use self::inbox::{
     CarryTransaction, CloneableRequest, Connection, Inbox, InboxError, InboxLayer, InboxRunner,
     InboxService, Isolation, Transaction, TransactionError,

@@ -13,7 +13,8 @@ use crate::call::Schema;
 use crate::connect::{MAX_TIMEOUT, NO_PERMISSION, Permissions, TO_CALL, TO_READ, check_server};
 use crate::pool::Pool;
 use crate::sweep::{self, Sweeper};
-use crate::{ConnectError, PgConfig};
+use crate::watch::Watch;
+use crate::{ConnectError, Finding, PgConfig};
 
 /// Keeps entries in a table of Postgres, version 14 or later, with the schema that
 /// [`migrate`](crate::migrate()) creates. Clones share their connections.
@@ -74,7 +75,12 @@ impl PgStore {
     /// of its bounds. The error contains the
     /// address.
     pub async fn connect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
-        Self::connect_as(config.into(), Schema::CURRENT, &TO_CALL).await
+        let store = Self::connect_as(config.into(), Schema::CURRENT, &TO_CALL).await?;
+        let address = store.0.pool.address();
+        for finding in store.findings() {
+            tracing::warn!(address, "unsafe Postgres configuration: {finding}");
+        }
+        Ok(store)
     }
 
     /// Connects as [`connect`](Self::connect) does, but for tools that only
@@ -98,11 +104,13 @@ impl PgStore {
     }
 
     async fn connect_as(
-        config: PgConfig,
+        mut config: PgConfig,
         schema: Schema,
         permissions: &Permissions,
     ) -> Result<Self, ConnectError> {
         config.check().map_err(ConnectError::Config)?;
+        // It counts with the recorder of metrics that is installed by now.
+        config.watch = Arc::new(Watch::new());
         let pool = config.store_pool()?;
         let command_timeout = config.command_timeout.min(MAX_TIMEOUT);
         check_server(
@@ -115,6 +123,12 @@ impl PgStore {
         .await?;
         let sweeper = config.sweep_interval.map(Sweeper::new);
         Ok(Self(Arc::new(Inner { pool, config, schema, command_timeout, sweeper })))
+    }
+
+    /// Returns what the server could lose of what it acknowledges, which [`connect`](Self::connect) has
+    /// logged. What is added later is logged and counted (`campanile.postgres.unsafe_settings`).
+    pub fn findings(&self) -> &[Finding] {
+        self.0.config.watch.findings()
     }
 
     /// Sweeps the whole table: deletes all expired entries and returns their number. Only needed

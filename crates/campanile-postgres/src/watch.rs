@@ -1,72 +1,114 @@
 //! The settings of the server that decide which acknowledged writes a failure can lose.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use campanile_core::telemetry::{Counter, instruments};
 use tokio::time::Instant;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
+use crate::findings::{Finding, evaluate, settings};
+
 /// Returns the settings that the session returned last, and those of now. A session keeps the
 /// settings of its role and database: compared with itself, it has no news of them.
-pub(crate) const SETTINGS: &str = "SELECT pg_catalog.current_setting('campanile.seen', true), \
-    pg_catalog.set_config('campanile.seen', pg_catalog.concat_ws(' ', \
-        'synchronous_commit=' || pg_catalog.current_setting('synchronous_commit'), \
-        'fsync=' || pg_catalog.current_setting('fsync'), \
-        'synchronous_standby_names=' || pg_catalog.current_setting('synchronous_standby_names')), \
-    false)";
+pub(crate) const SETTINGS: &str = concat!(
+    "SELECT pg_catalog.current_setting('campanile.seen', true), \
+        pg_catalog.set_config('campanile.seen', ",
+    settings!(),
+    ", false)"
+);
 
 /// While calls are made, the settings are read at this interval, together with a call.
 const INTERVAL: Duration = Duration::from_secs(3);
 
 /// Reports changes of the settings: by a reload, and on a new connection, which sees those of its
 /// role and database. The pools of a store share it.
-#[derive(Debug, Default)]
 pub(crate) struct Watch {
-    due: Mutex<Option<Instant>>,
-    reported: Mutex<Option<String>>,
+    unsafe_settings: Counter,
+    findings: OnceLock<Vec<Finding>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    due: Option<Instant>,
+    /// The settings that were reported last, and whether the server has standbys.
+    reported: Option<String>,
+    has_standbys: bool,
 }
 
 impl Watch {
+    pub(crate) fn new() -> Self {
+        let unsafe_settings = Counter::new(&instruments::POSTGRES_UNSAFE_SETTINGS, &[]);
+        let (findings, state) = Default::default();
+        Self { unsafe_settings, findings, state }
+    }
+
+    /// Takes the settings at the start, with which later ones are compared.
+    pub(crate) fn start(&self, settings: String, has_standbys: bool, address: &str) {
+        self.findings.get_or_init(|| evaluate(&settings, has_standbys));
+        *self.state() = State { reported: Some(settings), has_standbys, ..State::default() };
+    }
+
+    /// Returns what was found at the start.
+    pub(crate) fn findings(&self) -> &[Finding] {
+        self.findings.get().map_or(&[], Vec::as_slice)
+    }
+
     /// Reads the settings over a connection in use, if they were not read lately. A connection that
     /// breaks fails the call as well, so errors are not reported.
     pub(crate) async fn refresh(&self, client: &Client, address: &str) {
-        let now = Instant::now();
-        if !self.is_due(now) {
-            return;
-        }
-        if let Ok(rows) = client.simple_query(SETTINGS).await {
+        if claim(&mut self.state().due, INTERVAL) {
+            let rows = client.simple_query(SETTINGS).await.unwrap_or_default();
             self.observe(&rows, address);
         }
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = due.is_none_or(|due| now >= due);
-        if is_due {
-            *due = Some(now + INTERVAL);
-        }
-        is_due
     }
 
     /// Compares the answer to [`SETTINGS`], which is the last row.
     pub(crate) fn observe(&self, rows: &[SimpleQueryMessage], address: &str) {
         let row = rows.iter().rev().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) if row.len() == 2 => Some(row),
+            SimpleQueryMessage::Row(row) if row.len() == 2 => Some((row.get(0), row.get(1)?)),
             _ => None,
         });
-        let Some(new) = row.filter(|row| row.get(0) != row.get(1)).and_then(|row| row.get(1))
-        else {
-            return;
-        };
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = reported.replace(new.to_owned()).filter(|old| old != new) {
-            tracing::warn!(
-                address,
-                old,
-                new,
-                "a setting of Postgres was changed that decides which acknowledged writes a \
-                 failure can lose"
-            );
+        let Some((last, new)) = row else { return };
+        if last != Some(new) {
+            self.report(new, address);
         }
     }
+
+    fn report(&self, new: &str, address: &str) {
+        let mut state = self.state();
+        let Some(old) = state.reported.replace(new.to_owned()).filter(|old| old != new) else {
+            return;
+        };
+        let known = evaluate(&old, state.has_standbys);
+        // Standbys that were named are still there when they are not named any more.
+        state.has_standbys |= !old.ends_with("synchronous_standby_names=");
+        let found = evaluate(new, state.has_standbys).into_iter();
+        let added: Vec<_> =
+            found.filter(|it| !known.contains(it)).map(|it| it.to_string()).collect();
+        tracing::warn!(
+            address,
+            old = &*old,
+            new,
+            risk = (!added.is_empty()).then(|| added.join("; ")),
+            "a setting of Postgres was changed that decides which acknowledged writes a failure can \
+             lose"
+        );
+        self.unsafe_settings.increment(added.len() as u64);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns whether the time has come, for one caller in each interval.
+fn claim(due: &mut Option<Instant>, interval: Duration) -> bool {
+    let now = Instant::now();
+    let is_due = due.is_none_or(|due| now >= due);
+    if is_due {
+        *due = Some(now + interval);
+    }
+    is_due
 }

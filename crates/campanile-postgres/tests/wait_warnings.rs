@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use campanile_core::BoxError;
 use campanile_idempotency::IdempotencyConfig;
-use campanile_postgres::{PgStore, migrate};
+use campanile_postgres::{FindingKind, PgStore, migrate};
 use campanile_test::{PgServer, Proxy};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -132,6 +132,37 @@ async fn changed_durability_settings_are_logged_with_old_and_new_value() {
     server.psql("ALTER SYSTEM SET synchronous_standby_names = 'db2'").unwrap();
     server.psql("SELECT pg_reload_conf()").unwrap();
     change_is_logged(&store, &server, ["standby_names=\"", "standby_names=db2\""]).await;
+}
+
+#[tokio::test]
+async fn unsafe_settings_are_logged_at_start_and_when_they_appear() {
+    log();
+    let server = PgServer::builder().durable(true).start().unwrap();
+    let config = support::long_timeouts(&server.url());
+    migrate(config.clone()).await.unwrap();
+    let store = PgStore::connect(config.clone()).await.unwrap();
+    assert_eq!(store.findings(), []);
+    let lines = |text: &str| {
+        let address = format!("address=\"{}", server.addr());
+        let is_here = |line: &&str| line.contains(&address) && line.contains(text);
+        log().text().lines().filter(is_here).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(lines("unsafe Postgres configuration"), Vec::<String>::new());
+    server.psql("ALTER SYSTEM SET fsync = off").unwrap();
+    server.psql("SELECT pg_reload_conf()").unwrap();
+    change_is_logged(&store, &server, ["fsync=on ", "fsync=off "]).await;
+    assert_eq!(lines("risk=\"fsync = off: a crash").len(), 1, "{}", log().text());
+    // A correction is an event without a risk.
+    server.psql("ALTER SYSTEM SET fsync = on").unwrap();
+    server.psql("SELECT pg_reload_conf()").unwrap();
+    change_is_logged(&store, &server, ["fsync=off ", "fsync=on "]).await;
+    assert_eq!(lines(" risk=").len(), 1, "{}", log().text());
+
+    server.psql("ALTER ROLE postgres SET synchronous_commit = off").unwrap();
+    let store = PgStore::connect(config).await.unwrap();
+    assert_eq!(store.findings()[0].kind, FindingKind::Durability);
+    let logged = lines("unsafe Postgres configuration: synchronous_commit = off");
+    assert_eq!(logged.len(), 1, "{}", log().text());
 }
 
 #[tokio::test]

@@ -123,7 +123,8 @@ pub mod consumer {
     pub use campanile_kafka::{
         Consumer, ConsumerConfig, ConsumerError, ConsumerStage, Handle, NoRoute, OauthToken,
         OnGiveUp, PartitionStatus, Paused, ProcessingOrder, Rebalance, Rebalances, RetryTopics,
-        Routes, SeekError, SeekTo, Serve, Status, StoppedPartition, Summary, TopicPartition,
+        Routes, SeekError, SeekTo, Serve, Status, StoppedPartition, Summary,
+        TopicPartition,
     };
 }
 
@@ -183,9 +184,9 @@ pub mod outcome {
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use campanile_postgres::{
-        CarryTransaction, ConnectError, Connection, Inbox, InboxError, InboxLayer, InboxRunner,
-        InboxService, Isolation, PgConfig, PgStore, Transaction, TransactionError, migrate,
-        schema_version, tokio_postgres,
+        CarryTransaction, ConnectError, Connection, Finding, FindingKind, Inbox, InboxError,
+        InboxLayer, InboxRunner, InboxService, Isolation, PgConfig, PgStore, Transaction,
+        TransactionError, migrate, schema_version, tokio_postgres,
     };
 }
 

@@ -382,6 +382,7 @@ impl Faults {
             "campanile_outbox_leader",
             "campanile_outbox_messages",
             "campanile_outbox_oldest_age_seconds",
+            "campanile_postgres_unsafe_settings_total",
         ]);
         let small = PublisherConfig::new(self.kafka.bootstrap()).set("message.max.bytes", "2000");
         let large = Output::to("payments.dead").payload(vec![0; 3000]);
@@ -395,6 +396,9 @@ impl Faults {
         inbox.runner("payments").unwrap().run("payment-1", publish).await.unwrap();
         let ages = "UPDATE campanile.outbox SET written = written - interval '5 minutes'";
         self.postgres.psql(ages).unwrap();
+        self.wait_until_scraped("campanile_postgres_unsafe_settings_total").await;
+        // The relay opens the next connection.
+        self.postgres.psql("ALTER ROLE postgres SET synchronous_commit = off").unwrap();
         let hangs = service_fn(|_: Output| pending::<Result<(), BoxError>>());
         let relay = inbox.relay(hangs, pending::<()>());
         tokio::select! {

@@ -90,6 +90,7 @@ pub(crate) const SHOWN: &[(&str, &[&str])] = &[
     ),
     (r#"campanile_redis_data_losses_total{campanile_redis_loss="namespace"}"#, &["limit-flush"]),
     ("campanile_redis_unsafe_settings_total", &["fault-eviction", "limit-redis-settings"]),
+    ("campanile_postgres_unsafe_settings_total", &["postgres-settings"]),
     (
         r#"campanile_store_call_duration_seconds_count{campanile_store_operation="renew"}"#,
         &["fault-blocked-heartbeat"],

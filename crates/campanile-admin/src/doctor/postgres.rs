@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use campanile_core::{Namespace, error};
 use campanile_idempotency::Store;
 use campanile_postgres::tokio_postgres::{self, Row};
-use campanile_postgres::{ConnectError, PgConfig, PgStore};
+use campanile_postgres::{ConnectError, Finding, FindingKind as PgFindingKind, PgConfig, PgStore};
 
 use super::finding::{FindingKind, Severity};
 use super::store::check_namespace;
@@ -14,17 +14,12 @@ use crate::error::chain;
 
 const SUBJECT: &str = "Postgres";
 
-/// The settings as they apply to the store's user and database, the time, and whether there are
-/// standbys and all of them follow asynchronously.
+/// The settings that the store does not check, as they apply to its user and database, and the time.
 const QUERY: &str = "SELECT \
-    pg_catalog.current_setting('synchronous_commit'), \
-    pg_catalog.current_setting('fsync'), \
-    pg_catalog.current_setting('full_page_writes'), \
     pg_catalog.current_setting('autovacuum'), \
     (SELECT setting::bigint FROM pg_catalog.pg_settings \
         WHERE name = 'idle_in_transaction_session_timeout'), \
     (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'), \
-    (SELECT pg_catalog.bool_and(sync_state = 'async') FROM pg_catalog.pg_stat_replication), \
     pg_catalog.clock_timestamp()";
 
 /// The largest accepted difference between the server's clock and this machine's.
@@ -43,6 +38,7 @@ pub(super) async fn examine(
             return None;
         }
     };
+    store.findings().iter().for_each(|finding| add(finding, report));
     let before = now();
     match config.query(QUERY).await.map(|rows| rows.first().map(Server::read)) {
         Ok(Some(Ok(server))) => server.evaluate((before, now()), deployment, report),
@@ -65,30 +61,21 @@ pub(super) async fn examine(
 
 /// What the server says about itself.
 struct Server {
-    synchronous_commit: String,
-    fsync: String,
-    full_page_writes: String,
     autovacuum: String,
     /// Zero if the server does not end such sessions. `None` before Postgres 17.
     timeouts: [(&'static str, Option<i64>); 2],
-    /// `None` if there is no standby.
-    all_standbys_are_asynchronous: Option<bool>,
     time: SystemTime,
 }
 
 impl Server {
     fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
         Ok(Self {
-            synchronous_commit: row.try_get(0)?,
-            fsync: row.try_get(1)?,
-            full_page_writes: row.try_get(2)?,
-            autovacuum: row.try_get(3)?,
+            autovacuum: row.try_get(0)?,
             timeouts: [
-                ("idle_in_transaction_session_timeout", row.try_get(4)?),
-                ("transaction_timeout", row.try_get(5)?),
+                ("idle_in_transaction_session_timeout", row.try_get(1)?),
+                ("transaction_timeout", row.try_get(2)?),
             ],
-            all_standbys_are_asynchronous: row.try_get(6)?,
-            time: row.try_get(7)?,
+            time: row.try_get(3)?,
         })
     }
 
@@ -99,7 +86,6 @@ impl Server {
         deployment: &Deployment,
         report: &mut Report,
     ) {
-        self.check_durability(report);
         if deployment.has_inbox {
             self.check_timeouts(deployment, report);
         }
@@ -127,34 +113,6 @@ impl Server {
         }
     }
 
-    fn check_durability(&self, report: &mut Report) {
-        let settings = [
-            ("synchronous_commit", &self.synchronous_commit),
-            ("fsync", &self.fsync),
-            ("full_page_writes", &self.full_page_writes),
-        ];
-        for (name, _) in settings.into_iter().filter(|(_, value)| *value == "off") {
-            report.add(
-                (FindingKind::PostgresDurability, Severity::DataLoss),
-                SUBJECT,
-                format!("{name} = off"),
-                "a crash loses completions that were acknowledged, and their records run again when \
-                 they are redelivered",
-                format!("set `{name} = on`, for the server, the database and the user"),
-            );
-        }
-        if self.all_standbys_are_asynchronous == Some(true) {
-            report.add(
-                (FindingKind::PostgresStandby, Severity::Advice),
-                SUBJECT,
-                "all standbys follow asynchronously",
-                "a failover loses the last completions, and their records run again when they are \
-                 redelivered",
-                "set `synchronous_standby_names`",
-            );
-        }
-    }
-
     fn check_timeouts(&self, deployment: &Deployment, report: &mut Report) {
         let handler = deployment.handler_timeout.unwrap_or_else(|| deployment.layer.max_hold());
         for (name, millis) in self.timeouts {
@@ -174,6 +132,17 @@ impl Server {
             }
         }
     }
+}
+
+fn add(finding: &Finding, report: &mut Report) {
+    let (kind, severity) = match finding.kind {
+        PgFindingKind::Durability => (FindingKind::PostgresDurability, Severity::DataLoss),
+        PgFindingKind::SkippedStandby => (FindingKind::PostgresStandby, Severity::DataLoss),
+        PgFindingKind::AsynchronousStandbys => (FindingKind::PostgresStandby, Severity::Advice),
+        _ => return report.add_unchecked(SUBJECT, finding.to_string()),
+    };
+    let Finding { observed, risk, remedy, .. } = finding;
+    report.add((kind, severity), SUBJECT, observed.clone(), *risk, *remedy);
 }
 
 fn add_error(error: &ConnectError, report: &mut Report) {

@@ -5,8 +5,9 @@ use std::time::Duration;
 use campanile_admin::StoreConfig;
 use campanile_admin::doctor::{Deployment, FindingKind as Kind, Severity};
 use campanile_kafka::ConsumerConfig;
+use campanile_postgres::migrate;
 use campanile_redis::RedisConfig;
-use campanile_test::{Message, RedisServer, RedisServerBuilder, eventually, free_port};
+use campanile_test::{Message, PgServer, RedisServer, RedisServerBuilder, eventually, free_port};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -402,6 +403,31 @@ fn in_redis() -> Vec<Fault> {
     ]
 }
 
+/// A server with a replica, and a deployment on it as a user that sees no details of replication.
+async fn with_standby(what: &'static str, severity: Severity, settings: &[&str]) -> Fault {
+    let server = PgServer::builder().durable(true).start().unwrap();
+    migrate(pg_config(server.url())).await.unwrap();
+    for statement in [
+        "CREATE ROLE app LOGIN",
+        "GRANT USAGE ON SCHEMA campanile TO app",
+        "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app",
+    ] {
+        server.psql(statement).unwrap();
+    }
+    let replica = server.replica().unwrap();
+    let streams = || {
+        let count = server.psql("SELECT count(*) FROM pg_stat_replication").unwrap();
+        (count == "1").then_some(())
+    };
+    eventually(TIMEOUT, streams).expect("the replica follows");
+    for statement in settings {
+        server.psql(statement).unwrap();
+    }
+    let url = server.url().replacen("postgres@", "app@", 1);
+    let deployment = on_store(StoreConfig::Postgres(pg_config(url)));
+    Fault::new(what, Kind::PostgresStandby, severity, deployment).keep((server, replica))
+}
+
 async fn in_postgres() -> Vec<Fault> {
     let on_postgres = |url: String| on_store(StoreConfig::Postgres(pg_config(url)));
     POSTGRES.psql("CREATE ROLE stranger LOGIN").unwrap();
@@ -431,6 +457,17 @@ async fn in_postgres() -> Vec<Fault> {
             DataLoss,
             on_postgres(altered("synchronous_commit = off").await),
         ),
+        with_standby("standbys follow asynchronously", Advice, &[]).await,
+        with_standby(
+            "commits do not wait for the standby",
+            DataLoss,
+            &[
+                "ALTER SYSTEM SET synchronous_standby_names = '*'",
+                "SELECT pg_reload_conf()",
+                "ALTER ROLE app SET synchronous_commit = local",
+            ],
+        )
+        .await,
         Fault::new(
             "handler's session is ended",
             Kind::PostgresTimeout,

@@ -163,6 +163,8 @@ instruments! {
         "Messages in the outbox, at most 10000, counted every 10 s by the relay that leads. 0 in other processes.";
     OUTBOX_OLDEST_AGE: Gauge, "campanile.outbox.oldest.age", "s", [],
         "The age of the oldest of them.";
+    POSTGRES_UNSAFE_SETTINGS: Counter, "campanile.postgres.unsafe_settings", "{finding}", [],
+        "Findings about the settings of a server, such as a disabled `synchronous_commit`, that were not there when the store connected.";
     REDIS_SHORTFALLS: Counter, "campanile.redis.shortfalls", "{completion}", [],
         "Completions that were acknowledged although too few replicas or disks had them in time.";
     REDIS_DATA_LOSSES: Counter, "campanile.redis.data_losses", "{loss}", [RedisLoss::ATTRIBUTE],

@@ -18,6 +18,7 @@ use tokio::time::{sleep, timeout};
 use super::function::{Digest, Function, FunctionCall, row};
 use super::planted::{Bug, is_planted};
 use super::session::{Message, Request, Session, name};
+use crate::findings::HAS_STANDBYS;
 use crate::hosts::RETRY_AFTER;
 use crate::watch::SETTINGS;
 use crate::wire::{
@@ -185,7 +186,7 @@ impl Server {
 
     /// Answers a query without parameters.
     fn query(&self, session: &mut Session, text: &str, out: &mut BytesMut) {
-        const COLUMNS: [Column; 3] = [("a", TEXT), ("b", TEXT), ("c", TEXT)];
+        const COLUMNS: [Column; 4] = [("a", TEXT), ("b", TEXT), ("c", TEXT), ("d", TEXT)];
         let id = session.id.expect("the session has started");
         let mut answer = |columns: &[Option<&str>]| {
             let cell = |text: &Option<&str>| text.map(|text| text.as_bytes().to_vec());
@@ -196,7 +197,9 @@ impl Server {
         if text.starts_with("SELECT id FROM ") {
             // The server has ended every session whose connection is closed.
         } else if text.contains("campanile.version()") {
-            answer(&[Some(&process), Some(&version), None]);
+            answer(&[Some(&process), Some(&version), None, Some("the settings")]);
+        } else if text == HAS_STANDBYS {
+            answer(&[Some("f")]);
         } else if text.contains("backend_start") {
             answer(&[Some(&process), Some(&format!("{id} 0"))]);
         } else if text == "SELECT pg_catalog.pg_backend_pid()" {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use campanile::postgres::{Inbox, Transaction, migrate};
 use campanile::store::{Command, Grant, Operation, Owner, Reply, Retention, Store, StoreKey};
-use campanile::{BoxError, FencingToken, IdempotencyKey, Output, PgStore, RedisConfig, RedisStore};
+use campanile::{
+    BoxError, FencingToken, IdempotencyKey, Output, PgConfig, PgStore, RedisConfig, RedisStore,
+};
 use campanile_test::{PgServer, RedisServer};
 use tokio::sync::{Semaphore, oneshot};
 use tower::service_fn;
@@ -107,8 +109,24 @@ async fn unsafe_settings_of_redis_are_counted() {
     scrape.assert("campanile_redis_unsafe_settings_total", &[], 1.0);
 }
 
+#[tokio::test]
+async fn unsafe_settings_of_postgres_are_counted() {
+    let server = PgServer::start().unwrap();
+    migrate(server.url()).await.unwrap();
+    // Created before the recorder is installed.
+    let config = PgConfig::new(server.url()).with_command_timeout(TIMEOUT);
+    let recorder = recorder();
+    let scrape = Scrape(recorder.handle());
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let store = PgStore::connect(config).await.unwrap();
+    scrape.assert("campanile_postgres_unsafe_settings_total", &[], 0.0);
+    server.psql("ALTER ROLE postgres SET synchronous_commit = off").unwrap();
+    complete(&store, "a").await;
+    scrape.assert("campanile_postgres_unsafe_settings_total", &[], 1.0);
+}
+
 /// Completes a key that was never acquired.
-async fn complete(store: &RedisStore, key: &'static str) {
+async fn complete(store: &impl Store, key: &'static str) {
     let grant = Grant { token: FencingToken::new(1).unwrap(), owner: Owner::new(1).unwrap() };
     let operation =
         Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None, details: None };
