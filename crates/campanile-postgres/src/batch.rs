@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::error::Error;
+use std::sync::atomic::Ordering;
 
 use campanile_core::{Answer, Command};
 use campanile_idempotency::StoreError;
@@ -71,7 +72,7 @@ impl<'a> Batch<'a> {
         // out and discard a good connection; left alone, that connection serves the next call.
         let wait = self.deadline.saturating_duration_since(Instant::now()) / 2;
         let lease = match timeout(wait, self.pool.lease(wait)).await {
-            Ok(lease) => lease.map_err(|error| self.pool.unreachable(error)),
+            Ok(lease) => lease,
             Err(_) => Err(self.pool.timed_out(wait)),
         };
         let lease = match lease {
@@ -88,7 +89,10 @@ impl<'a> Batch<'a> {
             self.fail([index], &StoreError::unavailable(error));
         }
         let watching = self.pool.sessions.watch.refresh(&lease, self.pool.address());
-        let (mut results, ()) = join(self.results(&lease, calls), watching).await;
+        let (mut results, is_own_session) = join(self.results(&lease, calls), watching).await;
+        if !is_own_session {
+            self.pool.has_foreign_session.store(true, Ordering::Relaxed);
+        }
         // A row of the call is locked by another session. Retry the commands one by one, so that
         // only the command for that row waits.
         let is_lock_timeout = |(call, result): &(Call<'_>, CallResult)| {

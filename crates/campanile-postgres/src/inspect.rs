@@ -71,8 +71,7 @@ pub(crate) async fn query(
     advice: &'static str,
 ) -> Result<Vec<Row>, StoreError> {
     let queried = async {
-        let leasing = store.pool.lease(store.command_timeout);
-        let lease = leasing.await.map_err(|error| store.pool.unreachable(error))?;
+        let lease = store.pool.lease(store.command_timeout).await?;
         let queried = async {
             let statement = lease.prepare_cached(text).await?;
             lease.query(&statement, parameters).await

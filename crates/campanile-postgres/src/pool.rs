@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
+use crate::connect::SESSION_POOLING_ADVICE;
 use crate::failure::with_advice;
 use crate::hosts::{FOREIGN_SESSION, Hosts};
 use crate::log_limit::LogLimit;
@@ -40,6 +42,8 @@ pub(crate) struct Pool {
     pool: deadpool_postgres::Pool,
     address: Arc<str>,
     pub(crate) sessions: Arc<Sessions>,
+    /// Whether a connection was found in a session that is not its own. The next call fails for it.
+    pub(crate) has_foreign_session: Arc<AtomicBool>,
     log_limit: Arc<Mutex<LogLimit>>,
 }
 
@@ -81,7 +85,8 @@ impl Pool {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("the pool has the runtime that its timeout needs");
-        Self { pool, address, sessions, log_limit: Arc::default() }
+        let (has_foreign_session, log_limit) = Default::default();
+        Self { pool, address, sessions, has_foreign_session, log_limit }
     }
 
     /// The servers' hosts and ports, and the database.
@@ -98,8 +103,12 @@ impl Pool {
     /// Waits until a connection is free or opened. A connection is opened in a task, which continues if
     /// the caller gives up: a call times out, and the next call gets its connection. The caller gives up
     /// after `patience` at the latest.
-    pub(crate) async fn lease(&self, patience: Duration) -> Result<Lease, PoolError> {
-        Ok(Lease(Some(self.client(patience).await?)))
+    pub(crate) async fn lease(&self, patience: Duration) -> Result<Lease, StoreError> {
+        if self.has_foreign_session.swap(false, Ordering::Relaxed) {
+            return Err(self.misconfigured(SESSION_POOLING_ADVICE.into()));
+        }
+        let client = self.client(patience).await.map_err(|error| self.unreachable(error))?;
+        Ok(Lease(Some(client)))
     }
 
     /// Like `lease`, but the caller may keep the connection as long as the pool.
@@ -122,22 +131,23 @@ impl Pool {
     }
 
     /// The error of a call for which no connection could be opened.
-    ///
-    /// A pooler that shares sessions was put before the server, or was not noticed by
-    /// [`connect`](crate::PgStore::connect): only another pooler helps.
-    pub(crate) fn unreachable(&self, error: PoolError) -> StoreError {
-        let (source, is_shared): (BoxError, _) = match error {
-            PoolError::Backend(error) => {
-                let is_shared = error.code().is_some_and(|state| state.code() == FOREIGN_SESSION);
-                (with_advice(error), is_shared)
+    fn unreachable(&self, error: PoolError) -> StoreError {
+        let source: BoxError = match error {
+            // A pooler that shares sessions was put before the server, or was not noticed at the start.
+            PoolError::Backend(error)
+                if error.code().is_some_and(|state| state.code() == FOREIGN_SESSION) =>
+            {
+                return self.misconfigured(with_advice(error));
             }
-            error => (error.into(), false),
+            PoolError::Backend(error) => with_advice(error),
+            error => error.into(),
         };
-        let error = Unreachable { address: self.address.clone(), source };
-        match is_shared {
-            true => StoreError::misconfigured(error),
-            false => StoreError::not_sent(error),
-        }
+        StoreError::not_sent(Unreachable { address: self.address.clone(), source })
+    }
+
+    /// The error of a call behind a pooler that shares sessions: only another pooler helps.
+    fn misconfigured(&self, source: BoxError) -> StoreError {
+        StoreError::misconfigured(Unreachable { address: self.address.clone(), source })
     }
 
     /// The error of a call for which no connection became free in time.
@@ -249,7 +259,53 @@ impl std::error::Error for Unreachable {
 
 #[cfg(test)]
 mod tests {
+    use campanile_core::{Command, IdempotencyKey, Operation, Owner, Retention, StoreKey};
+    use campanile_core::{FencingToken, Reply};
+    use campanile_idempotency::{Store, StoreErrorKind};
+    use campanile_test::PgServer;
+
     use super::*;
+    use crate::{PgConfig, PgStore, migrate};
+
+    /// As behind a pooler that shares sessions and knows the prepared statements of each connection.
+    #[tokio::test]
+    async fn connection_in_a_foreign_session_fails_the_next_call() {
+        let server = PgServer::start().unwrap();
+        let minute = Duration::from_secs(60);
+        let config = PgConfig::new(server.url()).with_command_timeout(minute);
+        let config = config.with_connect_timeout(minute).with_connections(1);
+        migrate(config.clone()).await.unwrap();
+        let store = PgStore::connect(config).await.unwrap();
+        let acquire = async |key: &'static str| {
+            let operation = Operation::Acquire {
+                owner: Owner::new(1).unwrap(),
+                ttl: minute,
+                max_attempts: 1,
+                fingerprint: None,
+                floor: FencingToken::ZERO,
+                details: None,
+            };
+            let key = IdempotencyKey::new(key).unwrap();
+            let key = StoreKey::new("payments".try_into().unwrap(), &key);
+            let command = Command { key, operation, retention: Retention::default() };
+            store.apply(command).await.map(|answer| answer.reply)
+        };
+        acquire("opens the connection").await.unwrap();
+        // The other session has none of the settings.
+        let lease = store.0.pool.lease(minute).await.unwrap();
+        lease.batch_execute("RESET ALL").await.unwrap();
+        lease.release();
+        tokio::time::pause();
+        tokio::time::advance(minute).await;
+        tokio::time::resume();
+        let answered = acquire("answered").await.unwrap();
+        assert!(matches!(answered, Reply::Acquired { .. }), "{answered:?}");
+        let error = acquire("refused").await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Misconfigured);
+        let text = format!("{:?}", std::error::Error::source(&error).unwrap());
+        assert!(text.contains("pool_mode = session"), "{text}");
+        acquire("tried again").await.unwrap();
+    }
 
     #[test]
     fn both_sides_send_keepalives_unless_the_url_says_otherwise() {

@@ -95,8 +95,7 @@ async fn sweep_pages(store: &Inner, first_page: i64) -> Result<Swept, StoreError
     const SWEEP: &str = "SELECT deleted, next FROM campanile.sweep($1, $2)";
     let swept = async {
         let pool = &store.pool;
-        let lease =
-            pool.lease(store.command_timeout).await.map_err(|error| pool.unreachable(error))?;
+        let lease = pool.lease(store.command_timeout).await?;
         let swept = async {
             let statement = lease.prepare_cached(SWEEP).await?;
             let row = lease.query_one(&statement, &[&first_page, &PAGES_PER_CALL]).await?;

@@ -56,24 +56,28 @@ impl Watch {
     }
 
     /// Reads the settings over a connection in use, if they were not read lately. A connection that
-    /// breaks fails the call as well, so errors are not reported.
-    pub(crate) async fn refresh(&self, client: &Client, address: &str) {
-        if claim(&mut self.state().due, INTERVAL) {
-            let rows = client.simple_query(SETTINGS).await.unwrap_or_default();
-            self.observe(&rows, address);
+    /// breaks fails the call as well, so errors are not reported. Returns whether the session is still
+    /// that of the connection: it then has what the connection has set.
+    pub(crate) async fn refresh(&self, client: &Client, address: &str) -> bool {
+        if !claim(&mut self.state().due, INTERVAL) {
+            return true;
         }
+        let rows = client.simple_query(SETTINGS).await.unwrap_or_default();
+        self.observe(&rows, address)
     }
 
-    /// Compares the answer to [`SETTINGS`], which is the last row.
-    pub(crate) fn observe(&self, rows: &[SimpleQueryMessage], address: &str) {
+    /// Compares the answer to [`SETTINGS`], which is the last row. Returns whether the session had
+    /// returned its settings before.
+    pub(crate) fn observe(&self, rows: &[SimpleQueryMessage], address: &str) -> bool {
         let row = rows.iter().rev().find_map(|message| match message {
             SimpleQueryMessage::Row(row) if row.len() == 2 => Some((row.get(0), row.get(1)?)),
             _ => None,
         });
-        let Some((last, new)) = row else { return };
+        let Some((last, new)) = row else { return true };
         if last != Some(new) {
             self.report(new, address);
         }
+        last.is_some_and(|last| !last.is_empty())
     }
 
     fn report(&self, new: &str, address: &str) {

@@ -223,7 +223,6 @@ impl<E, C> Run<E, C> {
             Ok(Ok(lease)) => Ok(lease),
             // The server may be coming back.
             Ok(Err(error)) => {
-                let error = pool.unreachable(error);
                 self.inbox.log_wait(&error);
                 Err(Retry(not_run(error).into()))
             }

@@ -59,8 +59,7 @@ impl Session {
         const RELAY: &str = "SELECT * FROM campanile.relay($1, $2, $3, $4, $5, $6)";
         const BACKLOG: &str = "SELECT messages, oldest_age FROM campanile.backlog($1)";
         let opening = async {
-            let leasing = pool.lease(STATEMENT_TIMEOUT);
-            let lease = leasing.await.map_err(|error| pool.unreachable(error))?;
+            let lease = pool.lease(STATEMENT_TIMEOUT).await?;
             lease.batch_execute(SET_IDLE_TIMEOUT).await.map_err(with_advice)?;
             let relay = lease.prepare(RELAY).await.map_err(with_advice)?;
             let backlog = lease.prepare(BACKLOG).await.map_err(with_advice)?;

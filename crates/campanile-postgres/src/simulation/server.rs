@@ -206,7 +206,8 @@ impl Server {
             answer(&[Some(&process)]);
         } else {
             assert!(text.ends_with(SETTINGS), "{text}");
-            answer(&[None, Some("the settings")]);
+            // The session of the connection has them from its start.
+            answer(&[(text == SETTINGS).then_some("the settings"), Some("the settings")]);
         }
         if text.contains("SET default_") {
             let limit = text.split_once("lock_timeout = ").map(|(_, limit)| {

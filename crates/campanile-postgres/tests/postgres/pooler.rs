@@ -10,10 +10,10 @@ use campanile_idempotency::StoreErrorKind;
 use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_test::{PgServer, Process, eventually, free_port};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 
-use crate::support::{acquire, apply, chain, key, long_timeouts};
+use crate::support::{acquire, acquire_grant, apply, chain, key, long_timeouts};
 
 /// As many sessions as the pooler opens for a user.
 const SESSIONS: usize = 10;
@@ -171,6 +171,28 @@ async fn pooler_that_begins_to_share_sessions_is_a_misconfigured_store() {
 }
 
 #[tokio::test]
+async fn pooler_that_begins_to_share_open_sessions_is_a_misconfigured_store() {
+    let server = server();
+    migrate(long_timeouts(&server.url())).await.unwrap();
+    let pooler = Pooler::start(&server, "session");
+    let store = PgStore::connect(long_timeouts(&pooler.url())).await.unwrap();
+    acquire_grant(&store, &key("opens a connection"), 1).await;
+    pooler.set_mode("session", "transaction");
+    let _load = pooler.load().await;
+    let calling = async {
+        for number in 0.. {
+            match apply(&store, &key(format!("key-{number}")), acquire(1)).await {
+                Err(error) if error.kind() == StoreErrorKind::Misconfigured => return error,
+                _ => sleep(Duration::from_millis(50)).await,
+            }
+        }
+        unreachable!("the numbers do not end");
+    };
+    let error = timeout(Duration::from_secs(60), calling).await.expect("the session is foreign");
+    assert!(chain(&error).contains("pool_mode = session"), "{error:?}");
+}
+
+#[tokio::test]
 async fn migration_through_a_pooler_leaves_no_setting() {
     let server = server();
     let pooler = Pooler::start(&server, "transaction");
@@ -185,5 +207,5 @@ async fn session_pooler_is_accepted() {
     migrate(long_timeouts(&server.url())).await.unwrap();
     let pooler = Pooler::start(&server, "session");
     let store = PgStore::connect(long_timeouts(&pooler.url())).await.unwrap();
-    crate::support::acquire_grant(&store, &crate::support::key("key"), 1).await;
+    acquire_grant(&store, &key("key"), 1).await;
 }
