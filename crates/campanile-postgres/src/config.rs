@@ -12,7 +12,6 @@ use tokio_postgres::Config;
 use crate::ConnectError;
 use crate::connect::{MAX_TIMEOUT, wait_for_connection};
 use crate::pool::{Pool, format_address};
-#[cfg(feature = "tls")]
 use crate::tls::Certificates;
 use crate::watch::Watch;
 
@@ -79,7 +78,6 @@ pub struct PgConfig {
     connections: usize,
     inbox_connections: usize,
     pub(crate) sweep_interval: Option<Duration>,
-    #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
     pub(crate) watch: Arc<Watch>,
 }
@@ -106,9 +104,8 @@ impl PgConfig {
             connections: 8,
             inbox_connections: 16,
             sweep_interval: Some(Duration::from_secs(10 * 60)),
-            #[cfg(feature = "tls")]
             certificates: Certificates::default(),
-            watch: Arc::new(Watch::new()),
+            watch: Arc::new(Watch::new(Certificates::default())),
         }
     }
 
@@ -241,10 +238,7 @@ impl PgConfig {
 
     fn build_pool(&self, connections: usize, settings: &str) -> Result<Pool, ConnectError> {
         let config = self.parse()?;
-        #[cfg(feature = "tls")]
-        let connector = self.certificates.connector()?;
-        #[cfg(not(feature = "tls"))]
-        let connector = crate::tls::no_tls(&config)?;
+        let connector = self.certificates.connector(&config)?;
         let watch = self.watch.clone();
         Ok(Pool::new(config, connector, connections, self.connect_timeout, settings, watch))
     }

@@ -110,7 +110,7 @@ impl PgStore {
     ) -> Result<Self, ConnectError> {
         config.check().map_err(ConnectError::Config)?;
         // It counts with the recorder of metrics that is installed by now.
-        config.watch = Arc::new(Watch::new());
+        config.watch = Arc::new(Watch::new(config.certificates.clone()));
         let pool = config.store_pool()?;
         let command_timeout = config.command_timeout.min(MAX_TIMEOUT);
         check_server(

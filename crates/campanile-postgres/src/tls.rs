@@ -14,6 +14,23 @@ pub(crate) type Connector = tokio_postgres_rustls::MakeRustlsConnect;
 #[cfg(not(feature = "tls"))]
 pub(crate) type Connector = tokio_postgres::NoTls;
 
+/// Without the feature `tls` there are none.
+#[cfg(not(feature = "tls"))]
+#[derive(Clone, Default)]
+pub(crate) struct Certificates {}
+
+#[cfg(not(feature = "tls"))]
+impl Certificates {
+    pub(crate) fn connector(
+        &self,
+        config: &tokio_postgres::Config,
+    ) -> Result<Connector, crate::ConnectError> {
+        no_tls(config)
+    }
+
+    pub(crate) fn report_expiry(&self, _: &str) {}
+}
+
 /// Always `false`, because without TLS no certificate is checked.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn is_verification_failure(_: &(dyn std::error::Error + 'static)) -> bool {

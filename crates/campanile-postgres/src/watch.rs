@@ -1,4 +1,5 @@
-//! The settings of the server that decide which acknowledged writes a failure can lose.
+//! Watches, for as long as a store is used, what can make it lose acknowledged writes, or its
+//! connections.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::findings::{Finding, evaluate, settings};
+use crate::tls::Certificates;
 
 /// Returns the settings that the session returned last, and those of now. A session keeps the
 /// settings of its role and database: compared with itself, it has no news of them.
@@ -21,9 +23,13 @@ pub(crate) const SETTINGS: &str = concat!(
 /// While calls are made, the settings are read at this interval, together with a call.
 const INTERVAL: Duration = Duration::from_secs(3);
 
+/// The interval between two looks at the client's certificate.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(60 * 60);
+
 /// Reports changes of the settings: by a reload, and on a new connection, which sees those of its
 /// role and database. The pools of a store share it.
 pub(crate) struct Watch {
+    certificates: Certificates,
     unsafe_settings: Counter,
     findings: OnceLock<Vec<Finding>>,
     state: Mutex<State>,
@@ -32,22 +38,24 @@ pub(crate) struct Watch {
 #[derive(Default)]
 struct State {
     due: Option<Instant>,
+    certificate_due: Option<Instant>,
     /// The settings that were reported last, and whether the server has standbys.
     reported: Option<String>,
     has_standbys: bool,
 }
 
 impl Watch {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(certificates: Certificates) -> Self {
         let unsafe_settings = Counter::new(&instruments::POSTGRES_UNSAFE_SETTINGS, &[]);
         let (findings, state) = Default::default();
-        Self { unsafe_settings, findings, state }
+        Self { certificates, unsafe_settings, findings, state }
     }
 
     /// Takes the settings at the start, with which later ones are compared.
     pub(crate) fn start(&self, settings: String, has_standbys: bool, address: &str) {
         self.findings.get_or_init(|| evaluate(&settings, has_standbys));
         *self.state() = State { reported: Some(settings), has_standbys, ..State::default() };
+        self.report_expiry(address);
     }
 
     /// Returns what was found at the start.
@@ -62,8 +70,16 @@ impl Watch {
         if !claim(&mut self.state().due, INTERVAL) {
             return true;
         }
+        self.report_expiry(address);
         let rows = client.simple_query(SETTINGS).await.unwrap_or_default();
         self.observe(&rows, address)
+    }
+
+    /// Reports each hour that the client's certificate expires soon.
+    fn report_expiry(&self, address: &str) {
+        if claim(&mut self.state().certificate_due, CERTIFICATE_INTERVAL) {
+            self.certificates.report_expiry(address);
+        }
     }
 
     /// Compares the answer to [`SETTINGS`], which is the last row. Returns whether the session had

@@ -13,13 +13,14 @@ mod fixture;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use campanile_core::BoxError;
 use campanile_idempotency::IdempotencyConfig;
 use campanile_postgres::{FindingKind, PgStore, migrate};
-use campanile_test::{PgServer, Proxy};
+use campanile_test::{Authority, PgServer, Proxy};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
@@ -163,6 +164,52 @@ async fn unsafe_settings_are_logged_at_start_and_when_they_appear() {
     assert_eq!(store.findings()[0].kind, FindingKind::Durability);
     let logged = lines("unsafe Postgres configuration: synchronous_commit = off");
     assert_eq!(logged.len(), 1, "{}", log().text());
+}
+
+/// Signs a client certificate for a day, of which an hour is left.
+fn sign_for_an_hour(authority: &Authority) {
+    authority.sign("client", "DNS:client").unwrap();
+    let library = campanile_programs::faketime::library()
+        .expect("`cargo xtask install` installs libfaketime");
+    let sign = "x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 1 \
+        -extfile extensions -out client.crt";
+    let output = Command::new("openssl")
+        .args(sign.split_whitespace())
+        .current_dir(authority.path("ca.crt").parent().unwrap())
+        .env("LD_PRELOAD", library)
+        .env("FAKETIME", "-23h")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[tokio::test]
+async fn client_certificate_that_expires_soon_is_logged() {
+    log();
+    let authority = Authority::new().unwrap();
+    authority.sign("server", "IP:127.0.0.1").unwrap();
+    let read = |file| authority.read(file).unwrap();
+    let server = PgServer::builder()
+        .tls(read("server.crt"), read("server.key"), Some(read("ca.crt")))
+        .start()
+        .unwrap();
+    let warnings = || {
+        let address = server.addr().to_string();
+        let is_warning = |line: &&str| line.contains(&address) && line.contains("expires soon");
+        log().text().lines().filter(is_warning).count()
+    };
+    let config = || {
+        let config = support::long_timeouts(&server.url()).with_ca(read("ca.crt"));
+        config.with_client_certificate(read("client.crt"), read("client.key"))
+    };
+    authority.sign("client", "DNS:client").unwrap();
+    migrate(config()).await.unwrap();
+    PgStore::connect(config()).await.unwrap();
+    assert_eq!(warnings(), 0, "{}", log().text());
+    sign_for_an_hour(&authority);
+    let store = PgStore::connect(config()).await.unwrap();
+    support::apply(&store, &support::key("a"), support::acquire(1)).await.unwrap();
+    assert_eq!(warnings(), 1, "{}", log().text());
 }
 
 #[tokio::test]

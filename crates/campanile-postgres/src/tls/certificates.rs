@@ -3,13 +3,16 @@
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use campanile_core::BoxError;
+use campanile_core::certificate::soon_expiry;
 use campanile_core::error::sources;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use tokio_postgres::Config;
 
 use super::Connector;
 use crate::{ConnectError, PgConfig};
@@ -35,6 +38,9 @@ impl PgConfig {
     /// Sets the client's certificate, with the intermediate certificates up to its authority, and
     /// its private key (both PEM). Default: none; a server with a `pg_hba.conf` that requires a
     /// client certificate rejects the connection.
+    ///
+    /// The store keeps this certificate, so replace it by a restart. It is reported at WARN every hour
+    /// while the store is used and a fifth of its lifetime is left, and at most 14 days.
     pub fn with_client_certificate(
         mut self,
         certificates: impl Into<Vec<u8>>,
@@ -47,9 +53,24 @@ impl PgConfig {
 
 impl Certificates {
     /// Creates a connector with these certificates.
-    pub(crate) fn connector(&self) -> Result<Connector, ConnectError> {
+    pub(crate) fn connector(&self, _: &Config) -> Result<Connector, ConnectError> {
         let config = self.config().map_err(|source| ConnectError::Certificate { source })?;
         Ok(Connector::new(config))
+    }
+
+    /// Logs a warning if the client's certificate expires soon.
+    #[expect(clippy::disallowed_methods, reason = "only a warning; decides nothing")]
+    pub(crate) fn report_expiry(&self, address: &str) {
+        if let Some((pem, _)) = &self.client
+            && let Some(left) = soon_expiry(pem, SystemTime::now())
+        {
+            tracing::warn!(
+                address,
+                ?left,
+                "the client certificate for Postgres expires soon; new connections will then be \
+                 refused. Restart this process with a new one: the store reads it only once"
+            );
+        }
     }
 
     fn config(&self) -> Result<ClientConfig, BoxError> {
