@@ -1,6 +1,6 @@
 //! The settings of a driver.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ pub struct DriverConfig {
     pub stall_warning: Duration,
     /// What happens to a record that is given up. Default: the consumer stops.
     pub give_up: GiveUpAction,
-    /// Records that are skipped without an attempt.
-    pub skip_at: HashSet<Coordinates>,
+    /// Records that are skipped without an attempt, with the ids of their topics if these are named.
+    pub skip_at: HashMap<Coordinates, Option<Arc<str>>>,
     /// How many records may be handed over before the consumer pauses. Default: disabled.
     pub flood_limit: FloodLimit,
     /// Takes over records that were not processed. Default: none does.
@@ -71,7 +71,7 @@ impl DriverConfig {
             has_sinks: false,
             stall_warning: Duration::from_secs(60),
             give_up: GiveUpAction::Stop,
-            skip_at: HashSet::new(),
+            skip_at: HashMap::new(),
             flood_limit: FloodLimit::disabled(),
             epilogue: Arc::new(NoEpilogue),
             classifiers: Classifiers::default(),

@@ -123,7 +123,7 @@ pub mod consumer {
     pub use campanile_kafka::{
         Consumer, ConsumerConfig, ConsumerError, ConsumerStage, Handle, NoRoute, OauthToken,
         OnGiveUp, PartitionStatus, Paused, ProcessingOrder, Rebalance, Rebalances, RetryTopics,
-        Routes, SeekError, SeekTo, Serve, Status, StoppedPartition, Summary,
+        Routes, SeekError, SeekTo, Serve, SkipAt, Status, StoppedPartition, Summary,
         TopicPartition,
     };
 }

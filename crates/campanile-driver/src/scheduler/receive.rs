@@ -30,14 +30,22 @@ impl Scheduler {
             }
             partition.hold(Amount::of(&record));
             partition.counters.received.add(1);
-            if self.config.skip_at.contains(record.coordinates()) {
-                if partition.assignment.replaced_log_id.get().is_none() {
+            if let Some(requested_id) = self.config.skip_at.get(record.coordinates()) {
+                let topic_id = partition.assignment.log_id();
+                let is_requested = match requested_id {
+                    Some(_) => requested_id.as_ref() == topic_id,
+                    None => partition.assignment.replaced_log_id.get().is_none(),
+                };
+                if is_requested {
                     self.skip_unprocessed(assignment, record, due);
                     continue;
                 }
                 tracing::warn!(
                     record = %record.coordinates(),
-                    "record not skipped, although `Consumer::skip_at` requests it: its topic was recreated"
+                    topic_id = topic_id.map(|id| &**id),
+                    requested_id = requested_id.as_deref(),
+                    "record not skipped, although `Consumer::skip_at` requests it: its topic was \
+                     recreated, or does not have the requested id"
                 );
             }
             let key_source = match partition.delay() {
@@ -74,7 +82,7 @@ impl Scheduler {
             record = %record.coordinates(),
             origin = origin(&record),
             "record skipped without processing, as `Consumer::skip_at` requests; its offset is \
-             committed"
+             committed after the records before it"
         );
         let max_ahead = self.max_ahead();
         if let Some(partition) = self.partitions.get_mut(&assignment) {

@@ -7,15 +7,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use campanile_core::{BoxableError, Classify, ConfigError, Coordinates, Record};
+use campanile_core::{BoxableError, Classify, ConfigError, Record};
 use tower_service::Service;
 use tracing::Level;
 
 use campanile_driver::epilogue::GiveUpAction;
 use campanile_driver::source::Amount;
 use campanile_driver::{
-    ConsumerError, Driver, DriverConfig, ProcessingOrder, Router, Routes, Serve, SourceContext,
-    SpanKind,
+    ConsumerError, Driver, DriverConfig, ProcessingOrder, Router, Routes, Serve, SkipAt,
+    SourceContext, SpanKind,
 };
 
 use crate::config::{CheckedConfig, ConsumerConfig, non_earliest_reset, uses_newer_protocol};
@@ -215,7 +215,8 @@ impl Consumer {
     /// Skips the record at these coordinates, in addition to those of earlier calls: the way past one
     /// record that stops the consumer each time it starts. Take the coordinates from the field
     /// `record` of the ERROR event, or from [`ConsumerError::Stopped`]; they parse from the text of
-    /// either.
+    /// either. Append `#` and the id of the topic, which `kafka-topics.sh --describe` prints, so that
+    /// no record of a later topic with the same name is skipped.
     ///
     /// When the record is received, it is not passed to the service, and its key's entry is neither
     /// read nor changed, so this works for any record, even one that does not decode. Its offset is
@@ -226,15 +227,16 @@ impl Consumer {
     /// coordinates are those of the copy.
     ///
     /// Remove the call once the record has passed. It has no effect then, unless the group's offset
-    /// is reset. If the topic was recreated, it skips nothing until the partition is assigned again, and
-    /// an event at WARN says so.
+    /// is reset. In a topic with another id than the named one, it skips nothing, and an event at WARN says
+    /// so. Without an id, that is only known for a topic that was recreated since the group's last commit:
+    /// once the partition is assigned again, the record of the new topic is skipped.
     ///
     /// ```
     /// # use campanile_core::BoxError;
     /// # use campanile_kafka::{Consumer, ConsumerConfig};
     /// # fn configured() -> Result<(), BoxError> {
     /// let mut consumer = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?;
-    /// // such as `SKIP_AT=payments/3@42`
+    /// // such as `SKIP_AT=payments/3@42#hC4cGqLwTGOlWjzZ9DPcdQ`
     /// if let Ok(at) = std::env::var("SKIP_AT") {
     ///     consumer = consumer.skip_at(at.parse()?);
     /// }
@@ -242,8 +244,8 @@ impl Consumer {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn skip_at(mut self, at: Coordinates) -> Self {
-        self.driver.skip_at.insert(at);
+    pub fn skip_at(mut self, at: SkipAt) -> Self {
+        self.driver.skip_at.insert(at.coordinates, at.topic_id);
         self
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use campanile_core::{BoxError, KeyExtractor as _, Record, key};
-use campanile_kafka::{Outputs, Transactions};
+use campanile_kafka::{Outputs, Transactions, topic_id};
 use campanile_test::{KafkaServer, Message, Producer, eventually};
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
@@ -184,6 +184,23 @@ async fn offset_of_an_earlier_topic_is_reported_and_not_used() {
         let lines = events.lines("ERROR", REPLACED);
         assert_eq!(lines.len(), 1, "{reset}: {}", events.text());
         assert!(lines[0].contains("old_id=\"AAAAAAAAAAAAAAAAAAAAAQ\""), "{}", lines[0]);
+    }
+
+    // An id that is named holds also when the partition is assigned again.
+    let id = blocking(|| topic_id(admin(&KAFKA).inner(), "earlier", TIMEOUT)).await;
+    let id = id.unwrap().unwrap();
+    for (group, id, skipped) in [("named", &*id, true), ("old", "AAAAAAAAAAAAAAAAAAAAAQ", false)] {
+        let config = settings(&kafka.bootstrap(), group, "classic", "earliest");
+        let (events, _guard) = CapturedLog::start();
+        let log = Log::default();
+        let at = format!("earlier/0@3#{id}").parse().unwrap();
+        let serving = serve(consumer(config.clone(), "earlier").skip_at(at), logging(&log));
+        until_committed(&config, "earlier", &[10]).await;
+        serving.stop().await.unwrap();
+        let expected: Vec<_> = (0..10).filter(|offset| !skipped || *offset != 3).collect();
+        assert_eq!(log.of(0), expected, "{group}");
+        let refused = events.lines("WARN", "record not skipped");
+        assert_eq!(refused.len(), usize::from(!skipped), "{}", events.text());
     }
 
     // The metadata of other programs means nothing, and neither does what a tool has copied from another
