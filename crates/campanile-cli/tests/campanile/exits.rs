@@ -4,6 +4,9 @@ use std::io::Read;
 use std::process::Stdio;
 
 use campanile_test::free_port;
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::{Offset, TopicPartitionList};
 
 use crate::support::{KAFKA, Scene};
 use crate::{campanile, finish, redrive};
@@ -147,6 +150,33 @@ async fn records_that_their_topic_soon_deletes_are_warned_of() {
     let [warning] = warnings[..] else { panic!("{stderr}") };
     let what = "records are older than their topic keeps them";
     assert!(warning.contains(what) && warning.contains("cli-old-kept"), "{warning}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn letters_deleted_before_the_group_handled_them_are_warned_of() {
+    let scene = Scene::new("cli-deleted", 1).await;
+    KAFKA.producer().produce_all(scene.failed_letters(3).await).unwrap();
+    let warnings = |arguments: &[&str]| {
+        let (code, _, stderr) = finish(redrive(&scene, arguments));
+        assert_eq!(code, Some(0), "{stderr}");
+        let is_warning = |line: &&str| line.contains("has deleted letters that this group");
+        stderr.lines().filter(is_warning).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let delete_before = async |offset| {
+        let admin: AdminClient<DefaultClientContext> = scene.kafka().create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&scene.dead, 0, Offset::Offset(offset)).unwrap();
+        admin.delete_records(&list, &AdminOptions::new()).await.unwrap();
+    };
+    assert_eq!(warnings(&["--dry-run"]), [""; 0]);
+    delete_before(2).await;
+    for arguments in [&["--dry-run"][..], &[]] {
+        let warnings = warnings(arguments);
+        assert!(warnings.len() == 1 && warnings[0].contains("deleted=2"), "{warnings:?}");
+    }
+    // The group has handled the rest by now.
+    delete_before(3).await;
+    assert_eq!(warnings(&["--dry-run"]), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -83,6 +83,15 @@ impl Source {
                      letters; starting at the first one"
                 );
             }
+            // Another group, such as one with a filter, may have handled them.
+            let deleted = first - next.unwrap_or(0);
+            if deleted > 0 {
+                tracing::warn!(
+                    topic = %self.topic, partition, first, deleted,
+                    "the topic has deleted letters that this group had not handled; raise \
+                     `retention.ms` of the topic before more are deleted"
+                );
+            }
             let handled = next.map_or(0, |next| next - first);
             self.handled_before += u64::try_from(handled).unwrap_or(0);
         }
