@@ -8,9 +8,9 @@ use campanile::health::Unhealthy;
 use campanile::{BoxError, Handle, PgStore, RedisStore};
 use campanile_admin::{AnyStore, StoreConfig};
 
-#[path = "../../crates/campanile-postgres/tests/postgres/differential/v0_1/mod.rs"]
+#[path = "../../crates/library/campanile-postgres/tests/postgres/differential/v0_1/mod.rs"]
 mod postgres_v0_1;
-#[path = "../../crates/campanile-redis/tests/redis/differential/v0_1/mod.rs"]
+#[path = "../../crates/library/campanile-redis/tests/redis/differential/v0_1/mod.rs"]
 mod redis_v0_1;
 
 /// How long servers may take to come up for a program: a test may have stopped them.

@@ -47,7 +47,7 @@ impl Binary {
         let path = message["executable"].as_str()?.into();
         let manifest = Path::new(message["manifest_path"].as_str()?);
         let folder: PathBuf = manifest.parent()?.into();
-        // `path+file:///w/crates/campanile-core#0.1.0` or `path+file:///w/tests#campanile-tests@0.1.0`
+        // `path+file:///w/crates/library/campanile-core#0.1.0` or `path+file:///w/tests#campanile-tests@0.1.0`
         let (_, id) = message["package_id"].as_str()?.split_once('#')?;
         let package = match id.split_once('@') {
             Some((package, _)) => package.to_owned(),
@@ -80,27 +80,30 @@ mod tests {
     fn binary(package_id: &str) -> Option<Binary> {
         Binary::from_message(&serde_json::json!({
             "reason": "compiler-artifact", "package_id": package_id,
-            "manifest_path": "/w/crates/campanile-core/Cargo.toml", "target": { "name": "fuzz" },
+            "manifest_path": "/w/crates/library/campanile-core/Cargo.toml", "target": { "name": "fuzz" },
             "profile": { "test": true }, "executable": "/t/fuzz-1",
         }))
     }
 
     #[test]
     fn binary_is_read_and_other_messages_skipped() {
-        let named = binary("path+file:///w/crates/campanile-core#other@0.1.0").unwrap();
+        let named = binary("path+file:///w/crates/library/campanile-core#other@0.1.0").unwrap();
         assert_eq!((&*named.package, named.is_test), ("other", true));
-        let binary = binary("path+file:///w/crates/campanile-core#0.1.0").unwrap();
+        let binary = binary("path+file:///w/crates/library/campanile-core#0.1.0").unwrap();
         assert_eq!(
             (&*binary.package, &*binary.name, &*binary.path),
             ("campanile-core", "fuzz", Path::new("/t/fuzz-1"))
         );
-        assert_eq!(binary.command().get_current_dir(), Some(Path::new("/w/crates/campanile-core")));
+        assert_eq!(
+            binary.command().get_current_dir(),
+            Some(Path::new("/w/crates/library/campanile-core"))
+        );
         assert_eq!(Binary::from_message(&serde_json::json!({ "reason": "build-finished" })), None);
     }
 
     #[test]
     fn test_binary_that_exits_before_its_end_has_not_passed() {
-        let binary = binary("path+file:///w/crates/campanile-core#0.1.0").unwrap();
+        let binary = binary("path+file:///w/crates/library/campanile-core#0.1.0").unwrap();
         let has_passed = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);

@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn documents_name_tested_version_of_valkey() {
         let (minor, _) = valkey::VERSION.rsplit_once('.').unwrap();
-        let guide = "crates/campanile/src/guide";
+        let guide = "crates/library/campanile/src/guide";
         for path in [
             "README.md",
             "docs/choosing.md",

@@ -101,7 +101,7 @@ test orders::slow ... ignored
 test orders::slower ... ignored, takes a day
 test one::twice ... ok
 test other::twice ... ignored
-test crates/campanile/src/lib.rs - reply::documented (line 7) ... ok
+test crates/library/campanile/src/lib.rs - reply::documented (line 7) ... ok
 test result: ok. 5 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.01s
 the program under test says: test spoken ... ok
 test unfinished ...

@@ -75,7 +75,7 @@ fn links_within_project_have_existing_targets() {
 #[test]
 fn links_within_guide_have_existing_headings() {
     let mut count = 0;
-    for page in markdown_files("crates/campanile/src/guide") {
+    for page in markdown_files("crates/library/campanile/src/guide") {
         for (label, target) in links(&page) {
             let Some((name, id)) = target.split_once('#').filter(|_| !target.contains("//")) else {
                 continue;

@@ -35,7 +35,7 @@ mod processes;
 #[path = "../support/progress.rs"]
 mod progress;
 mod scenario;
-#[path = "../../../crates/campanile-redis/tests/redis/server_clock.rs"]
+#[path = "../../../crates/library/campanile-redis/tests/redis/server_clock.rs"]
 mod server_clock;
 mod stores;
 mod topic;

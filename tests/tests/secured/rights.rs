@@ -4,7 +4,8 @@ use campanile_test::Acl;
 
 use crate::SERVER;
 
-const GUIDE: &str = include_str!("../../../crates/campanile/src/guide/kafka_in_production.md");
+const GUIDE: &str =
+    include_str!("../../../crates/library/campanile/src/guide/kafka_in_production.md");
 
 /// A right of a user, and what an error says about it.
 #[derive(Debug)]

@@ -39,8 +39,12 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("dynamodb", &["config", "credentials"]),
 ];
 
+/// The folder of a crate, in that of the library or of the operations.
 fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates").join(format!("campanile-{name}"))
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let name = format!("campanile-{name}");
+    let folders = ["library", "operations", "proof"].map(|floor| crates.join(floor).join(&name));
+    folders.into_iter().find(|folder| folder.is_dir()).unwrap()
 }
 
 #[test]

@@ -125,10 +125,10 @@ mod tests {
     #[test]
     fn mutant_is_parsed_from_the_list_of_cargo_mutants() {
         let json = r#"[{
-            "file": "crates/campanile-core/src/a.rs",
+            "file": "crates/library/campanile-core/src/a.rs",
             "function": { "function_name": "f", "return_type": "-> bool", "span": null },
             "genre": "FnValue",
-            "name": "crates/campanile-core/src/a.rs:2:5: replace f -> bool with true",
+            "name": "crates/library/campanile-core/src/a.rs:2:5: replace f -> bool with true",
             "package": "campanile-core",
             "replacement": "true",
             "span": { "start": { "line": 2, "column": 5 }, "end": { "line": 3, "column": 6 } }

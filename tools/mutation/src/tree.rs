@@ -58,12 +58,12 @@ impl<'a> Tree<'a> {
         }
         let packages: BTreeSet<_> = mutants.iter().map(|mutant| &*mutant.package).collect();
         for package in packages {
-            let manifest = folder.join("crates").join(package).join("Cargo.toml");
+            let manifest = folder.join("crates/library").join(package).join("Cargo.toml");
             let text = fs::read_to_string(&manifest)?;
             let dependency = "[dependencies]\nmutant-switch = { path = \"../mutant-switch\" }";
             fs::write(&manifest, text.replacen("[dependencies]", dependency, 1))?;
         }
-        let switch = folder.join("crates/mutant-switch");
+        let switch = folder.join("crates/library/mutant-switch");
         let manifest = "[package]\nname = \"mutant-switch\"\nedition = \"2024\"\n";
         write(&switch.join("Cargo.toml"), manifest.as_bytes())?;
         write(&switch.join("src/lib.rs"), include_bytes!("switch.rs"))?;
