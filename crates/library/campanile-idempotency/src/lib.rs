@@ -54,7 +54,7 @@ mod fields;
 mod future;
 mod keeper;
 mod layer;
-mod memory;
+mod memory_store;
 mod observe;
 pub mod policy;
 pub mod reply;
@@ -74,7 +74,7 @@ pub use self::error::{AttemptFailed, Exhausted, IdempotencyError, Panicked, Repl
 pub use self::future::ResponseFuture;
 pub use self::keeper::{HeldLock, IntoKeeper, LockKeeper, SettledFuture, Settling, ShutdownReport};
 pub use self::layer::IdempotencyLayer;
-pub use self::memory::MemoryStore;
+pub use self::memory_store::MemoryStore;
 pub use self::observe::{ObserveFuture, ObserveLayer, ObserveService, Observer};
 pub use self::reply::{ReplyCipher, ReplyCodec};
 pub use self::runner::Runner;

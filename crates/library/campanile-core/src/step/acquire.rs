@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::mismatch::is_mismatch;
 use crate::entry::{Entry, Micros, State};
 use crate::limits::{MAX_ATTEMPTS, MAX_BACKOFF, MAX_LOCK_TTL};
 use crate::{Details, FencingToken, Fingerprint, Owner, Reply};
@@ -25,7 +26,7 @@ impl Acquire<'_> {
             }
             return;
         };
-        if self.is_mismatch(entry) {
+        if is_mismatch(entry, self.fingerprint) {
             return;
         }
         let max_wait = match entry.state {
@@ -52,7 +53,7 @@ impl Acquire<'_> {
         let Some(entry) = after else {
             return Reply::Corrupt; // the grant failed: no token is left
         };
-        if self.is_mismatch(entry) {
+        if is_mismatch(entry, self.fingerprint) {
             return Reply::Mismatch;
         }
         let (token, attempt) = (entry.token, entry.attempt);
@@ -82,14 +83,6 @@ impl Acquire<'_> {
             },
             State::Failed => Reply::AlreadyGivenUp { attempt, reason: error_text(entry) },
         }
-    }
-
-    /// A key that was never tried may change its payload.
-    fn is_mismatch(&self, entry: &Entry) -> bool {
-        let never_tried =
-            entry.state == State::Retrying && entry.attempt == 0 && entry.interrupts == 0;
-        let differ = matches!((self.fingerprint, entry.fingerprint), (Some(a), Some(b)) if a != b);
-        differ && !never_tried
     }
 
     /// Grants the lock to this owner. If no token is left, grants nothing and leaves the entry

@@ -11,6 +11,7 @@ mod complete;
 mod expire;
 mod fail;
 mod give_up;
+mod mismatch;
 mod record_step;
 mod redrive;
 mod release;

@@ -167,7 +167,7 @@ mod tests {
         fn pause(&mut self, _: &[Arc<Assignment>]) {}
         fn resume(&mut self, _: &[Arc<Assignment>]) {}
         fn release(&mut self) {}
-        fn update_end_offsets(&mut self, _: &[Arc<Assignment>]) {}
+        fn tick(&mut self, _: &[Arc<Assignment>]) {}
         fn close(&mut self) {}
     }
 

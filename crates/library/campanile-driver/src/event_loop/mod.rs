@@ -253,7 +253,7 @@ impl<S: Source> EventLoop<S> {
         self.timer.as_mut().reset(now + POLL_INTERVAL);
         if now - self.last_tick >= TICK_INTERVAL {
             self.last_tick = now;
-            self.source.update_end_offsets(&self.assigned);
+            self.source.tick(&self.assigned);
             self.scheduler.tick();
             self.scheduler.export_metrics(self.intake.total());
             if self.scheduler.status().start_ping() {

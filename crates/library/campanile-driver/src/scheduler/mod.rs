@@ -13,7 +13,7 @@ mod last_error;
 mod outcome;
 mod partition;
 mod queue;
-mod receive;
+mod queueing;
 mod retry;
 mod run_queue;
 mod stalls;

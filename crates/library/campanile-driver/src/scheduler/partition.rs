@@ -169,7 +169,7 @@ impl Partition {
     }
 
     /// Takes a part of the budget for a received record.
-    pub(crate) fn hold(&self, amount: Amount) {
+    pub(crate) fn count_buffered(&self, amount: Amount) {
         self.assignment.usage.add(amount);
         self.assignment.total.add(amount);
     }

@@ -59,9 +59,9 @@ pub trait Source {
     /// committed.
     fn release(&mut self);
 
-    /// Updates each partition's end offset, restores a lost connection, and checks that the logs are the
-    /// same. Called once a second.
-    fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]);
+    /// Called once a second, with all assigned partitions: updates the end of each partition's log, from which its
+    /// lag is computed, restores a lost connection, and checks that the logs are the same.
+    fn tick(&mut self, partitions: &[Arc<Assignment>]);
 
     /// Leaves the group. This ends with [`Event::Closed`].
     fn close(&mut self);

@@ -366,7 +366,7 @@ impl Source for SimulatedSource {
         }
     }
 
-    fn update_end_offsets(&mut self, _: &[Arc<Assignment>]) {}
+    fn tick(&mut self, _: &[Arc<Assignment>]) {}
 
     fn close(&mut self) {
         let mut state = self.0.state();

@@ -12,10 +12,10 @@ use tokio::time::{Instant, timeout};
 use tower_service::Service;
 
 use super::Pending;
-use super::failure::handle_failure;
-use super::replies::decode_reply;
+use super::failed_attempt::handle_failure;
 use super::running::Running;
 use super::state::{AfterSettle, ResponseState};
+use super::stored_replies::decode_reply;
 use crate::error::{ErrorLock, Exhausted, IdempotencyError};
 use crate::fields::coordinates;
 use crate::keeper::{Acquisition, HeldLock, SettledFuture, Settlement, wait_at_most};

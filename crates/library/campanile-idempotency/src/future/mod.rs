@@ -1,10 +1,10 @@
 //! The response future, which takes one request from its acquire to the last answer of the store.
 
 mod acquisition;
-mod failure;
-mod replies;
+mod failed_attempt;
 mod running;
 mod state;
+mod stored_replies;
 
 use std::fmt;
 use std::future::Future;
@@ -19,11 +19,11 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use self::acquisition::{handle_acquisition, wait_for_release};
-pub(crate) use self::failure::display_text;
-use self::failure::handle_failure;
-pub(crate) use self::replies::{catch_panic, encode_reply};
+pub(crate) use self::failed_attempt::display_text;
+use self::failed_attempt::handle_failure;
 use self::running::Running;
 use self::state::{AfterSettle, AheadOfTurn, ResponseState, ResponseStateProj};
+pub(crate) use self::stored_replies::{catch_panic, encode_reply};
 use crate::error::{IdempotencyError, Panicked};
 use crate::keeper::{Acquisition, LockKey, RunSite, SettledFuture, Settlement, stopped_error};
 use crate::layer::LayerParts;

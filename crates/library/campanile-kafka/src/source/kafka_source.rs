@@ -499,7 +499,7 @@ impl Source for KafkaSource {
         self.poll_release();
     }
 
-    fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]) {
+    fn tick(&mut self, partitions: &[Arc<Assignment>]) {
         let Unfetched { stalled, unstarted } = self.stalled.check(partitions);
         for assignment in &unstarted {
             // Its offset is known, so that librdkafka has lost its start, and a seek has not helped.

@@ -187,17 +187,17 @@ mod tests {
     async fn consumer_that_lost_all_brokers_connects_again() {
         let broker = FakeBroker::start().unwrap();
         let mut source = KafkaSource::start(&settings(broker.client_settings(), TOPIC)).unwrap();
-        source.update_end_offsets(&[]);
+        source.tick(&[]);
         broker.fence_until_lost(source.consumer.client());
 
-        source.update_end_offsets(&[]);
+        source.tick(&[]);
         tokio::time::advance(DELAY / 2).await;
-        source.update_end_offsets(&[]);
+        source.tick(&[]);
         // The client has no address to connect to.
         assert!(source.consumer.fetch_metadata(None, Duration::from_millis(200)).is_err());
 
         tokio::time::advance(DELAY / 2).await;
-        source.update_end_offsets(&[]);
+        source.tick(&[]);
         assert_eq!(fetch_metadata(&source.consumer).brokers().len(), 1);
     }
 

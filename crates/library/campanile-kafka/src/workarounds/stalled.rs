@@ -263,7 +263,7 @@ mod tests {
                     _ => {}
                 }
             }
-            source.update_end_offsets(partitions);
+            source.tick(partitions);
             assert!(start.elapsed() < TIMEOUT, "no record was delivered");
             tokio::time::advance(Duration::from_secs(1)).await;
             thread::sleep(Duration::from_millis(1));
@@ -337,7 +337,7 @@ mod tests {
         produce(&kafka);
         let start = Instant::now();
         while !partitions[0].is_unfetched() {
-            source.update_end_offsets(&partitions);
+            source.tick(&partitions);
             source.starts.clear();
             assert!(poll(&mut source, Some(ROOM)).is_empty());
             assert!(start.elapsed() < TIMEOUT, "the partition is still considered fetched");
@@ -347,7 +347,7 @@ mod tests {
         assert!(start.elapsed() >= 2 * (SILENCE + FETCH_TIMEOUT));
         source.consumer.resume(&list(&partitions, Offset::Invalid)).unwrap();
         read(&mut source, &mut partitions).await;
-        source.update_end_offsets(&partitions);
+        source.tick(&partitions);
         assert!(!partitions[0].is_unfetched());
     }
 
@@ -368,7 +368,7 @@ mod tests {
         while !partitions[0].is_unfetched() {
             assert!(seconds < 1_000, "the consumer is still live");
             tokio::time::advance(Duration::from_secs(1)).await;
-            source.update_end_offsets(&partitions);
+            source.tick(&partitions);
             seconds += 1;
         }
         assert!(seconds >= 60);
@@ -388,7 +388,7 @@ mod tests {
         produce(&kafka);
         let start = Instant::now();
         while source.starts.is_empty() {
-            source.update_end_offsets(&partitions);
+            source.tick(&partitions);
             assert!(start.elapsed() < TIMEOUT, "the partition did not stall");
             tokio::time::advance(Duration::from_secs(1)).await;
             thread::sleep(Duration::from_millis(1));
@@ -441,7 +441,7 @@ mod tests {
             }
             // Before that, librdkafka would be considered stalled.
             if native::log_range(&source.consumer, TOPIC, 0).is_some() {
-                source.update_end_offsets(partitions);
+                source.tick(partitions);
                 tokio::time::advance(Duration::from_secs(1)).await;
             }
             assert!(clock.now() < deadline, "the end of the log is not known");

@@ -28,7 +28,7 @@ impl Scheduler {
             if partition.draining {
                 continue;
             }
-            partition.hold(Amount::of(&record));
+            partition.count_buffered(Amount::of(&record));
             partition.counters.received.add(1);
             if let Some(requested_id) = self.config.skip_at.get(record.coordinates()) {
                 let topic_id = partition.assignment.log_id();
