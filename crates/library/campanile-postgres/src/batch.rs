@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 use std::error::Error;
-use std::sync::atomic::Ordering;
 
-use campanile_core::{Answer, Command};
+use campanile_core::{Answer, Command, Operation};
 use campanile_idempotency::StoreError;
 use futures_util::future::{join, join_all};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::call::{Call, Schema};
+use crate::connect::SESSION_POOLING_ADVICE;
 use crate::failure::Failure;
 use crate::pool::{Lease, Pool};
 
@@ -67,7 +67,18 @@ impl<'a> Batch<'a> {
 
     /// Performs commands over one connection. Returns the commands that may be retried over another
     /// connection; on the second attempt there are none.
-    async fn attempt(&mut self, indices: Vec<usize>, is_second: bool) -> Option<Vec<usize>> {
+    async fn attempt(&mut self, mut indices: Vec<usize>, is_second: bool) -> Option<Vec<usize>> {
+        if self.pool.sessions.watch.has_foreign_session() {
+            // No handler starts any more. What one has done is still recorded.
+            let commands = self.commands;
+            let is_acquire =
+                |index: &mut usize| matches!(commands[*index].operation, Operation::Acquire { .. });
+            let refused: Vec<_> = indices.extract_if(.., is_acquire).collect();
+            self.fail(refused, &self.pool.misconfigured(SESSION_POOLING_ADVICE.into()));
+            if indices.is_empty() {
+                return None;
+            }
+        }
         // Keep half of the time for the answer. A call that got its connection too late would time
         // out and discard a good connection; left alone, that connection serves the next call.
         let wait = self.deadline.saturating_duration_since(Instant::now()) / 2;
@@ -89,10 +100,7 @@ impl<'a> Batch<'a> {
             self.fail([index], &StoreError::unavailable(error));
         }
         let watching = self.pool.sessions.watch.refresh(&lease, self.pool.address());
-        let (mut results, is_own_session) = join(self.results(&lease, calls), watching).await;
-        if !is_own_session {
-            self.pool.has_foreign_session.store(true, Ordering::Relaxed);
-        }
+        let (mut results, ()) = join(self.results(&lease, calls), watching).await;
         // A row of the call is locked by another session. Retry the commands one by one, so that
         // only the command for that row waits.
         let is_lock_timeout = |(call, result): &(Call<'_>, CallResult)| {

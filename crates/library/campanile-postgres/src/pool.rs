@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use tokio::time::Instant;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
-use crate::connect::SESSION_POOLING_ADVICE;
 use crate::failure::with_advice;
 use crate::hosts::{FOREIGN_SESSION, Hosts};
 use crate::log_limit::LogLimit;
@@ -42,8 +40,6 @@ pub(crate) struct Pool {
     pool: deadpool_postgres::Pool,
     address: Arc<str>,
     pub(crate) sessions: Arc<Sessions>,
-    /// Whether a connection was found in a session that is not its own. The next call fails for it.
-    pub(crate) has_foreign_session: Arc<AtomicBool>,
     log_limit: Arc<Mutex<LogLimit>>,
 }
 
@@ -85,8 +81,7 @@ impl Pool {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("the pool has the runtime that its timeout needs");
-        let (has_foreign_session, log_limit) = Default::default();
-        Self { pool, address, sessions, has_foreign_session, log_limit }
+        Self { pool, address, sessions, log_limit: Arc::default() }
     }
 
     /// The servers' hosts and ports, and the database.
@@ -104,9 +99,6 @@ impl Pool {
     /// the caller gives up: a call times out, and the next call gets its connection. The caller gives up
     /// after `patience` at the latest.
     pub(crate) async fn lease(&self, patience: Duration) -> Result<Lease, StoreError> {
-        if self.has_foreign_session.swap(false, Ordering::Relaxed) {
-            return Err(self.misconfigured(SESSION_POOLING_ADVICE.into()));
-        }
         let client = self.client(patience).await.map_err(|error| self.unreachable(error))?;
         Ok(Lease(Some(client)))
     }
@@ -146,7 +138,7 @@ impl Pool {
     }
 
     /// The error of a call behind a pooler that shares sessions: only another pooler helps.
-    fn misconfigured(&self, source: BoxError) -> StoreError {
+    pub(crate) fn misconfigured(&self, source: BoxError) -> StoreError {
         StoreError::misconfigured(Unreachable { address: self.address.clone(), source })
     }
 
@@ -260,7 +252,7 @@ impl std::error::Error for Unreachable {
 #[cfg(test)]
 mod tests {
     use campanile_core::{Command, IdempotencyKey, Operation, Owner, Retention, StoreKey};
-    use campanile_core::{FencingToken, Reply};
+    use campanile_core::{FencingToken, Grant, Reply};
     use campanile_idempotency::{Store, StoreErrorKind};
     use campanile_test::PgServer;
 
@@ -269,26 +261,30 @@ mod tests {
 
     /// As behind a pooler that shares sessions and knows the prepared statements of each connection.
     #[tokio::test]
-    async fn connection_in_a_foreign_session_fails_the_next_call() {
+    async fn foreign_session_ends_acquires_and_no_settlement() {
         let server = PgServer::start().unwrap();
         let minute = Duration::from_secs(60);
         let config = PgConfig::new(server.url()).with_command_timeout(minute);
         let config = config.with_connect_timeout(minute).with_connections(1);
         migrate(config.clone()).await.unwrap();
         let store = PgStore::connect(config).await.unwrap();
-        let acquire = async |key: &'static str| {
+        let owner = Owner::new(1).unwrap();
+        let apply = async |key: &'static str, operation| {
+            let key = IdempotencyKey::new(key).unwrap();
+            let key = StoreKey::new("payments".try_into().unwrap(), &key);
+            let command = Command { key, operation, retention: Retention::default() };
+            store.apply(command).await.map(|answer| answer.reply)
+        };
+        let acquire = async |key| {
             let operation = Operation::Acquire {
-                owner: Owner::new(1).unwrap(),
+                owner,
                 ttl: minute,
                 max_attempts: 1,
                 fingerprint: None,
                 floor: FencingToken::ZERO,
                 details: None,
             };
-            let key = IdempotencyKey::new(key).unwrap();
-            let key = StoreKey::new("payments".try_into().unwrap(), &key);
-            let command = Command { key, operation, retention: Retention::default() };
-            store.apply(command).await.map(|answer| answer.reply)
+            apply(key, operation).await
         };
         acquire("opens the connection").await.unwrap();
         // The other session has none of the settings.
@@ -299,12 +295,16 @@ mod tests {
         tokio::time::advance(minute).await;
         tokio::time::resume();
         let answered = acquire("answered").await.unwrap();
-        assert!(matches!(answered, Reply::Acquired { .. }), "{answered:?}");
-        let error = acquire("refused").await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Misconfigured);
-        let text = format!("{:?}", std::error::Error::source(&error).unwrap());
-        assert!(text.contains("pool_mode = session"), "{text}");
-        acquire("tried again").await.unwrap();
+        let Reply::Acquired { token, attempt, .. } = answered else { panic!("{answered:?}") };
+        for key in ["refused", "refused again"] {
+            let error = acquire(key).await.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Misconfigured);
+            let text = format!("{:?}", std::error::Error::source(&error).unwrap());
+            assert!(text.contains("pool_mode = session"), "{text}");
+        }
+        let (grant, fingerprint, reply, details) = (Grant { token, owner }, None, None, None);
+        let complete = Operation::Complete { grant, attempt, fingerprint, reply, details };
+        assert_eq!(apply("answered", complete).await.unwrap(), Reply::Completed);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Watches, for as long as a store is used, what can make it lose acknowledged writes, or its
 //! connections.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,9 @@ pub(crate) struct Watch {
     certificates: Certificates,
     unsafe_settings: Counter,
     findings: OnceLock<Vec<Finding>>,
+    /// Whether a connection was found in a session that is not its own. Only another pooler helps, and a
+    /// restart, which looks again.
+    has_foreign_session: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -47,8 +51,8 @@ struct State {
 impl Watch {
     pub(crate) fn new(certificates: Certificates) -> Self {
         let unsafe_settings = Counter::new(&instruments::POSTGRES_UNSAFE_SETTINGS, &[]);
-        let (findings, state) = Default::default();
-        Self { certificates, unsafe_settings, findings, state }
+        let (findings, has_foreign_session, state) = Default::default();
+        Self { certificates, unsafe_settings, findings, has_foreign_session, state }
     }
 
     /// Takes the settings at the start, with which later ones are compared.
@@ -63,16 +67,23 @@ impl Watch {
         self.findings.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Reads the settings over a connection in use, if they were not read lately. A connection that
-    /// breaks fails the call as well, so errors are not reported. Returns whether the session is still
-    /// that of the connection: it then has what the connection has set.
-    pub(crate) async fn refresh(&self, client: &Client, address: &str) -> bool {
+    /// Checks whether a connection was found in a session that is not its own.
+    pub(crate) fn has_foreign_session(&self) -> bool {
+        self.has_foreign_session.load(Ordering::Relaxed)
+    }
+
+    /// Reads the settings over a connection in use, if they were not read lately, and checks that the
+    /// session is still that of the connection: it then has what the connection has set. A connection
+    /// that breaks fails the call as well, so errors are not reported.
+    pub(crate) async fn refresh(&self, client: &Client, address: &str) {
         if !claim(&mut self.state().due, INTERVAL) {
-            return true;
+            return;
         }
         self.report_expiry(address);
         let rows = client.simple_query(SETTINGS).await.unwrap_or_default();
-        self.observe(&rows, address)
+        if !self.observe(&rows, address) {
+            self.has_foreign_session.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Reports each hour that the client's certificate expires soon.
