@@ -16,18 +16,19 @@ macro_rules! settings {
 pub(crate) use settings;
 
 /// The query whether standbys are connected. A user without `pg_read_all_stats` sees no more of a
-/// standby than its process, which a subscriber to a logical slot, such as Debezium, also has.
+/// standby than its process, which a subscriber to a logical slot, such as Debezium, also has. A base
+/// backup streams by a temporary slot.
 pub(crate) const HAS_STANDBYS: &str = "SELECT EXISTS ( \
     SELECT FROM pg_catalog.pg_stat_replication AS sender \
     WHERE state IS DISTINCT FROM 'backup' AND NOT EXISTS ( \
         SELECT FROM pg_catalog.pg_replication_slots \
-        WHERE active_pid = sender.pid AND slot_type = 'logical'))";
+        WHERE active_pid = sender.pid AND (slot_type = 'logical' OR temporary)))";
 
 /// What a [`Finding`] is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// The server acknowledges commits that are not on its disk. A crash loses them.
+    /// The server acknowledges commits that are not on its disk, or can damage them there. A crash loses them.
     Durability,
     /// Commits of this user do not wait for the synchronous standby. A failover loses them.
     SkippedStandby,
@@ -61,6 +62,8 @@ pub(crate) fn evaluate(settings: &str, has_standbys: bool) -> Vec<Finding> {
         when they are redelivered";
     const FAILOVER: &str = "a failover loses the last completions that were acknowledged, and their \
         records run again when they are redelivered";
+    const TEAR: &str =
+        "a crash can damage pages that hold them, unless the storage writes each page as a whole";
     const ON: &str = "set it to `on`, for the server, the database and the user";
     const NAMES: &str = "synchronous_standby_names";
     let mut findings = Vec::new();
@@ -70,9 +73,12 @@ pub(crate) fn evaluate(settings: &str, has_standbys: bool) -> Vec<Finding> {
     let (mut is_local, mut has_synchronous) = (false, false);
     for setting in settings.splitn(4, ' ') {
         match setting.split_once('=') {
-            Some((name, "off")) => add(FindingKind::Durability, format!("{name} = off"), CRASH, ON),
-            Some(("synchronous_commit", "local")) => is_local = true,
             Some((NAMES, names)) => has_synchronous = !names.is_empty(),
+            Some(("synchronous_commit", "local")) => is_local = true,
+            Some((name @ "full_page_writes", "off")) => {
+                add(FindingKind::Durability, format!("{name} = off"), TEAR, ON);
+            }
+            Some((name, "off")) => add(FindingKind::Durability, format!("{name} = off"), CRASH, ON),
             _ => {}
         }
     }

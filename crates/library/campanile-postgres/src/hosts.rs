@@ -16,6 +16,7 @@ use tokio::net::lookup_host;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
 
 use crate::sessions::{Session, Sessions, Slot};
@@ -101,9 +102,13 @@ impl Hosts {
         let again = async {
             sleep(RETRY_AFTER).await;
             loop {
-                let attempt = self.open(config, slot.clone());
-                if let Ok(result) = timeout(RETRY_AFTER, attempt).await {
-                    return result;
+                match timeout(RETRY_AFTER, self.open(config, slot.clone())).await {
+                    // The first attempt may have the last session.
+                    Ok(Err(error)) if error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) => {
+                        sleep(RETRY_AFTER).await;
+                    }
+                    Ok(result) => return result,
+                    Err(_) => {}
                 }
             }
         };
