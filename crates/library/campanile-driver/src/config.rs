@@ -1,17 +1,17 @@
 //! The settings of a driver.
 
-use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{Classify, Coordinates, Disposition};
+use campanile_core::{Classify, Disposition};
 use tracing::Level;
 
 use crate::epilogue::{Epilogue, GiveUpAction, NoEpilogue};
 use crate::flood_limit::FloodLimit;
 use crate::order::ProcessingOrder;
+use crate::skip_at::SkipAt;
 use crate::source::Amount;
 use crate::span::SpanKind;
 
@@ -45,7 +45,7 @@ pub struct DriverConfig {
     /// What happens to a record that is given up. Default: the consumer stops.
     pub give_up: GiveUpAction,
     /// Records that are skipped without an attempt, with the ids of their topics if these are named.
-    pub skip_at: HashMap<Coordinates, Option<Arc<str>>>,
+    pub skip_at: Vec<SkipAt>,
     /// How many records may be handed over before the consumer pauses. Default: disabled.
     pub flood_limit: FloodLimit,
     /// Takes over records that were not processed. Default: none does.
@@ -71,7 +71,7 @@ impl DriverConfig {
             has_sinks: false,
             stall_warning: Duration::from_secs(60),
             give_up: GiveUpAction::Stop,
-            skip_at: HashMap::new(),
+            skip_at: Vec::new(),
             flood_limit: FloodLimit::disabled(),
             epilogue: Arc::new(NoEpilogue),
             classifiers: Classifiers::default(),

@@ -10,6 +10,7 @@ use crate::reports::Report;
 use crate::run::Task;
 use crate::scheduler::queue::Queued;
 use crate::scheduler::{MAX_RUN_LEN, Scheduler};
+use crate::skip_at::SkipAt;
 use crate::source::{Amount, AssignmentId, Received};
 
 impl Scheduler {
@@ -30,20 +31,22 @@ impl Scheduler {
             }
             partition.count_buffered(Amount::of(&record));
             partition.counters.received.add(1);
-            if let Some(requested_id) = self.config.skip_at.get(record.coordinates()) {
+            let is_here = |at: &&SkipAt| at.coordinates == *record.coordinates();
+            let mut requested = self.config.skip_at.iter().filter(is_here).peekable();
+            if requested.peek().is_some() {
                 let topic_id = partition.assignment.log_id();
-                let is_requested = match requested_id {
-                    Some(_) => requested_id.as_ref() == topic_id,
-                    None => partition.assignment.replaced_log_id.get().is_none(),
+                let is_recreated = partition.assignment.replaced_log_id.get().is_some();
+                let is_topic = |at: &SkipAt| match &at.topic_id {
+                    Some(id) => Some(id) == topic_id,
+                    None => !is_recreated,
                 };
-                if is_requested {
+                if requested.any(is_topic) {
                     self.skip_unprocessed(assignment, record, due);
                     continue;
                 }
                 tracing::warn!(
                     record = %record.coordinates(),
                     topic_id = topic_id.map(|id| &**id),
-                    requested_id = requested_id.as_deref(),
                     "record not skipped, although `Consumer::skip_at` requests it: its topic was \
                      recreated, or does not have the requested id"
                 );

@@ -228,7 +228,8 @@ impl Consumer {
     ///
     /// Remove the call once the record has passed. It has no effect then, unless the group's offset
     /// is reset. In a topic with another id than the named one, it skips nothing, and an event at WARN says
-    /// so. Without an id, that is only known for a topic that was recreated since the group's last commit:
+    /// so. For the seconds until the consumer knows that a topic was recreated, its records have the id of
+    /// the old one; nothing is committed for it in that time. Without an id, that is only known for a topic that was recreated since the group's last commit:
     /// once the partition is assigned again, the record of the new topic is skipped.
     ///
     /// ```
@@ -245,7 +246,7 @@ impl Consumer {
     /// # }
     /// ```
     pub fn skip_at(mut self, at: SkipAt) -> Self {
-        self.driver.skip_at.insert(at.coordinates, at.topic_id);
+        self.driver.skip_at.push(at);
         self
     }
 
