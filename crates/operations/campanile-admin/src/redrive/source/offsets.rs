@@ -84,8 +84,7 @@ impl Source {
                 );
             }
             // Another group, such as one with a filter, may have handled them.
-            let deleted = first - next.unwrap_or(0);
-            if deleted > 0 {
+            if let Some(deleted) = next.map(|next| first - next).filter(|deleted| *deleted > 0) {
                 tracing::warn!(
                     topic = %self.topic, partition, first, deleted,
                     "the topic has deleted letters that this group had not handled; raise \
