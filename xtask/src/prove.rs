@@ -3,7 +3,7 @@
 use crate::command::Size;
 use crate::document::Block;
 use crate::progress::{Progress, cargo};
-use crate::{Result, everything, fuzz, simulation};
+use crate::{Result, everything, fuzz, install, simulation};
 use clap::ValueEnum;
 use std::io;
 use std::time::Duration;
@@ -57,7 +57,11 @@ fn run(progress: &Progress, area: Area, size: Size) -> Result<Vec<String>> {
     let program = match area {
         Area::Model => MODEL,
         Area::History => HISTORY,
-        Area::Mutation => MUTATION,
+        Area::Mutation => {
+            // Otherwise the tool would do this, and what it prints is what it saw.
+            install::install(progress)?;
+            MUTATION
+        }
         Area::Simulation => return Ok(vec![simulation::simulate(progress, size)?]),
         Area::Everything => return Ok(vec![everything::everything(progress, size)?]),
         Area::Fuzz => return Ok(vec![fuzz::prove(progress, size)?]),

@@ -186,7 +186,7 @@ impl Tested {
         let binaries =
             Binary::build(progress, build.args(["test", "--release", "--no-run"]).args(targets))?;
         let mut tested = Self { lines: Vec::new(), failed: Vec::new() };
-        for binary in &binaries {
+        for binary in binaries.iter().filter(|binary| binary.is_test) {
             let mut command = binary.command();
             // Show seeds and counts even if all tests pass.
             configure(command.arg("--show-output"));

@@ -230,7 +230,7 @@ fn to_markdown(
     let (missed, unreached) = (names(Verdict::Missed), names(Verdict::Unreached));
     let (share, limit) = (caught as f64 / f64::max(all as f64, 1.0) * 100.0, MUTANT_TIMEOUT);
     format!(
-        "{tests} tests found {caught} of {all} mutants: {share:.1} %. `.cargo/mutants.toml` excludes {excluded} \
+        "{tests} tests found {caught} of {all} mutants: {share:.1}%. `.cargo/mutants.toml` excludes {excluded} \
          others. No test of a mutant was started after {limit:?}.\n\n\
          | package | mutants | do not compile | cannot be chosen at run time | a test failed | a test took too \
          long | missed | reached by no test |\n|---|---|---|---|---|---|---|---|{rows}\n\n\

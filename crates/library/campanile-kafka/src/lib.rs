@@ -115,7 +115,7 @@
 //!
 //! * [`Consumer`] and [`ConsumerConfig`] configure the driver; [`Serve`] runs it, and completes with a
 //!   [`Summary`] or a [`ConsumerError`].
-//! * The crate `campanile-driver` decides which record is started next and what is committed, without Kafka.
+//! * `campanile-driver` decides which record is started next and what is committed, without Kafka.
 //! * `source` is its source over librdkafka's consumer, `native` what rdkafka lacks for that, and `workarounds` what
 //!   would go without the faults of librdkafka. `client`, `oauth`, `log`, `topic_ids`: what all clients need.
 //! * `epilogue` tells the driver what happens to records that were not processed: its `dead_letter` publishes
