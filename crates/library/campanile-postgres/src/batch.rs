@@ -50,7 +50,18 @@ impl<'a> Batch<'a> {
                 == commands.len(),
             "the keys of a batch are distinct"
         );
-        let Some(to_retry) = self.attempt((0..commands.len()).collect(), false).await else {
+        let mut indices: Vec<usize> = (0..commands.len()).collect();
+        if self.pool.sessions.watch.has_foreign_session() {
+            // No handler starts any more. What one has done is still recorded.
+            let is_acquire =
+                |index: &mut usize| matches!(commands[*index].operation, Operation::Acquire { .. });
+            let refused: Vec<_> = indices.extract_if(.., is_acquire).collect();
+            self.fail(refused, &self.pool.misconfigured(SESSION_POOLING_ADVICE.into()));
+            if indices.is_empty() {
+                return;
+            }
+        }
+        let Some(to_retry) = self.attempt(indices, false).await else {
             return;
         };
         // The connection broke, because the server was restarted or is now a replica. Every command
@@ -67,18 +78,7 @@ impl<'a> Batch<'a> {
 
     /// Performs commands over one connection. Returns the commands that may be retried over another
     /// connection; on the second attempt there are none.
-    async fn attempt(&mut self, mut indices: Vec<usize>, is_second: bool) -> Option<Vec<usize>> {
-        if self.pool.sessions.watch.has_foreign_session() {
-            // No handler starts any more. What one has done is still recorded.
-            let commands = self.commands;
-            let is_acquire =
-                |index: &mut usize| matches!(commands[*index].operation, Operation::Acquire { .. });
-            let refused: Vec<_> = indices.extract_if(.., is_acquire).collect();
-            self.fail(refused, &self.pool.misconfigured(SESSION_POOLING_ADVICE.into()));
-            if indices.is_empty() {
-                return None;
-            }
-        }
+    async fn attempt(&mut self, indices: Vec<usize>, is_second: bool) -> Option<Vec<usize>> {
         // Keep half of the time for the answer. A call that got its connection too late would time
         // out and discard a good connection; left alone, that connection serves the next call.
         let wait = self.deadline.saturating_duration_since(Instant::now()) / 2;
