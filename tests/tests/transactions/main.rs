@@ -18,6 +18,7 @@ mod input;
 mod invoices;
 #[path = "../support/length.rs"]
 mod length;
+mod overtaken;
 mod positions;
 mod process_faults;
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -75,7 +75,7 @@ pub enum Event {
     /// Records, in order within each partition.
     Records(Vec<Received>),
     /// These partitions are revoked, or already lost. The source keeps them until
-    /// [`Source::release`] is called.
+    /// [`Source::release`] is called. While they are drained, the same may follow once more as lost.
     Revoked {
         /// The partitions.
         partitions: Vec<Arc<Assignment>>,

@@ -203,13 +203,20 @@ fn find(
     NonNull::new(element)
 }
 
+/// Reads the generation of the group, if the consumer is a member of it. In the newer protocol it is the epoch
+/// of the member.
+pub(crate) fn generation<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> Option<i32> {
+    let generation = with_group_metadata(consumer, |metadata| {
+        // SAFETY: the metadata is alive and is only read.
+        unsafe { rd_kafka_consumer_group_metadata_generation_id(metadata) }
+    });
+    generation.filter(|generation| *generation > 0)
+}
+
 /// Checks whether the consumer is a member of its group, that is, of one of the group's
 /// generations.
 pub(crate) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
-    // SAFETY: the metadata is alive and is only read.
-    check_group_metadata(consumer, |metadata| unsafe {
-        rd_kafka_consumer_group_metadata_generation_id(metadata) > 0
-    })
+    generation(consumer).is_some()
 }
 
 /// Checks whether there are events that a poll of the consumer would handle.
@@ -231,30 +238,31 @@ pub(crate) fn has_events<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool
 /// Checks whether the consumer has a member id. In the classic protocol it has none before it joins
 /// its group and after it has left.
 pub(crate) fn has_member_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
-    check_group_metadata(consumer, |metadata| {
+    with_group_metadata(consumer, |metadata| {
         // SAFETY: the metadata is alive and is only read.
         let id = unsafe { rd_kafka_consumer_group_metadata_member_id(metadata) };
         // SAFETY: a non-null id ends with NUL and lives as long as the metadata.
         !id.is_null() && !unsafe { CStr::from_ptr(id) }.is_empty()
     })
+    .unwrap_or(false)
 }
 
-/// Checks the group's metadata with a predicate. A consumer without a group fails the check.
-fn check_group_metadata<C: ConsumerContext>(
+/// Reads the group's metadata. A consumer without a group has none.
+fn with_group_metadata<C: ConsumerContext, T>(
     consumer: &BaseConsumer<C>,
-    is: impl FnOnce(*const rd_kafka_consumer_group_metadata_t) -> bool,
-) -> bool {
+    read: impl FnOnce(*const rd_kafka_consumer_group_metadata_t) -> T,
+) -> Option<T> {
     let client = consumer.client().native_ptr();
     // SAFETY: the consumer is borrowed, so its handle is alive. The result is destroyed below; it
     // is null for a consumer without a group.
     let metadata = unsafe { rd_kafka_consumer_group_metadata(client) };
     if metadata.is_null() {
-        return false;
+        return None;
     }
-    let is = is(metadata);
+    let value = read(metadata);
     // SAFETY: the metadata is not used any more.
     unsafe { rd_kafka_consumer_group_metadata_destroy(metadata) };
-    is
+    Some(value)
 }
 
 /// Reads each header's name and value, in order. A null value is `None`.

@@ -26,6 +26,7 @@ use crate::native::fetch_queues::FetchQueues;
 use crate::oauth::{self, OauthTokens};
 use crate::seek::{Position, seek_and_resume};
 use crate::transaction::PendingOutputs;
+use crate::workarounds::RevokedIn;
 
 /// The timeout of the request for the cluster's id. The client mostly knows it.
 const CLUSTER_ID_TIMEOUT: Duration = Duration::from_millis(500);
@@ -59,6 +60,8 @@ pub(super) struct ContextState {
     /// Whether partitions were ever assigned.
     pub(super) started: bool,
     pub(super) rebalances: Vec<Rebalance>,
+    /// The revoked partitions that are not released yet, in the order of their revokes.
+    unreleased: Vec<TopicPartitionList>,
     pub(super) commits: Vec<(KafkaResult<()>, TopicPartitionList)>,
     /// The text of the last error.
     reason: Option<String>,
@@ -74,7 +77,11 @@ pub(super) enum Rebalance {
         partitions: Vec<Arc<Assignment>>,
         list: Option<TopicPartitionList>,
         lost: bool,
+        revoked_in: RevokedIn,
     },
+    /// The group has moved on before the partitions that the driver drains were released. They are released now,
+    /// and other members may have them.
+    Overtaken,
 }
 
 impl Context {
@@ -114,6 +121,12 @@ impl Context {
         for (assignment, offset) in positions.iter_mut() {
             // A stalled partition may have been read on while its seek failed.
             *offset = assignment.offset_range.position().unwrap_or(*offset);
+            // Only now: librdkafka ends this when it has stopped to fetch an earlier assignment of the partition.
+            // So far the partition is paused, and none of its messages go to the consumer's own queue.
+            if let Some(queue) = self.state().queues.index(assignment.id) {
+                let Assignment { topic, partition, .. } = &**assignment;
+                self.fetch_queues.forward_partition(consumer, topic, *partition, queue);
+            }
         }
         let sought = seek_and_resume(consumer, positions);
         let mut state = self.state();
@@ -212,8 +225,17 @@ impl Context {
         self.state().closing
     }
 
-    /// Releases revoked partitions.
+    /// Releases the partitions of the oldest revoke.
     pub(super) fn release(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
+        let mut state = self.state();
+        if !state.unreleased.is_empty() {
+            state.unreleased.remove(0);
+        }
+        drop(state);
+        Self::unassign(consumer, list);
+    }
+
+    fn unassign(consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
         let result = match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_unassign(list),
             RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.unassign(),
@@ -226,14 +248,12 @@ impl Context {
     fn assign(&self, consumer: &BaseConsumer<Self>, list: &mut TopicPartitionList) {
         let mut state = self.state();
         state.started = true;
+        let overtaken = state.overtake_revokes();
         let mut assignments = Vec::new();
         for (topic, partition) in topic_partitions(list) {
             let new = self.new_assignment(topic.into(), partition);
             state.awaiting_start.push(new.clone());
-            // Forward the partition before it is assigned, so that none of its messages go to the
-            // consumer's own queue.
-            let queue = state.queues.add(new.clone());
-            self.fetch_queues.forward_partition(consumer, &new.topic, partition, queue);
+            state.queues.add(new.clone());
             assignments.push(new);
         }
         // A cooperative rebalance that adds no partitions is reported, but not logged.
@@ -242,6 +262,8 @@ impl Context {
         }
         state.rebalances.push(Rebalance::Assigned(assignments));
         drop(state);
+        // Otherwise they could not be assigned again, and their release would end the new assignment.
+        overtaken.iter().for_each(|list| Self::unassign(consumer, list));
         // librdkafka is not to look up offsets: it would repeat a lookup that is in flight during the seek,
         // and undo the seek. Offset 0 needs no lookup, and nothing is fetched from a paused partition.
         if let Err(error) = consumer.pause(list) {
@@ -273,9 +295,11 @@ impl Context {
         }
         if state.closing {
             drop(state);
-            return self.release(consumer, list);
+            return Self::unassign(consumer, list);
         }
-        state.rebalances.push(Rebalance::Revoked { partitions, list: Some(list.clone()), lost });
+        state.unreleased.push(list.clone());
+        let (list, revoked_in) = (Some(list.clone()), RevokedIn::now(consumer));
+        state.rebalances.push(Rebalance::Revoked { partitions, list, lost, revoked_in });
     }
 
     /// Replaces the assignments of partitions that have another log: the old ones are lost, and the
@@ -296,7 +320,12 @@ impl Context {
             return;
         }
         let list = list(&new, Offset::Invalid);
-        state.rebalances.push(Rebalance::Revoked { partitions, list: None, lost: true });
+        state.rebalances.push(Rebalance::Revoked {
+            partitions,
+            list: None,
+            lost: true,
+            revoked_in: RevokedIn::default(),
+        });
         state.rebalances.push(Rebalance::Assigned(new));
         drop(state);
         if let Err(error) = consumer.pause(&list) {
@@ -306,6 +335,21 @@ impl Context {
 }
 
 impl ContextState {
+    /// Makes all revokes that are not released yet lost. Returns the partitions to release.
+    fn overtake_revokes(&mut self) -> Vec<TopicPartitionList> {
+        if self.unreleased.is_empty() {
+            return Vec::new();
+        }
+        for rebalance in &mut self.rebalances {
+            if let Rebalance::Revoked { list, lost, .. } = rebalance {
+                (*list, *lost) = (None, true);
+            }
+        }
+        // First, because a revoke that waits would hold it up.
+        self.rebalances.insert(0, Rebalance::Overtaken);
+        std::mem::take(&mut self.unreleased)
+    }
+
     fn add_assignment(&mut self, assignment: Arc<Assignment>) {
         if let Some(id) = assignment.log_id() {
             self.log_ids.insert((assignment.topic.clone(), assignment.partition), id.clone());

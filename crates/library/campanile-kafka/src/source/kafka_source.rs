@@ -33,7 +33,7 @@ use crate::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffe
 use crate::seek::Position;
 use crate::transaction::{Committer, TransactionResult};
 use crate::workarounds::{
-    Leave, Reconnect, Release, ResetPositions, StalledPartitions, Unfetched, leave,
+    Leave, Reconnect, Release, ResetPositions, RevokedIn, StalledPartitions, Unfetched, leave,
 };
 
 /// The maximum number of records that are taken from librdkafka at once.
@@ -78,8 +78,8 @@ pub(crate) struct KafkaSource {
     pub(super) topic_check: TopicCheck,
     /// The offsets that are committed once their topics are checked.
     unchecked: Option<Vec<Uncommitted>>,
-    /// The revoked partitions that are not released yet: those of the group, or none of the group.
-    revoked: Option<Option<TopicPartitionList>>,
+    /// The revoked partitions that are not released yet.
+    revoked: Option<Revoked>,
     releasing: Release,
     newer_protocol: bool,
     /// Whether the consumer is known to have joined its group.
@@ -90,6 +90,14 @@ pub(crate) struct KafkaSource {
     unsubscribes: bool,
     /// Set once the consumer is closed.
     leave: Option<Leave>,
+}
+
+/// Partitions that the driver drains.
+struct Revoked {
+    partitions: Vec<Arc<Assignment>>,
+    /// `None` if the group has not revoked them, or if they are released already.
+    list: Option<TopicPartitionList>,
+    revoked_in: RevokedIn,
 }
 
 /// How offsets are committed.
@@ -226,10 +234,25 @@ impl KafkaSource {
                     }
                     events.push(Event::Assigned(assignments));
                 }
-                Rebalance::Revoked { partitions, list, lost } => {
+                Rebalance::Revoked { partitions, list, lost, revoked_in } => {
                     self.joined &= !lost;
-                    self.revoked = Some(list);
+                    self.revoked =
+                        Some(Revoked { partitions: partitions.clone(), list, revoked_in });
                     events.push(Event::Revoked { partitions, lost });
+                }
+                Rebalance::Overtaken => {
+                    self.releasing.end();
+                    // The drain ends at once, and nothing is committed.
+                    if let Some(revoked) = &mut self.revoked
+                        && revoked.list.take().is_some()
+                    {
+                        tracing::info!(
+                            partitions = %PartitionNames(&revoked.partitions),
+                            "partitions lost: the group was rebalanced again before they were drained"
+                        );
+                        let partitions = revoked.partitions.clone();
+                        events.push(Event::Revoked { partitions, lost: true });
+                    }
                 }
             }
         }
@@ -292,6 +315,18 @@ impl KafkaSource {
         iter::once(Event::LogChanged(change)).chain(failed)
     }
 
+    /// Checks whether another member may have some of these partitions, because their revoke was overtaken by
+    /// another rebalance.
+    fn has_overtaken<'a>(&self, partitions: impl IntoIterator<Item = &'a Arc<Assignment>>) -> bool {
+        let Some(Revoked { revoked_in, .. }) = &self.revoked else { return false };
+        let is_overtaken = partitions.into_iter().any(|assignment| assignment.is_revoked())
+            && revoked_in.is_overtaken(&self.consumer);
+        if is_overtaken {
+            tracing::debug!("not committing revoked partitions, which another member may have");
+        }
+        is_overtaken
+    }
+
     /// Releases revoked partitions, if no commit of theirs is in flight.
     fn poll_release(&mut self) {
         let is_committing = || {
@@ -333,6 +368,9 @@ impl KafkaSource {
                 false
             }
         });
+        if self.has_overtaken(offsets.iter().map(|offset| &offset.assignment)) {
+            offsets.clear();
+        }
         let CommitStrategy::Offsets(commits) = &mut self.commits else {
             return;
         };
@@ -477,6 +515,9 @@ impl Source for KafkaSource {
     }
 
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart {
+        if self.has_overtaken(partitions) {
+            return CommitStart::Never;
+        }
         if let CommitStrategy::Transactions(committer) = &mut self.commits {
             let consumer = &self.consumer;
             return committer.commit(partitions, || group(consumer));
@@ -493,7 +534,7 @@ impl Source for KafkaSource {
     }
 
     fn release(&mut self) {
-        if let Some(list) = self.revoked.take().flatten() {
+        if let Some(Revoked { list: Some(list), .. }) = self.revoked.take() {
             self.releasing.start(list, &self.clock);
         }
         self.poll_release();

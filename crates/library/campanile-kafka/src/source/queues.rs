@@ -16,12 +16,15 @@ use crate::native::fetch_queues::QUEUES;
 pub(super) struct PartitionQueues([Vec<Arc<Assignment>>; QUEUES]);
 
 impl PartitionQueues {
-    /// Adds a partition to the queue with the fewest partitions. Returns the index of this queue.
-    pub(super) fn add(&mut self, assignment: Arc<Assignment>) -> usize {
-        let queues = self.0.iter_mut().enumerate();
-        let (index, queue) = queues.min_by_key(|(_, queue)| queue.len()).expect("there is a queue");
+    /// Adds a partition to the queue with the fewest partitions.
+    pub(super) fn add(&mut self, assignment: Arc<Assignment>) {
+        let queue = self.0.iter_mut().min_by_key(|queue| queue.len()).expect("there is a queue");
         queue.push(assignment);
-        index
+    }
+
+    /// Returns the index of the queue of a partition.
+    pub(super) fn index(&self, id: AssignmentId) -> Option<usize> {
+        self.0.iter().position(|queue| queue.iter().any(|assignment| assignment.id == id))
     }
 
     /// Replaces the assignment of a partition, which stays in its queue.
@@ -76,12 +79,14 @@ mod tests {
     fn partitions_have_own_queues_while_there_are_enough() {
         let mut queues = PartitionQueues::default();
         let partitions: Vec<_> = (0..QUEUES as i32).map(assignment).collect();
-        let mut indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
+        partitions.iter().for_each(|partition| queues.add(partition.clone()));
+        let mut indices: Vec<_> = partitions.iter().filter_map(|p| queues.index(p.id)).collect();
         indices.sort_unstable();
         assert_eq!(indices, (0..QUEUES).collect::<Vec<_>>());
         queues.remove(partitions[7].id);
-        let free = queues.add(assignment(100));
-        assert_ne!(queues.add(assignment(101)), free);
+        let added = [100, 101].map(assignment);
+        added.iter().for_each(|partition| queues.add(partition.clone()));
+        assert_ne!(queues.index(added[0].id), queues.index(added[1].id));
     }
 
     #[test]
@@ -89,7 +94,8 @@ mod tests {
         let mut queues = PartitionQueues::default();
         assert_eq!(order(&queues), [0; 0]);
         let partitions: Vec<_> = (0..3).map(assignment).collect();
-        let indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
+        partitions.iter().for_each(|partition| queues.add(partition.clone()));
+        let indices: Vec<_> = partitions.iter().filter_map(|p| queues.index(p.id)).collect();
         for (partition, records) in partitions.iter().zip([5, 1, 3]) {
             partition.usage.add_held(Amount { records, bytes: 0 });
         }
@@ -100,7 +106,8 @@ mod tests {
     fn stalled_partition_does_not_block_others_in_its_queue() {
         let mut queues = PartitionQueues::default();
         let partitions: Vec<_> = (0..4 * QUEUES as i32).map(assignment).collect();
-        let indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
+        partitions.iter().for_each(|partition| queues.add(partition.clone()));
+        let indices: Vec<_> = partitions.iter().filter_map(|p| queues.index(p.id)).collect();
         for (partition, index) in partitions.iter().zip(&indices) {
             let records = if *index == 3 { 0 } else { 100 };
             partition.usage.add_held(Amount { records, bytes: 0 });

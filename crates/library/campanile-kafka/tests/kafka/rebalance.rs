@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Record};
 use campanile_kafka::{Rebalance, TopicPartition};
+use campanile_test::KafkaAdmin;
 use futures_util::FutureExt;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::Semaphore;
 use tower::{Service, service_fn};
 
-use crate::real::{blocking, topic};
+use crate::real::{blocking, logging, topic};
 use crate::support::{
     Log, Serving, TIMEOUT, committed, consumer, fill, gated, messages, mock, serve, until,
     until_committed, within,
@@ -276,4 +277,70 @@ async fn lost_assignment_is_dropped_at_once_without_a_commit() {
     }
     assert_eq!(rebalances.next().await, None);
     assert!(summary.revoked >= 1, "{summary:?}");
+}
+
+/// librdkafka rejoins the group when partitions are added, also while revoked ones are still drained. They then
+/// have another owner, or the same one again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_added_during_a_drain_lower_no_offset() {
+    const TOPIC: &str = "grown";
+    const PARTITIONS: i32 = 4;
+    let kafka = topic(TOPIC, PARTITIONS, &[]).await;
+    let mut config = kafka.consumer_config(TOPIC);
+    config.set("topic.metadata.refresh.interval.ms", "200");
+    blocking(|| kafka.producer().produce_all(messages(TOPIC, PARTITIONS, 5)).unwrap()).await;
+    let (first, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let one = serve(consumer(config.clone(), TOPIC), gated(&first, &gate));
+    let handle = one.handle();
+    let mut rebalances = handle.rebalances();
+    first.reaches(4).await;
+    let all = partitions(TOPIC, &[0, 1, 2, 3]);
+    assert_eq!(rebalances.next().await, Some(Rebalance::Assigned(all)));
+
+    let second = Log::default();
+    let other = serve(consumer(config.clone(), TOPIC), logging(&second));
+    until("two partitions are revoked", || handle.status().partitions.len() == 2).await;
+    let admin = KafkaAdmin::new(kafka.bootstrap());
+    blocking(move || admin.add_partitions(TOPIC, PARTITIONS + 1).unwrap()).await;
+    second.reaches(5).await;
+    let moved = second.all()[0].0;
+    let offset = || committed(&config, TOPIC, PARTITIONS)[moved as usize];
+    until("the second consumer has committed", || offset() == Some(5)).await;
+
+    let is_lost = async { while !matches!(rebalances.next().await, Some(Rebalance::Lost(_))) {} };
+    within("the first consumer has lost the partitions", is_lost).await;
+    gate.add_permits(1_000);
+    until_committed(&config, TOPIC, &[5; PARTITIONS as usize]).await;
+    let records = |log: &Log| log.of(moved);
+    assert_eq!((records(&first), records(&second)), (vec![0], vec![0, 1, 2, 3, 4]));
+    for consumer in [one, other] {
+        consumer.stop().await.unwrap();
+    }
+    assert_eq!(offset(), Some(5));
+}
+
+/// The partition that is drained is assigned to the same consumer again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partition_that_returns_during_its_drain_is_read_on() {
+    const TOPIC: &str = "returned";
+    let kafka = topic(TOPIC, 2, &[]).await;
+    let mut config = kafka.consumer_config(TOPIC);
+    config.set("topic.metadata.refresh.interval.ms", "200");
+    blocking(|| kafka.producer().produce_all(messages(TOPIC, 2, 5)).unwrap()).await;
+    let (first, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let one = serve(consumer(config.clone(), TOPIC), gated(&first, &gate));
+    let handle = one.handle();
+    let mut rebalances = handle.rebalances();
+    first.reaches(2).await;
+    let other = serve(consumer(config.clone(), TOPIC), logging(&Log::default()));
+    until("a partition is revoked", || handle.status().partitions.len() == 1).await;
+    let admin = KafkaAdmin::new(kafka.bootstrap());
+    blocking(move || admin.add_partitions(TOPIC, 3).unwrap()).await;
+    let is_lost = async { while !matches!(rebalances.next().await, Some(Rebalance::Lost(_))) {} };
+    within("the first consumer has lost the partition", is_lost).await;
+    gate.add_permits(1_000);
+    until_committed(&config, TOPIC, &[5; 2]).await;
+    for consumer in [one, other] {
+        consumer.stop().await.unwrap();
+    }
 }

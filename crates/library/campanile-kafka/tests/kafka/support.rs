@@ -44,6 +44,7 @@ pub(crate) fn messages(
 
 /// Creates a consumer of this topic.
 pub(crate) fn consumer(config: ClientConfig, topic: &str) -> Consumer {
+    show_events();
     Consumer::new(config).unwrap().subscribe([topic])
 }
 
