@@ -1,10 +1,9 @@
-//! Decides what became of a record, and what the guard would do with it. Performs no I/O.
+//! Decides what became of a record. Performs no I/O.
 
 use campanile_core::State;
 use campanile_idempotency::Found;
 
-use super::keys::Repeat;
-use super::{Guard, ObservedPartition, RecordFindingKind as Kind};
+use super::{ObservedPartition, RecordFindingKind as Kind};
 use crate::entries::EntryReport;
 
 /// What became of a key, some record of which is finished.
@@ -37,15 +36,6 @@ pub(super) fn judge(entry: &EntryReport) -> Verdict {
         State::Retrying if found.is_released() => Verdict::Lost(Kind::Unfinished),
         State::Retrying => Verdict::Lost(Kind::Failed),
         State::Failed => Verdict::Lost(Kind::GivenUp),
-    }
-}
-
-/// Decides what the guard would do with a record that has a key.
-pub(super) fn guard(repeat: Option<&Repeat>) -> Guard {
-    match repeat {
-        None => Guard::Run,
-        Some(repeat) if repeat.has_same_payload => Guard::Answer,
-        Some(_) => Guard::Refuse,
     }
 }
 
@@ -156,18 +146,5 @@ mod tests {
         ] {
             assert_eq!(is_finished(&partition(committed, is_beyond_end), offset), expected);
         }
-    }
-
-    #[test]
-    fn guard_runs_answers_or_refuses() {
-        let repeat = |has_same_payload| Repeat {
-            first: "payments/0@0".parse().unwrap(),
-            has_same_payload,
-            time: None,
-            offsets: None,
-        };
-        assert_eq!(guard(None), Guard::Run);
-        assert_eq!(guard(Some(&repeat(true))), Guard::Answer);
-        assert_eq!(guard(Some(&repeat(false))), Guard::Refuse);
     }
 }

@@ -81,25 +81,11 @@ impl fmt::Display for RecordFindingKind {
     }
 }
 
-/// What the guard would do with a record, if the records from the start of the range on were new to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Guard {
-    /// Run the handler.
-    Run,
-    /// Answer from the entry, without a run.
-    Answer,
-    /// Run nothing, and give the record up: it has no valid key, or the key of another payload and the
-    /// application compares payloads (`fingerprint_by`).
-    Refuse,
-}
-
 /// A finding about one record.
 ///
-/// Serializes as an object with the fields `record`, `finding`, `text` and `guard`, and what there is of
-/// `key`, `first` (the first record with the key), `millis` and `offsets` (the distance to it), `error`
-/// (of a key that cannot be read) and `entry` (see [`EntryReport`]).
+/// Serializes as an object with the fields `record`, `finding` and `text`, and what there is of `key`,
+/// `first` (the first record with the key), `millis` and `offsets` (the distance to it), `error` (of a key
+/// that cannot be read) and `entry` (see [`EntryReport`]).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecordFinding {
@@ -107,8 +93,6 @@ pub struct RecordFinding {
     pub record: Coordinates,
     /// What was found.
     pub kind: RecordFindingKind,
-    /// What the guard would do.
-    pub guard: Guard,
     /// The idempotency key. Bytes that are not UTF-8 are escaped.
     pub key: Option<String>,
     /// The first record with the same key, if this one is not the first.
@@ -124,9 +108,9 @@ pub struct RecordFinding {
 }
 
 impl RecordFinding {
-    pub(super) fn new(record: &Coordinates, kind: RecordFindingKind, guard: Guard) -> Self {
+    pub(super) fn new(record: &Coordinates, kind: RecordFindingKind) -> Self {
         let (record, first, time, offsets) = (record.clone(), None, None, None);
-        Self { record, kind, guard, key: None, first, time, offsets, error: None, entry: None }
+        Self { record, kind, key: None, first, time, offsets, error: None, entry: None }
     }
 
     pub(super) fn with_repeat(self, repeat: Repeat) -> Self {
@@ -168,7 +152,6 @@ impl Serialize for RecordFinding {
             record: String,
             finding: RecordFindingKind,
             text: String,
-            guard: Guard,
             #[serde(skip_serializing_if = "Option::is_none")]
             key: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,7 +169,6 @@ impl Serialize for RecordFinding {
             record: self.record.to_string(),
             finding: self.kind,
             text: self.kind.to_string(),
-            guard: self.guard,
             key: self.key.as_deref(),
             first: self.first.as_ref().map(ToString::to_string),
             millis: self.time.and_then(|time| u64::try_from(time.as_millis()).ok()),

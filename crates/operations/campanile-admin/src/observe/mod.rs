@@ -43,9 +43,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use rdkafka::ClientConfig;
 
 use self::decide::Verdict;
-pub use self::finding::{Guard, RecordFinding, RecordFindingKind};
+pub use self::finding::{RecordFinding, RecordFindingKind};
 use self::keys::{Keys, Noted, Repeat};
-pub use self::report::{Distances, GuardCounts, ObserveReport, ObservedPartition};
+pub use self::report::{Distances, ObserveReport, ObservedPartition};
 use self::source::{Fetched, Source};
 use crate::AdminError;
 use crate::entries::{EntryReport, inspect};
@@ -238,9 +238,7 @@ impl Observe {
             let at = record.coordinates();
             match examined {
                 Examined::WithoutKey(kind, error) => {
-                    report.guard.add(Guard::Refuse);
-                    let finding = RecordFinding::new(at, kind, Guard::Refuse);
-                    findings.push(RecordFinding { error, ..finding });
+                    findings.push(RecordFinding { error, ..RecordFinding::new(at, kind) });
                 }
                 Examined::Key { key, noted, .. } => {
                     let entry = if noted.is_judged_now { entries.next() } else { None };
@@ -261,12 +259,8 @@ fn judge_key(
     report: &mut ObserveReport,
     findings: &mut Vec<RecordFinding>,
 ) {
-    let guard = decide::guard(repeat.as_ref());
-    report.guard.add(guard);
-    let finding = |kind| RecordFinding {
-        key: Some(key.to_text().into()),
-        ..RecordFinding::new(at, kind, guard)
-    };
+    let finding =
+        |kind| RecordFinding { key: Some(key.to_text().into()), ..RecordFinding::new(at, kind) };
     if let Some(entry) = entry {
         report.note_entry(&entry);
         match decide::judge(&entry) {

@@ -8,7 +8,7 @@ use campanile_core::Entry;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{Guard, RecordFinding, RecordFindingKind};
+use super::{RecordFinding, RecordFindingKind};
 use crate::entries::EntryReport;
 use crate::time::Utc;
 
@@ -59,35 +59,11 @@ pub struct ObserveReport {
     pub findings: BTreeMap<RecordFindingKind, u64>,
     /// The distances between the records of a key.
     pub distances: Distances,
-    /// What the guard would do with the records.
-    pub guard: GuardCounts,
     /// When the earliest entry that was read was created. `None` if none was found.
     #[serde(serialize_with = "as_utc")]
     pub earliest_entry: Option<SystemTime>,
     #[serde(skip)]
     pub(super) shown: Vec<RecordFinding>,
-}
-
-/// The numbers of records by what the guard would do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct GuardCounts {
-    /// Those with [`Guard::Run`].
-    pub run: u64,
-    /// Those with [`Guard::Answer`].
-    pub answer: u64,
-    /// Those with [`Guard::Refuse`].
-    pub refuse: u64,
-}
-
-impl GuardCounts {
-    pub(super) fn add(&mut self, guard: Guard) {
-        match guard {
-            Guard::Run => self.run += 1,
-            Guard::Answer => self.answer += 1,
-            Guard::Refuse => self.refuse += 1,
-        }
-    }
 }
 
 const LABELS: [&str; 5] = ["1s", "1min", "1h", "1d", "longer"];
@@ -160,7 +136,6 @@ impl ObserveReport {
             running: 0,
             findings: BTreeMap::new(),
             distances: Distances::default(),
-            guard: GuardCounts::default(),
             earliest_entry: None,
             shown: Vec::new(),
         }
@@ -225,7 +200,7 @@ impl ObserveReport {
 impl fmt::Display for ObserveReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use RecordFindingKind as Kind;
-        let Self { topic, group, records, finished, keys, completed, running, guard, .. } = self;
+        let Self { topic, group, records, finished, keys, completed, running, .. } = self;
         let is_repeat = |kind| matches!(kind, Kind::Repeated | Kind::OtherPayload);
         let is_keyless = |kind| matches!(kind, Kind::NoKey | Kind::InvalidKey);
         writeln!(f, "{topic}, group {group}")?;
@@ -252,13 +227,14 @@ impl fmt::Display for ObserveReport {
         self.write_distances(f)?;
         writeln!(f, "{:>9}  without a valid key", self.sum(is_keyless))?;
         self.write_counts(f, is_keyless)?;
+        let (repeated, other_payloads) =
+            (self.count(Kind::Repeated), self.count(Kind::OtherPayload));
+        let refused = other_payloads + self.sum(is_keyless);
         writeln!(
             f,
-            "\nwith the guard: {} would have run, {} would have been answered from the entry, {} would \
-             have been refused",
-            guard.run, guard.answer, guard.refuse
+            "\nwith the guard: {keys} would have run, {repeated} would have been answered from the entry, \
+             {refused} would have been refused"
         )?;
-        let other_payloads = self.count(Kind::OtherPayload);
         if other_payloads > 0 {
             writeln!(
                 f,
@@ -324,7 +300,7 @@ mod tests {
         for (kind, count) in [(RecordFindingKind::NoKey, 25), (RecordFindingKind::Failed, 1)] {
             for offset in 0..count {
                 let at = format!("payments/0@{offset}").parse().unwrap();
-                report.add(RecordFinding::new(&at, kind, Guard::Refuse));
+                report.add(RecordFinding::new(&at, kind));
             }
         }
         assert_eq!((report.count(RecordFindingKind::NoKey), report.shown.len()), (25, 21));

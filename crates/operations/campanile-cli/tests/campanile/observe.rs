@@ -132,12 +132,12 @@ fn observe(redis: &str, brokers: &str, arguments: &[&str]) -> (Option<i32>, Stri
     finish(command)
 }
 
-fn findings(stdout: &str) -> (Vec<(String, String, String)>, Value) {
+fn findings(stdout: &str) -> (Vec<(String, String)>, Value) {
     let lines: Vec<Value> =
         stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (summary, findings) = lines.split_last().unwrap();
     let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
-    let finding = |line| (text(line, "record"), text(line, "finding"), text(line, "guard"));
+    let finding = |line| (text(line, "record"), text(line, "finding"));
     (findings.iter().map(finding).collect(), summary["summary"].clone())
 }
 
@@ -154,16 +154,15 @@ async fn observe_reports_planted_situations() {
     assert_eq!(code, Some(1), "{stderr}");
     let (found, mut summary) = findings(&stdout);
     let expected = [
-        ("observed/0@1", "no_entry", "run"),
-        ("observed/0@2", "unfinished", "run"),
-        ("observed/0@3", "failed", "run"),
-        ("observed/0@4", "given_up", "run"),
-        ("observed/0@6", "repeated", "answer"),
-        ("observed/0@7", "other_payload", "refuse"),
-        ("observed/1@0", "no_key", "refuse"),
+        ("observed/0@1", "no_entry"),
+        ("observed/0@2", "unfinished"),
+        ("observed/0@3", "failed"),
+        ("observed/0@4", "given_up"),
+        ("observed/0@6", "repeated"),
+        ("observed/0@7", "other_payload"),
+        ("observed/1@0", "no_key"),
     ];
-    let expected = expected
-        .map(|(record, finding, guard)| (record.to_owned(), finding.to_owned(), guard.to_owned()));
+    let expected = expected.map(|(record, finding)| (record.to_owned(), finding.to_owned()));
     assert_eq!(found, expected);
     assert!(summary["earliest_entry"].take().is_string());
     let partition = |number: i32, to: i64, committed: Option<i64>| {
@@ -191,7 +190,6 @@ async fn observe_reports_planted_situations() {
                 "time": { "1s": 0, "1min": 0, "1h": 1, "1d": 1, "longer": 0 },
                 "offsets": [6, 7],
             },
-            "guard": { "run": 7, "answer": 1, "refuse": 2 },
             "earliest_entry": null,
         })
     );
@@ -225,7 +223,7 @@ fn ranges_select_records(url: &str, brokers: &str) {
         let (code, stdout, stderr) = observe(url, brokers, &arguments);
         assert!(stderr.is_empty(), "{stderr}");
         let (found, summary) = findings(&stdout);
-        let found = found.into_iter().map(|(record, finding, _)| format!("{record} {finding}"));
+        let found = found.into_iter().map(|(record, finding)| format!("{record} {finding}"));
         let found = found.collect::<Vec<_>>().join(", ");
         (code, summary["records"].as_u64().unwrap(), found)
     };
