@@ -45,7 +45,7 @@ use rdkafka::ClientConfig;
 use self::decide::Verdict;
 pub use self::finding::{RecordFinding, RecordFindingKind};
 use self::keys::{Keys, Noted, Repeat};
-pub use self::report::{Distances, ObserveReport, ObservedPartition};
+pub use self::report::{ObserveReport, ObservedPartition};
 use self::source::{Fetched, Source};
 use crate::AdminError;
 use crate::entries::{EntryReport, inspect};
@@ -272,7 +272,6 @@ fn judge_key(
         }
     }
     if let Some(repeat) = repeat {
-        report.distances.add(repeat.time, repeat.offsets);
         let kind = match repeat.has_same_payload {
             true => RecordFindingKind::Repeated,
             false => RecordFindingKind::OtherPayload,

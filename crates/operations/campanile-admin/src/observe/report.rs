@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use campanile_core::Entry;
-use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::{RecordFinding, RecordFindingKind};
@@ -57,66 +56,11 @@ pub struct ObserveReport {
     pub running: u64,
     /// The number of findings of each kind.
     pub findings: BTreeMap<RecordFindingKind, u64>,
-    /// The distances between the records of a key.
-    pub distances: Distances,
     /// When the earliest entry that was read was created. `None` if none was found.
     #[serde(serialize_with = "as_utc")]
     pub earliest_entry: Option<SystemTime>,
     #[serde(skip)]
     pub(super) shown: Vec<RecordFinding>,
-}
-
-const LABELS: [&str; 5] = ["1s", "1min", "1h", "1d", "longer"];
-const BOUNDS: [Duration; 4] = [
-    Duration::from_secs(1),
-    Duration::from_secs(60),
-    Duration::from_secs(3_600),
-    Duration::from_secs(24 * 3_600),
-];
-
-/// The distances of records to the first one with their key.
-///
-/// Serializes as an object with the fields `time`, which has the counts up to `1s`, `1min`, `1h`, `1d` and
-/// `longer`, each without those before, and `offsets`, which is the smallest and the largest number of
-/// offsets within a partition.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Distances {
-    #[serde(serialize_with = "by_label")]
-    time: [u64; 5],
-    offsets: Option<(u64, u64)>,
-}
-
-impl Distances {
-    /// The number of records by the time up to 1 s, 1 min, 1 h, 1 d, and longer. Each is counted once, under
-    /// the first bound that it does not exceed.
-    pub const fn time(&self) -> [u64; 5] {
-        self.time
-    }
-
-    /// The smallest and the largest number of offsets, between records of the same partition.
-    pub const fn offsets(&self) -> Option<(u64, u64)> {
-        self.offsets
-    }
-
-    pub(super) fn add(&mut self, time: Option<Duration>, offsets: Option<u64>) {
-        if let Some(time) = time {
-            let bucket = BOUNDS.iter().position(|bound| time <= *bound);
-            self.time[bucket.unwrap_or(BOUNDS.len())] += 1;
-        }
-        if let Some(offsets) = offsets {
-            let (min, max) = self.offsets.unwrap_or((offsets, offsets));
-            self.offsets = Some((min.min(offsets), max.max(offsets)));
-        }
-    }
-}
-
-fn by_label<S: Serializer>(counts: &[u64; 5], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut map = serializer.serialize_map(Some(LABELS.len()))?;
-    for (label, count) in LABELS.iter().zip(counts) {
-        map.serialize_entry(label, count)?;
-    }
-    map.end()
 }
 
 fn as_utc<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -135,7 +79,6 @@ impl ObserveReport {
             completed: 0,
             running: 0,
             findings: BTreeMap::new(),
-            distances: Distances::default(),
             earliest_entry: None,
             shown: Vec::new(),
         }
@@ -180,21 +123,6 @@ impl ObserveReport {
         let mut counts = self.findings.iter().filter(|(kind, _)| kinds(**kind));
         counts.try_for_each(|(kind, count)| writeln!(f, "{count:>14}  {}: {kind}", kind.name()))
     }
-
-    fn write_distances(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 5] = ["≤ 1 s", "≤ 1 min", "≤ 1 h", "≤ 1 d", "longer"];
-        if self.distances == Distances::default() {
-            return Ok(());
-        }
-        f.write_str("           apart")?;
-        for (name, count) in NAMES.iter().zip(self.distances.time) {
-            write!(f, "  {name}: {count}")?;
-        }
-        if let Some((min, max)) = self.distances.offsets {
-            write!(f, "; {min} to {max} offsets")?;
-        }
-        writeln!(f)
-    }
 }
 
 impl fmt::Display for ObserveReport {
@@ -224,7 +152,6 @@ impl fmt::Display for ObserveReport {
         self.write_counts(f, Kind::is_lost)?;
         writeln!(f, "{:>9}  with the key of an earlier record", self.sum(is_repeat))?;
         self.write_counts(f, is_repeat)?;
-        self.write_distances(f)?;
         writeln!(f, "{:>9}  without a valid key", self.sum(is_keyless))?;
         self.write_counts(f, is_keyless)?;
         let (repeated, other_payloads) =
@@ -283,16 +210,6 @@ impl fmt::Display for ObserveReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distances_are_counted_under_their_bounds() {
-        let mut distances = Distances::default();
-        for (millis, offsets) in [(1_000, Some(5)), (1_001, Some(2)), (90_000_000, None)] {
-            distances.add(Some(Duration::from_millis(millis)), offsets);
-        }
-        distances.add(None, Some(9));
-        assert_eq!((distances.time(), distances.offsets()), ([1, 1, 0, 0, 1], Some((2, 9))));
-    }
 
     #[test]
     fn report_keeps_some_findings_of_each_kind() {
