@@ -150,8 +150,6 @@ kinds! {
     NamespaceEmpty = "namespace-empty",
     /// The clocks of the store and of this machine differ.
     Clock = "clock",
-    /// The lock keeper does not wait for as long as the store's timeout.
-    StoreTimeout = "store-timeout",
     /// The lock of a crashed consumer outlives its membership of the group.
     LockOutlivesSession = "lock-outlives-session",
     /// A handler can take longer than its lock is held.

@@ -47,10 +47,10 @@ pub use self::report::{Report, Unchecked};
 /// Panics outside of a tokio runtime.
 pub async fn examine(deployment: &Deployment) -> Report {
     // Boxed, because the nested futures of the stores exceed the compiler's limit in callers.
-    let ((mut report, kafka), (store, call_timeout)) =
+    let ((mut report, kafka), store) =
         tokio::join!(kafka::examine(deployment), Box::pin(store::examine(deployment)));
     report.extend(store);
-    timeouts::compare(deployment, &kafka, call_timeout, &mut report);
+    timeouts::compare(deployment, &kafka, &mut report);
     report.finish(&deployment.accepted)
 }
 

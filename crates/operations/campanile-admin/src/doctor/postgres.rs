@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{Namespace, error};
-use campanile_idempotency::Store;
 use campanile_postgres::tokio_postgres::{self, Row};
 use campanile_postgres::{ConnectError, Finding, FindingKind as PgFindingKind, PgConfig, PgStore};
 
@@ -30,13 +29,10 @@ pub(super) async fn examine(
     namespace: Namespace,
     deployment: &Deployment,
     report: &mut Report,
-) -> Option<Duration> {
+) {
     let store = match PgStore::connect(config.clone()).await {
         Ok(store) => store,
-        Err(error) => {
-            add_error(&error, report);
-            return None;
-        }
+        Err(error) => return add_error(&error, report),
     };
     store.findings().iter().for_each(|finding| add(finding, report));
     let before = now();
@@ -56,7 +52,6 @@ pub(super) async fn examine(
         );
     }
     check_namespace(&store, &namespace, report).await;
-    store.max_call_duration()
 }
 
 /// What the server says about itself.

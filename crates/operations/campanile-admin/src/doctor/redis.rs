@@ -1,9 +1,6 @@
 //! The servers of a Redis store: what the store itself finds when it connects.
 
-use std::time::Duration;
-
 use campanile_core::Namespace;
-use campanile_idempotency::Store;
 use campanile_redis::{ConnectError, RedisConfig, RedisStore, Safety};
 
 use super::Report;
@@ -11,23 +8,15 @@ use super::finding::{FindingKind, Severity};
 use super::store::check_namespace;
 use crate::error::chain;
 
-pub(super) async fn examine(
-    config: &RedisConfig,
-    namespace: Namespace,
-    report: &mut Report,
-) -> Option<Duration> {
+pub(super) async fn examine(config: &RedisConfig, namespace: Namespace, report: &mut Report) {
     // All findings are wanted, including those for which the store would refuse the server.
     let config = config.clone().with_safety(Safety::Warn).with_namespaces([namespace.clone()]);
     match RedisStore::connect(config).await {
         Ok(store) => {
             store.findings().iter().for_each(|finding| add(finding, report));
             check_namespace(&store, &namespace, report).await;
-            store.max_call_duration()
         }
-        Err(error) => {
-            add_error(&error, report);
-            None
-        }
+        Err(error) => add_error(&error, report),
     }
 }
 

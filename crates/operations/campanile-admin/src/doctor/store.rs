@@ -1,7 +1,5 @@
 //! The store of any kind.
 
-use std::time::Duration;
-
 use campanile_core::Namespace;
 use campanile_idempotency::{InspectStore, ScanCursor, ScanFilter};
 
@@ -14,8 +12,8 @@ use crate::error::chain;
 /// than 0.1 s. In Postgres, the first page decides.
 const MAX_PAGES: usize = 40;
 
-/// Examines the store. Returns also the longest time that one call to it may take, if it is known.
-pub(super) async fn examine(deployment: &Deployment) -> (Report, Option<Duration>) {
+/// Examines the store.
+pub(super) async fn examine(deployment: &Deployment) -> Report {
     let mut report = Report::default();
     let namespace = match deployment.layer.validate() {
         Ok(namespace) => namespace,
@@ -27,7 +25,7 @@ pub(super) async fn examine(deployment: &Deployment) -> (Report, Option<Duration
                 "`IdempotencyLayer::new` fails",
                 "correct the setting",
             );
-            return (report, None);
+            return report;
         }
     };
     report.add_unchecked(
@@ -35,13 +33,13 @@ pub(super) async fn examine(deployment: &Deployment) -> (Report, Option<Duration
         "groups that share a namespace answer each other's records as duplicates; compare the \
          settings of all consumers",
     );
-    let call_timeout = match &deployment.store {
+    match &deployment.store {
         StoreConfig::Redis(config) => redis::examine(config, namespace, &mut report).await,
         StoreConfig::Postgres(config) => {
-            postgres::examine(config, namespace, deployment, &mut report).await
+            postgres::examine(config, namespace, deployment, &mut report).await;
         }
-    };
-    (report, call_timeout)
+    }
+    report
 }
 
 /// Looks for an entry of the namespace. A name with a typing mistake has none.

@@ -6,20 +6,11 @@ use super::finding::{FindingKind, Severity};
 use super::kafka::Facts;
 use super::{Deployment, Report, display};
 
-/// The longest time that the lock keeper waits for a call to the store, besides a sixth of the lock's
-/// time to live.
-const MAX_STORE_WAIT: Duration = Duration::from_secs(5);
-
 /// The limits of the steps of a shutdown after the drain.
 const SHUTDOWN_AFTER_DRAIN: Duration = Duration::from_secs(19);
 
-pub(super) fn compare(
-    deployment: &Deployment,
-    kafka: &Facts,
-    call_timeout: Option<Duration>,
-    report: &mut Report,
-) {
-    compare_lock(deployment, kafka, call_timeout, report);
+pub(super) fn compare(deployment: &Deployment, kafka: &Facts, report: &mut Report) {
+    compare_lock(deployment, kafka, report);
     compare_shutdown(deployment, kafka, report);
     compare_retentions(deployment, kafka, report);
     if let Some((topic, delay)) = deployment.retry_topics.last()
@@ -36,28 +27,8 @@ pub(super) fn compare(
     }
 }
 
-fn compare_lock(
-    deployment: &Deployment,
-    kafka: &Facts,
-    call_timeout: Option<Duration>,
-    report: &mut Report,
-) {
+fn compare_lock(deployment: &Deployment, kafka: &Facts, report: &mut Report) {
     let layer = &deployment.layer;
-    let wait = (layer.lock_ttl() / 6).min(MAX_STORE_WAIT);
-    if let Some(call) = call_timeout.filter(|call| *call > wait) {
-        report.add(
-            (FindingKind::StoreTimeout, Severity::Advice),
-            "the store's command timeout",
-            format!(
-                "a call may take {}, but the lock keeper waits for {} only (a sixth of the lock's \
-                 time to live, at most 5 s)",
-                display(call),
-                display(wait)
-            ),
-            "a slow store seems unavailable earlier than configured",
-            "lower `command_timeout` (and the timeout of `with_wait`), or raise `lock_ttl`",
-        );
-    }
     if let Some(session) = kafka.session_timeout
         && layer.lock_ttl() > session
     {
@@ -101,23 +72,17 @@ fn compare_shutdown(deployment: &Deployment, kafka: &Facts, report: &mut Report)
         Some(revoke) if revoke < drain => (revoke, "half of max.poll.interval.ms"),
         _ => (drain, "the drain timeout"),
     };
-    match deployment.handler_timeout {
-        Some(handler) if handler > limit => report.add(
+    if let Some(handler) = deployment.handler_timeout
+        && handler > limit
+    {
+        report.add(
             (FindingKind::DrainTimeout, Severity::DataLoss),
             "the drain timeout",
             format!("a handler may take {}, but {name} is {}", display(handler), display(limit)),
             "a shutdown or a rebalance drops a slow handler, and its record runs again",
             "raise the drain timeout (`Consumer::with_drain_timeout`) and max.poll.interval.ms, or \
              shorten the handler's timeout",
-        ),
-        _ if limit < drain => report.add(
-            (FindingKind::DrainTimeout, Severity::Advice),
-            "the drain timeout",
-            format!("it is {}, but {name} is {}", display(drain), display(limit)),
-            "a rebalance drops handlers that take longer, and their records run again",
-            "raise max.poll.interval.ms, or lower the drain timeout",
-        ),
-        _ => {}
+        );
     }
     let shutdown = drain.saturating_add(SHUTDOWN_AFTER_DRAIN);
     if let Some(period) = deployment.grace_period

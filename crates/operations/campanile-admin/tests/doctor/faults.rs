@@ -487,19 +487,12 @@ async fn in_postgres() -> Vec<Fault> {
 
 async fn in_settings() -> Vec<Fault> {
     let with_layer = |layer| with(consumer(NAME), layer, safe_store());
-    let slow = REDIS.primary.url();
     vec![
         Fault::new(
             "invalid namespace",
             Kind::InvalidSetting,
             Failure,
             with_layer("Payments".into()),
-        ),
-        Fault::new(
-            "store waits for longer than the keeper",
-            Kind::StoreTimeout,
-            Advice,
-            on_store(StoreConfig::Redis(redis_config(slow).with_command_timeout(6 * SECOND))),
         ),
         Fault::new(
             "lock outlives the session",
@@ -518,19 +511,6 @@ async fn in_settings() -> Vec<Fault> {
             Kind::DrainTimeout,
             DataLoss,
             sound().with_handler_timeout(11 * SECOND),
-        ),
-        Fault::new(
-            "rebalance is shorter than the drain",
-            Kind::DrainTimeout,
-            Advice,
-            with(
-                consumer(NAME)
-                    .set("max.poll.interval.ms", "18000")
-                    .set("session.timeout.ms", "18000"),
-                layer().with_lock_ttl(10 * SECOND),
-                safe_store(),
-            )
-            .with_handler_timeout(5 * SECOND),
         ),
         Fault::new(
             "grace period",
