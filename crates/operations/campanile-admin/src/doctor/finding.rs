@@ -5,7 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use campanile_core::ConfigError;
-use serde::{Serialize, Serializer};
+use serde::de::{IntoDeserializer, value};
+use serde::{Deserialize, Serialize};
 
 /// The severity of a [`Finding`], the least severe first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -38,135 +39,115 @@ pub struct Finding {
     pub remedy: Cow<'static, str>,
 }
 
-/// Defines the kinds and their names in one place.
-macro_rules! kinds {
-    ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal,)+) => {
-        /// The problem that a [`Finding`] is about. Its name, such as `replication-factor`, is in the
-        /// report, and parses.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[non_exhaustive]
-        pub enum FindingKind {
-            $($(#[doc = $doc])+ $kind,)+
-        }
-
-        impl FindingKind {
-            /// All kinds.
-            pub const ALL: &[Self] = &[$(Self::$kind),+];
-
-            /// Returns the name, in lower case and with hyphens.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $name,)+
-                }
-            }
-        }
-    };
-}
-
-kinds! {
+/// The problem that a [`Finding`] is about. Its name, such as `replication-factor`, is in the report, and
+/// parses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum FindingKind {
     /// A setting is invalid, so that the consumer or the layer does not start.
-    InvalidSetting = "invalid-setting",
+    InvalidSetting,
     /// No broker answers.
-    BrokersUnreachable = "brokers-unreachable",
+    BrokersUnreachable,
     /// The brokers refuse the user, the password or the mechanism.
-    KafkaAuthentication = "kafka-authentication",
+    KafkaAuthentication,
     /// The TLS handshake with the brokers fails.
-    KafkaTls = "kafka-tls",
+    KafkaTls,
     /// The user lacks a permission in Kafka.
-    KafkaPermission = "kafka-permission",
+    KafkaPermission,
     /// A topic does not exist.
-    TopicMissing = "topic-missing",
+    TopicMissing,
     /// A partition has no leader.
-    NoLeader = "no-leader",
+    NoLeader,
     /// A partition has fewer replicas in sync than it has replicas.
-    UnderReplicated = "under-replicated",
+    UnderReplicated,
     /// A partition has a single replica.
-    ReplicationFactor = "replication-factor",
+    ReplicationFactor,
     /// A write is acknowledged when only one replica has it.
-    MinInsyncReplicas = "min-insync-replicas",
+    MinInsyncReplicas,
     /// A replica that lacks acknowledged records can become the leader.
-    UncleanLeaderElection = "unclean-leader-election",
+    UncleanLeaderElection,
     /// Records are kept for longer than their entries.
-    Retention = "retention",
+    Retention,
     /// A dead-letter or retry topic is compacted.
-    Compacted = "compacted",
+    Compacted,
     /// A dead-letter or retry topic deletes records too early.
-    ShortRetention = "short-retention",
+    ShortRetention,
     /// A dead-letter or retry topic refuses records that its source accepts.
-    MessageSize = "message-size",
+    MessageSize,
     /// The last retry topic's delay is shorter than the longest backoff.
-    RetryDelay = "retry-delay",
+    RetryDelay,
     /// The brokers soon delete the offsets of a group without members.
-    OffsetsRetention = "offsets-retention",
+    OffsetsRetention,
     /// A group without a committed offset does not start at the first record.
-    AutoOffsetReset = "auto-offset-reset",
+    AutoOffsetReset,
     /// The group has members of another protocol or with another assignor.
-    GroupProtocol = "group-protocol",
+    GroupProtocol,
     /// The brokers do not know the group, so its name may be wrong.
-    GroupUnknown = "group-unknown",
+    GroupUnknown,
     /// A committed offset is outside of its partition.
-    OffsetOutOfRange = "offset-out-of-range",
+    OffsetOutOfRange,
     /// A partition has unprocessed records and no consumer, or one without progress.
-    NoProgress = "no-progress",
+    NoProgress,
     /// The store does not answer.
-    StoreUnreachable = "store-unreachable",
+    StoreUnreachable,
     /// The store refuses the user or the password.
-    StoreAuthentication = "store-authentication",
+    StoreAuthentication,
     /// The TLS handshake with the store fails.
-    StoreTls = "store-tls",
+    StoreTls,
     /// The store's user lacks a permission.
-    StorePermission = "store-permission",
+    StorePermission,
     /// The store's server is too old.
-    StoreVersion = "store-version",
+    StoreVersion,
     /// Redis evicts keys when its memory is full.
-    RedisEviction = "redis-eviction",
+    RedisEviction,
     /// The memory of Redis is almost full.
-    RedisMemory = "redis-memory",
+    RedisMemory,
     /// Redis is a replica, which accepts no writes.
-    RedisReplica = "redis-replica",
+    RedisReplica,
     /// Redis is a node of a cluster, but is not configured as one.
-    RedisCluster = "redis-cluster",
+    RedisCluster,
     /// Redis has no append-only file.
-    RedisPersistence = "redis-persistence",
+    RedisPersistence,
     /// Redis does not sync its append-only file with every write.
-    RedisFsync = "redis-fsync",
+    RedisFsync,
     /// Redis has no replica, or fewer than the store waits for.
-    RedisReplicas = "redis-replicas",
+    RedisReplicas,
     /// Redis acknowledges writes that no replica receives.
-    RedisMinReplicas = "redis-min-replicas",
+    RedisMinReplicas,
     /// The namespace has another number of buckets.
-    RedisBuckets = "redis-buckets",
+    RedisBuckets,
     /// The database has no schema, or one of another version.
-    PostgresSchema = "postgres-schema",
+    PostgresSchema,
     /// Postgres acknowledges commits that are not on its disk.
-    PostgresDurability = "postgres-durability",
+    PostgresDurability,
     /// Postgres acknowledges commits that no standby has.
-    PostgresStandby = "postgres-standby",
+    PostgresStandby,
     /// Postgres ends the sessions or statements of handlers.
-    PostgresTimeout = "postgres-timeout",
+    PostgresTimeout,
     /// Expired entries are not deleted, or their space is not reused.
-    PostgresSweeping = "postgres-sweeping",
+    PostgresSweeping,
     /// The namespace has no entries, so its name may be wrong.
-    NamespaceEmpty = "namespace-empty",
+    NamespaceEmpty,
     /// The clocks of the store and of this machine differ.
-    Clock = "clock",
+    Clock,
     /// The lock of a crashed consumer outlives its membership of the group.
-    LockOutlivesSession = "lock-outlives-session",
+    LockOutlivesSession,
     /// A handler can take longer than its lock is held.
-    MaxHold = "max-hold",
+    MaxHold,
     /// A handler can take longer than a shutdown or a rebalance waits for it.
-    DrainTimeout = "drain-timeout",
+    DrainTimeout,
     /// A shutdown can take longer than the grace period.
-    GracePeriod = "grace-period",
+    GracePeriod,
     /// Records are kept for longer than their attempts count.
-    AttemptRetention = "attempt-retention",
+    AttemptRetention,
     /// Records are kept for longer than it is known that they were given up.
-    FailedRetention = "failed-retention",
+    FailedRetention,
 }
 
 impl fmt::Display for FindingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        self.serialize(f)
     }
 }
 
@@ -174,13 +155,7 @@ impl FromStr for FindingKind {
     type Err = ConfigError;
 
     fn from_str(name: &str) -> Result<Self, ConfigError> {
-        let found = Self::ALL.iter().find(|kind| kind.name() == name);
-        found.copied().ok_or_else(|| ConfigError::new(format!("there is no finding `{name}`")))
-    }
-}
-
-impl Serialize for FindingKind {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+        Self::deserialize(name.into_deserializer())
+            .map_err(|_: value::Error| ConfigError::new(format!("there is no finding `{name}`")))
     }
 }

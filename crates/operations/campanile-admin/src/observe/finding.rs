@@ -10,8 +10,8 @@ use super::keys::Repeat;
 use crate::entries::{EntryReport, printable};
 use crate::time::Period;
 
-/// Something that a guard prevents, or that it needs to be fixed. `Display` is a sentence about the record.
-/// Serializes as the variant's name in snake case.
+/// Something that a guard prevents, or that it needs to be fixed. Is shown and serialized as the variant's
+/// name in snake case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -45,31 +45,13 @@ impl RecordFindingKind {
         )
     }
 
-    /// Returns the variant's name in snake case.
-    pub const fn name(self) -> &'static str {
+    /// Returns a sentence about the record.
+    pub const fn text(self) -> &'static str {
         match self {
-            Self::NoEntry => "no_entry",
-            Self::Unfinished => "unfinished",
-            Self::Failed => "failed",
-            Self::GivenUp => "given_up",
-            Self::Unreadable => "unreadable",
-            Self::Repeated => "repeated",
-            Self::OtherPayload => "other_payload",
-            Self::NoKey => "no_key",
-            Self::InvalidKey => "invalid_key",
-        }
-    }
-}
-
-impl fmt::Display for RecordFindingKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
             Self::NoEntry => {
                 "never begun, or begun before it was observed, or not recorded, or the entry has expired"
             }
-            Self::Unfinished => {
-                "begun, and no end recorded: its process died or was interrupted"
-            }
+            Self::Unfinished => "begun, and no end recorded: its process died or was interrupted",
             Self::Failed => "the last run failed, and its offset was committed all the same",
             Self::GivenUp => "given up",
             Self::Unreadable => "the value in the store is no entry of this version",
@@ -77,7 +59,13 @@ impl fmt::Display for RecordFindingKind {
             Self::OtherPayload => "the key of an earlier record with another payload",
             Self::NoKey => "no idempotency key",
             Self::InvalidKey => "the idempotency key cannot be read",
-        })
+        }
+    }
+}
+
+impl fmt::Display for RecordFindingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -122,7 +110,7 @@ impl RecordFinding {
 impl fmt::Display for RecordFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { record, kind, key, first, time, offsets, error, entry, .. } = self;
-        write!(f, "{record}  {}", kind.name())?;
+        write!(f, "{record}  {kind}")?;
         if let Some(entry) = entry {
             return write!(f, ": {}", entry.to_line());
         }
@@ -151,7 +139,7 @@ impl Serialize for RecordFinding {
         struct Json<'a> {
             record: String,
             finding: RecordFindingKind,
-            text: String,
+            text: &'static str,
             #[serde(skip_serializing_if = "Option::is_none")]
             key: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,7 +156,7 @@ impl Serialize for RecordFinding {
         Json {
             record: self.record.to_string(),
             finding: self.kind,
-            text: self.kind.to_string(),
+            text: self.kind.text(),
             key: self.key.as_deref(),
             first: self.first.as_ref().map(ToString::to_string),
             millis: self.time.and_then(|time| u64::try_from(time.as_millis()).ok()),

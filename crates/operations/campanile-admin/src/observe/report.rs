@@ -121,7 +121,7 @@ impl ObserveReport {
         kinds: impl Fn(RecordFindingKind) -> bool,
     ) -> fmt::Result {
         let mut counts = self.findings.iter().filter(|(kind, _)| kinds(**kind));
-        counts.try_for_each(|(kind, count)| writeln!(f, "{count:>14}  {}: {kind}", kind.name()))
+        counts.try_for_each(|(kind, count)| writeln!(f, "{count:>14}  {kind}: {}", kind.text()))
     }
 }
 
@@ -200,7 +200,7 @@ impl fmt::Display for ObserveReport {
             shown.clone().try_for_each(|finding| write!(f, "\n{finding}"))?;
             let more = self.count(kind) - shown.count() as u64;
             if more > 0 {
-                write!(f, "\n{more} more {}; --json prints all", kind.name())?;
+                write!(f, "\n{more} more {kind}; --json prints all")?;
             }
         }
         Ok(())

@@ -31,14 +31,7 @@ pub enum LetterOutcome {
 
 impl fmt::Display for LetterOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Reopened => "reopened",
-            Self::Produced => "produced",
-            Self::Skipped => "skipped",
-            Self::Deferred => "deferred",
-            Self::Parked => "parked",
-            Self::Filtered => "filtered",
-        })
+        self.serialize(f)
     }
 }
 
