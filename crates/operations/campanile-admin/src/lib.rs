@@ -5,7 +5,7 @@
 //! # Layout
 //!
 //! * [`doctor`] checks a deployment.
-//! * [`entries`] reads, lists, counts, repairs and deletes entries; [`explain`] says why a record ran or waits.
+//! * [`entries`] reads, lists, repairs and deletes entries; [`explain`] says why a record ran or waits.
 //! * [`observe`] compares a topic with what a consumer has done with it: lost records, duplicates, missing keys.
 //! * [`redrive`] brings dead letters back.
 //! * [`schema`] migrates the schema of Postgres.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_admin::AdminError;
-use campanile_admin::entries::EntryQuery;
+use campanile_admin::entries::{EntryPages, EntryQuery};
 use campanile_core::State;
 use clap::{Args, ValueEnum};
 
@@ -86,7 +86,8 @@ impl Arguments {
 
 pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     let store = arguments.store.connect().await?;
-    let mut pages = arguments.scan.pages(&store, arguments.query());
+    let mut pages =
+        EntryPages::new(&store, arguments.query()).with_max_share(arguments.scan.max_share);
     let mut left = arguments.limit.unwrap_or(usize::MAX);
     let mut exit = Exit::Done;
     while left > 0

@@ -15,7 +15,6 @@ mod redrive;
 mod repair;
 mod schema;
 mod signals;
-mod stats;
 mod verify;
 
 use std::process::ExitCode;
@@ -46,7 +45,6 @@ enum Verb {
     Redrive(redrive::Arguments),
     Reopen(repair::Reopen),
     Schema(schema::Schema),
-    Stats(stats::Arguments),
     Unlock(repair::Unlock),
     Verify(verify::Arguments),
 }
@@ -79,7 +77,6 @@ fn main() -> ExitCode {
             Verb::Redrive(arguments) => redrive::run(arguments).await,
             Verb::Reopen(arguments) => repair::reopen(arguments).await,
             Verb::Schema(arguments) => schema::schema(&arguments),
-            Verb::Stats(arguments) => stats::run(arguments).await,
             Verb::Unlock(arguments) => repair::unlock(arguments).await,
             Verb::Verify(arguments) => verify::run(&arguments),
         }

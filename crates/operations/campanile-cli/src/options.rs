@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use campanile_admin::entries::{EntryPages, EntryQuery, parse_digest};
+use campanile_admin::entries::parse_digest;
 use campanile_admin::explain::KeySource;
 use campanile_admin::{AdminError, AnyStore, StoreConfig};
 use campanile_core::{ConfigError, IdempotencyKey, Namespace, StoreKey};
@@ -214,16 +214,6 @@ pub(crate) struct ScanOptions {
     /// down: after each slice, the command waits in proportion. With 100, it does not wait
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = value_parser!(u8).range(1..=100))]
     pub(crate) max_share: u8,
-}
-
-impl ScanOptions {
-    pub(crate) fn pages<'a>(
-        &self,
-        store: &'a AnyStore,
-        query: EntryQuery,
-    ) -> EntryPages<'a, AnyStore> {
-        EntryPages::new(store, query).with_max_share(self.max_share)
-    }
 }
 
 /// Which key.

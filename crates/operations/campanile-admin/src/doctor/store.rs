@@ -72,6 +72,6 @@ pub(super) async fn check_namespace(
     }
     report.add_unchecked(
         format!("whether the namespace `{namespace}` has entries"),
-        "the first keys of the server are of others; `campanile stats` reads all of them",
+        "the first keys of the server are of others; `campanile list` reads all of them",
     );
 }

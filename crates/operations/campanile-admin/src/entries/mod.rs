@@ -1,7 +1,7 @@
-//! Reads, lists, counts, repairs and deletes the entries of a store.
+//! Reads, lists, repairs and deletes the entries of a store.
 //!
-//! [`inspect`], [`EntryPages`] and [`EntryStats`] only read. A [`RepairPlan`] says what it will do, and
-//! does it only if the entry is still the one that it was made for. A [`Purge`] deletes many entries.
+//! [`inspect`] and [`EntryPages`] only read. A [`RepairPlan`] says what it will do, and does it only if the
+//! entry is still the one that it was made for. A [`Purge`] deletes many entries.
 //!
 //! ```
 //! use campanile_admin::entries::{self, RepairOutcome, RepairPlan};
@@ -26,7 +26,6 @@ mod list;
 mod purge;
 mod repair;
 mod report;
-mod stats;
 
 pub use self::list::{EntryPages, EntryQuery};
 pub use self::purge::{EntryCount, Purge, PurgeReport};
@@ -34,8 +33,3 @@ pub(crate) use self::repair::is_unlocked;
 pub use self::repair::{RepairOutcome, RepairPlan};
 pub use self::report::{EntryReport, inspect, parse_digest};
 pub(crate) use self::report::{is_reopened, printable};
-pub use self::stats::{EntryStats, Histogram, StateStats};
-
-/// How bytes are counted, for tables.
-const BYTES: &str = "bytes are an estimate: the encoded values, without their keys and what the store \
-    adds to each";

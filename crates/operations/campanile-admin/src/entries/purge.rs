@@ -12,7 +12,7 @@ use futures_util::future::{Either, select};
 use serde::Serialize;
 
 use super::list::DEFAULT_MAX_SHARE;
-use super::{BYTES, EntryPages, EntryQuery, EntryReport};
+use super::{EntryPages, EntryQuery, EntryReport};
 use crate::AdminError;
 use crate::pacer::Pacer;
 
@@ -217,7 +217,8 @@ impl fmt::Display for PurgeReport {
         write!(
             f,
             "kept: {kept} locked or granted within the last minute, {changed} changed meanwhile, \
-             {unreadable} unreadable\n{BYTES}"
+             {unreadable} unreadable\nbytes are an estimate: the encoded values, without their keys and \
+             what the store adds to each"
         )
     }
 }

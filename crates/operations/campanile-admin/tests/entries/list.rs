@@ -1,8 +1,8 @@
-//! What is listed and counted.
+//! What is listed.
 
 use std::time::Duration;
 
-use campanile_admin::entries::{EntryPages, EntryQuery, EntryStats};
+use campanile_admin::entries::{EntryPages, EntryQuery};
 use campanile_core::{Answer, Command, Entry, ExpireOutcome, State, StoreKey};
 use campanile_idempotency::{
     ExpireStore, Found, InspectStore, Inspection, MemoryStore, ScanCursor, ScanFilter, ScanPage,
@@ -98,23 +98,6 @@ async fn unreadable_value_is_listed_by_every_query() {
     let digest = format!("{:032x}", u128::from_be_bytes(*store_key("garbage").digest()));
     let query = EntryQuery::new(namespace()).with_state(State::Failed).with_error("stolen");
     assert_eq!(listed(&store, query).await, [digest, "failed".to_owned()]);
-}
-
-#[tokio::test]
-async fn stats_count_states_ages_and_expiries() {
-    let store = WithGarbage(planted().store);
-    let stats =
-        EntryStats::count(EntryPages::new(&store, EntryQuery::new(namespace()))).await.unwrap();
-    assert_eq!((stats.processing.entries, stats.stuck, stats.unreadable), (2, 1, 1));
-    assert_eq!(stats.processing.age.counts(), [1, 1, 0, 0, 0]);
-    assert_eq!(stats.completed.expiry.counts(), [0, 0, 1, 0, 0]);
-    assert_eq!(stats.failed.expiry.counts(), [0, 0, 0, 1, 0]);
-    assert_eq!((stats.retrying.entries, stats.failed.entries), (1, 1));
-    assert!(stats.completed.bytes >= 44);
-    let text = stats.to_string();
-    assert!(text.contains("1 of PROCESSING are stuck; 1 values are unreadable"), "{text}");
-    let value = serde_json::to_value(&stats).unwrap();
-    assert_eq!(value["failed"]["expiry"]["30d"], 1);
 }
 
 /// A store that also keeps something that is no entry.

@@ -137,10 +137,6 @@ async fn verbs_work_on(store: &str) -> (Campanile, MockKafka) {
     let digest = done["digest"].as_str().unwrap();
     campanile.check(&["inspect", "--digest", digest], 0, &["not stored", "COMPLETED at"]);
 
-    let stats = campanile.json(&["stats"]).remove(0);
-    assert_eq!((&stats["failed"]["entries"], &stats["stuck"]), (&1.into(), &0.into()));
-    campanile.check(&["stats"], 0, &["PROCESSING", "expires"]);
-
     let causes = ["given_up", "running", "backing_off", "completed_by_any", "no_entry"];
     for (offset, cause) in causes.iter().enumerate() {
         let record = format!("payments/0@{offset}");
@@ -231,7 +227,6 @@ async fn entry_verbs_work_on_redis() {
     campanile.check(&["inspect", "done"], 1, &["unreadable", "0x58"]);
     let (code, listed) = campanile.run(&["list", "--state", "failed"]);
     assert_eq!((code, listed.lines().count()), (1, 5), "{listed}");
-    campanile.check(&["stats"], 1, &["5 values are unreadable"]);
     campanile.check(&["explain", "payments/0@3"], 1, &["no entry of this version"]);
     let texts = ["no entry of this version", "nothing changed"];
     campanile.check(&["reopen", "done", "--yes"], 1, &texts);
@@ -251,7 +246,6 @@ async fn some_verbs_work_on(store: String) {
     let campanile = Campanile { store, brokers: String::new() };
     campanile.check(&["inspect", "failed"], 0, &["FAILED"]);
     assert_eq!(campanile.json(&["list"]).len(), 4);
-    assert_eq!(campanile.json(&["stats"])[0]["completed"]["entries"], 1);
     assert_eq!(campanile.run_unread(&["reopen", "failed", "--yes"]), 0);
     campanile.check(&["unlock", "running", "--yes"], 0, &["done"]);
     campanile.check(&["reopen", "done", "--yes", "--force"], 0, &["done"]);
@@ -287,7 +281,6 @@ async fn user_without_writes_can_read_and_not_repair() {
     let store = redis.url().replace("redis://", "redis://reader:r3ader@");
     let campanile = Campanile { store, brokers: String::new() };
     campanile.check(&["list"], 0, &["failed  FAILED", "running  PROCESSING"]);
-    campanile.check(&["stats"], 0, &["COMPLETED"]);
     for verb in ["reopen", "unlock"] {
         let name = if verb == "reopen" { "failed" } else { "running" };
         campanile.check(&[verb, name], 1, &["add --yes"]);
@@ -371,7 +364,7 @@ fn wrong_arguments_are_refused() {
         (&["explain", "payments/0@-1"], "topic/partition@offset"),
         (&["explain", "payments/0@1", "--key-pointer", "id"], "begins with /"),
         (&["explain", "payments/0@1", "--key-header", "a", "--key-coordinates"], "cannot be used"),
-        (&["stats", "--store", "mysql://db"], "must begin with"),
+        (&["list", "--store", "mysql://db"], "must begin with"),
     ] {
         campanile.check(arguments, 2, &[text]);
     }
