@@ -17,8 +17,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("postgres", &["core", "idempotency", "sql"]),
     ("dynamodb", &["core", "idempotency"]),
     ("kafka", &["core", "driver", "idempotency"]),
-    ("admin", &["core", "dynamodb", "history", "idempotency", "kafka", "postgres", "redis", "sql"]),
-    ("cli", &["admin", "core", "history", "idempotency", "kafka", "postgres", "redis"]),
+    ("admin", &["core", "dynamodb", "idempotency", "kafka", "postgres", "redis", "sql"]),
+    ("cli", &["admin", "core", "idempotency", "kafka", "postgres", "redis"]),
 ];
 
 /// The circles of modules that are accepted: a layer, its service and its future know each other, and so do

@@ -83,7 +83,7 @@ impl TestHistory {
     }
 }
 
-/// Keeps the history of a test that fails, for `campanile verify`.
+/// Keeps the history of a test that fails, for the example `verify` of `campanile-history`.
 impl Drop for TestHistory {
     fn drop(&mut self) {
         if thread::panicking() {

@@ -15,7 +15,6 @@ mod redrive;
 mod repair;
 mod schema;
 mod signals;
-mod verify;
 
 use std::process::ExitCode;
 
@@ -46,7 +45,6 @@ enum Verb {
     Reopen(repair::Reopen),
     Schema(schema::Schema),
     Unlock(repair::Unlock),
-    Verify(verify::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -78,7 +76,6 @@ fn main() -> ExitCode {
             Verb::Reopen(arguments) => repair::reopen(arguments).await,
             Verb::Schema(arguments) => schema::schema(&arguments),
             Verb::Unlock(arguments) => repair::unlock(arguments).await,
-            Verb::Verify(arguments) => verify::run(&arguments),
         }
     });
     // A call of librdkafka that was given up may still block a thread, which dropping the runtime would

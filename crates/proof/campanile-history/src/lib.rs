@@ -3,8 +3,8 @@
 //! A *history* is what producers, consumers, the broker and the store did, and what was broken
 //! meanwhile, as files of JSON lines. [`judge`] decides whether it is sound: whether a record was
 //! lost, a key ran twice without a cause, runs overlapped, an order was broken, or too much was
-//! committed. `docs/history-format.md` describes each event and each rule. The command `campanile
-//! verify` does the same, and the feature `history` of `campanile-test` records histories in tests.
+//! committed. `docs/history-format.md` describes each event and each rule. The example `verify` prints the
+//! verdict about a folder, and the feature `history` of `campanile-test` records histories in tests.
 //!
 //! ```
 //! use campanile_history::{History, Rule, judge};

@@ -86,6 +86,20 @@ fn notes_name_what_contradicts_the_format() {
 }
 
 #[test]
+fn violation_shows_its_events_as_text_and_in_json() {
+    let sent = r#"{"event":"sent","at":1000000,"record":"t/0@0","key":"p-1"}"#;
+    let verdict = verdict(&[sent]);
+    let story = "lost: t/0@0 was not finished by the end of the history\n  \
+                 1.000000 s  w-1: t/0@0 is sent, with key p-1  (a.jsonl:2)";
+    assert!(verdict.to_string().contains(story), "{verdict}");
+    let json = serde_json::to_value(&verdict).unwrap();
+    let violation = &json["violations"][0];
+    assert_eq!((&violation["rule"], &violation["subject"]), (&"lost".into(), &"t/0@0".into()));
+    let event = &violation["events"][0];
+    assert_eq!((&event["file"], &event["line"]), (&"a.jsonl".into(), &2.into()));
+}
+
+#[test]
 fn first_violations_of_each_rule_are_printed() {
     let sent = |offset: u64| {
         format!(r#"{{"event":"sent","at":{offset},"record":"t/0@{offset}","key":"k{offset}"}}"#)

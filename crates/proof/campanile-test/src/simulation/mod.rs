@@ -356,7 +356,7 @@ impl<B: Backend> Environment<B> {
     }
 }
 
-/// Keeps the history of a seed that is repeated and fails, for `campanile verify`.
+/// Keeps the history of a seed that is repeated and fails, for the example `verify` of `campanile-history`.
 impl<B> Drop for Environment<B> {
     fn drop(&mut self) {
         if thread::panicking() && std::env::var_os(SEED).is_some() {
