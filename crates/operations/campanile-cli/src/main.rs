@@ -43,7 +43,6 @@ enum Verb {
     Purge(purge::Arguments),
     Redrive(redrive::Arguments),
     Reopen(repair::Reopen),
-    Schema(schema::Schema),
     Unlock(repair::Unlock),
 }
 
@@ -74,7 +73,6 @@ fn main() -> ExitCode {
             Verb::Purge(arguments) => purge::run(arguments).await,
             Verb::Redrive(arguments) => redrive::run(arguments).await,
             Verb::Reopen(arguments) => repair::reopen(arguments).await,
-            Verb::Schema(arguments) => schema::schema(&arguments),
             Verb::Unlock(arguments) => repair::unlock(arguments).await,
         }
     });

@@ -1,7 +1,7 @@
-//! The verbs `migrate` and `schema`.
+//! The verb `migrate`.
 
 use campanile_admin::AdminError;
-use campanile_admin::schema::{Migration, MigrationPlan, migrations};
+use campanile_admin::schema::MigrationPlan;
 use clap::Args;
 use serde::Serialize;
 
@@ -30,23 +30,6 @@ pub(crate) struct Migrate {
     store: StoreOptions,
 }
 
-/// List the migrations of the schema in Postgres, or print their SQL
-///
-/// Connects to no server. Use it to run the migrations with other tools, in one transaction:
-/// campanile schema --print | psql --single-transaction --set ON_ERROR_STOP=1
-#[derive(Debug, Args)]
-pub(crate) struct Schema {
-    /// Print the SQL
-    #[arg(long)]
-    print: bool,
-    /// Only the migrations to this version and to later ones
-    #[arg(long, value_name = "VERSION", default_value_t = 1)]
-    from: i32,
-    /// Print a line of JSON for each migration
-    #[arg(long)]
-    json: bool,
-}
-
 pub(crate) async fn migrate(arguments: Migrate) -> Result<Exit, AdminError> {
     #[derive(Serialize)]
     struct Line<'a> {
@@ -72,23 +55,4 @@ pub(crate) async fn migrate(arguments: Migrate) -> Result<Exit, AdminError> {
     }
     let needs_attention = plan.is_newer() || is_pending && !done;
     Ok(if needs_attention { Exit::Attention } else { Exit::Done })
-}
-
-pub(crate) fn schema(arguments: &Schema) -> Result<Exit, AdminError> {
-    #[derive(Serialize)]
-    struct Line {
-        version: i32,
-        summary: &'static str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        sql: Option<&'static str>,
-    }
-    for migration in migrations().filter(|migration| migration.version >= arguments.from) {
-        let Migration { version, summary, sql, .. } = migration;
-        match (arguments.json, arguments.print) {
-            (true, print) => print_json(&Line { version, summary, sql: print.then_some(sql) })?,
-            (false, true) => print(&sql)?,
-            (false, false) => print(&migration)?,
-        }
-    }
-    Ok(Exit::Done)
 }

@@ -299,22 +299,15 @@ async fn user_without_writes_can_read_and_not_repair() {
 
 fn schema_is_migrated(postgres: &PgServer) {
     let campanile = Campanile { store: postgres.url(), brokers: String::new() };
-    let sql = campanile.json(&["schema", "--print"]);
-    assert_eq!(sql[0]["version"], 1);
-    assert!(sql[0]["sql"].as_str().unwrap().contains("CREATE SCHEMA campanile"));
-    campanile.check(&["schema", "--print"], 0, &["CREATE SCHEMA campanile"]);
-    assert!(!campanile.run(&["schema", "--print", "--from", "2"]).1.contains("CREATE SCHEMA"));
-    campanile.check(&["schema"], 0, &["   1  the entries, the"]);
-
     campanile.check(&["list"], 3, &["has no Campanile schema"]);
     campanile.check(&["migrate"], 1, &["There is no schema", "   1  the entries", "add --yes"]);
     let plan = campanile.json(&["migrate"]).remove(0);
     assert_eq!((plan["installed"].as_i64(), &plan["done"]), (None, &false.into()));
-    assert_eq!(plan["pending"].as_array().unwrap().len(), sql.len());
+    assert_eq!(plan["pending"][0], 1);
     campanile.check(&["migrate", "--yes"], 0, &["   1  the entries", "done"]);
     campanile.check(&["migrate", "--yes"], 0, &["Nothing is pending"]);
     let plan = campanile.json(&["migrate"]).remove(0);
-    assert_eq!((&plan["installed"], &plan["required"]), (&sql.len().into(), &sql.len().into()));
+    assert_eq!(plan["installed"], plan["required"]);
     postgres.psql("INSERT INTO campanile.migration (version) VALUES (99)").unwrap();
     campanile.check(&["migrate", "--yes"], 1, &["has version 99", "use a later one"]);
     postgres.psql("DELETE FROM campanile.migration WHERE version = 99").unwrap();
