@@ -7,13 +7,13 @@ mod explain;
 mod fuzz;
 mod inspect;
 mod list;
+mod migrate;
 mod observe;
 mod options;
 mod print;
 mod purge;
 mod redrive;
 mod repair;
-mod schema;
 mod signals;
 
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ enum Verb {
     Explain(explain::Arguments),
     Inspect(inspect::Arguments),
     List(list::Arguments),
-    Migrate(schema::Migrate),
+    Migrate(migrate::Arguments),
     Observe(observe::Arguments),
     Purge(purge::Arguments),
     Redrive(redrive::Arguments),
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
             Verb::Explain(arguments) => explain::run(arguments).await,
             Verb::Inspect(arguments) => inspect::run(arguments).await,
             Verb::List(arguments) => list::run(arguments).await,
-            Verb::Migrate(arguments) => schema::migrate(arguments).await,
+            Verb::Migrate(arguments) => migrate::run(arguments).await,
             Verb::Observe(arguments) => observe::run(arguments).await,
             Verb::Purge(arguments) => purge::run(arguments).await,
             Verb::Redrive(arguments) => redrive::run(arguments).await,

@@ -19,7 +19,7 @@ use crate::print::{print, print_json};
 /// The exit code is 0 if nothing is pending any more, and 1 if migrations are pending or the schema is
 /// of a later version.
 #[derive(Debug, Args)]
-pub(crate) struct Migrate {
+pub(crate) struct Arguments {
     /// Run the migrations
     #[arg(long)]
     yes: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Migrate {
     store: StoreOptions,
 }
 
-pub(crate) async fn migrate(arguments: Migrate) -> Result<Exit, AdminError> {
+pub(crate) async fn run(arguments: Arguments) -> Result<Exit, AdminError> {
     #[derive(Serialize)]
     struct Line<'a> {
         #[serde(flatten)]
