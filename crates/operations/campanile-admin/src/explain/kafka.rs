@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use super::{Cause, GroupReport};
 use crate::AdminError;
 use crate::kafka::{
-    ATTEMPT_TIMEOUT, Context, Members, check_partition, committed_offsets, fetch_config,
+    ATTEMPT_TIMEOUT, Context, Members, check_partition, fetch_committed, fetch_config,
     is_unreadable, observer, partitions,
 };
 
@@ -184,20 +184,16 @@ impl<'a> Reader<'a> {
     }
 
     fn group(&self, name: &str) -> Result<GroupReport, AdminError> {
-        let mut list = TopicPartitionList::new();
-        list.add_partition(&self.at.topic, self.at.partition);
-        let offsets = committed_offsets(&self.consumer, &list, self.timeout).map_err(|error| {
-            self.error(&format!("cannot read the offsets of the group `{name}`"), error)
-        })?;
-        let committed = offsets.elements().first().and_then(|element| match element.offset() {
-            Offset::Offset(offset) => Some(offset),
-            _ => None,
-        });
+        let partition = [(&*self.at.topic, self.at.partition)];
+        let committed =
+            fetch_committed(&self.consumer, partition, self.timeout).map_err(|error| {
+                self.error(&format!("cannot read the offsets of the group `{name}`"), error)
+            })?;
         let Members { state, count, owners } = Members::fetch(&self.consumer, name, self.timeout);
         let partition = (self.at.topic.to_string(), self.at.partition);
         Ok(GroupReport {
             name: name.into(),
-            committed,
+            committed: committed.into_values().next(),
             is_next: false,
             is_empty: state.as_deref() == Some("Empty"),
             members: count,

@@ -5,19 +5,20 @@ mod members;
 mod topic;
 mod topic_config;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Clock, ConfigError};
 use campanile_kafka::ConsumerConfig;
-use rdkafka::TopicPartitionList;
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::metadata::Metadata;
 use rdkafka::statistics::Statistics;
+use rdkafka::{Offset, TopicPartitionList};
 
 pub(crate) use self::members::Members;
 pub(crate) use self::topic::{check_partition, fetch_config, partitions};
@@ -138,6 +139,31 @@ pub(crate) fn committed_offsets<C: ConsumerContext>(
             _ => return Err(error),
         }
     }
+}
+
+/// The committed offset of each partition that has one.
+pub(crate) type Offsets = HashMap<(String, i32), i64>;
+
+/// Reads the offsets as [`committed_offsets`] does.
+pub(crate) fn fetch_committed<'a, C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    partitions: impl IntoIterator<Item = (&'a str, i32)>,
+    timeout: Duration,
+) -> KafkaResult<Offsets> {
+    let mut list = TopicPartitionList::new();
+    for (topic, partition) in partitions {
+        list.add_partition(topic, partition);
+    }
+    let mut offsets = Offsets::new();
+    if list.count() == 0 {
+        return Ok(offsets);
+    }
+    for element in committed_offsets(consumer, &list, timeout)?.elements() {
+        if let Offset::Offset(offset) = element.offset() {
+            offsets.insert((element.topic().to_owned(), element.partition()), offset);
+        }
+    }
+    Ok(offsets)
 }
 
 /// Omits the value of a setting, which may be a secret.

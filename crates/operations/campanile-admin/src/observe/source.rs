@@ -14,7 +14,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::{Observe, ObservedPartition, Position};
 use crate::AdminError;
 use crate::kafka::{
-    ATTEMPT_TIMEOUT, Context, check_partition, committed_offsets, is_unreadable, observer,
+    ATTEMPT_TIMEOUT, Context, Offsets, check_partition, fetch_committed, is_unreadable, observer,
     partitions,
 };
 
@@ -68,6 +68,7 @@ impl Source {
             check_partition(topic, &numbers, partition)?;
             numbers = vec![partition];
         }
+        numbers.sort_unstable();
         let mut source = Self {
             consumer: observer(kafka, group, RIGHT, SETTINGS)?,
             topic: topic.clone(),
@@ -82,7 +83,8 @@ impl Source {
             .map_err(|error| source.error("cannot read the id of the topic", error))?;
         // Before the ends are read, so that an offset beyond them was not committed meanwhile.
         let committed = source.committed(&uncommitted, group, &numbers)?;
-        for (partition, committed) in committed {
+        for partition in numbers {
+            let committed = committed.get(&(topic.to_string(), partition)).copied();
             let (_, end) = uncommitted
                 .fetch_watermarks(topic, partition, *timeout)
                 .map_err(|error| error_of(&uncommitted, READ_ENDS, error))?;
@@ -104,32 +106,20 @@ impl Source {
         consumer: &BaseConsumer<Context>,
         group: &str,
         partitions: &[i32],
-    ) -> Result<Vec<(i32, Option<i64>)>, AdminError> {
-        let mut list = TopicPartitionList::new();
-        for &partition in partitions {
-            list.add_partition(&self.topic, partition);
-        }
-        let offsets = committed_offsets(consumer, &list, self.timeout).map_err(|error| {
+    ) -> Result<Offsets, AdminError> {
+        let topic = &*self.topic;
+        let partitions = partitions.iter().map(|partition| (topic, *partition));
+        let committed = fetch_committed(consumer, partitions, self.timeout).map_err(|error| {
             let action = format!("cannot read the offsets of the group `{group}`");
             error_of(consumer, &action, error)
         })?;
-        let mut committed = Vec::new();
-        for element in offsets.elements() {
-            let offset = match element.offset() {
-                Offset::Offset(offset) => Some(offset),
-                _ => None,
-            };
-            committed.push((element.partition(), offset));
-        }
-        if committed.iter().all(|(_, offset)| offset.is_none()) {
-            let topic = &self.topic;
+        if committed.is_empty() {
             return Err(ConfigError::new(format!(
                 "the group `{group}` has committed no offset in the topic `{topic}`: check both names, \
                  and that the consumer commits its offsets to Kafka"
             ))
             .into());
         }
-        committed.sort_unstable();
         Ok(committed)
     }
 

@@ -1,20 +1,17 @@
 //! The offsets that the group has committed.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
+use rdkafka::Offset;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaResult;
-use rdkafka::{Offset, TopicPartitionList};
 
 use super::client::{Client, REQUEST_TIMEOUT};
 use super::group::add_group_error;
 use super::topic::Topic;
 use crate::doctor::finding::{FindingKind, Severity};
 use crate::doctor::{Report, display};
-
-/// The committed offset of each partition that has one.
-type Offsets = HashMap<(String, i32), i64>;
+use crate::kafka::{Offsets, fetch_committed};
 
 /// Checks whether the committed offsets are in their partitions and, if `observation` is set, whether
 /// they advance. Returns whether there are any, as far as it is known.
@@ -132,21 +129,8 @@ fn check_progress(
 
 /// Reads the offsets that the group has committed.
 fn committed_offsets(client: &Client<'_>, topics: &[&Topic]) -> KafkaResult<Offsets> {
-    let mut list = TopicPartitionList::new();
-    for topic in topics {
-        for partition in &topic.partitions {
-            list.add_partition(&topic.name, partition.id);
-        }
-    }
-    if list.count() == 0 {
-        return Ok(Offsets::new());
-    }
-    let committed = crate::kafka::committed_offsets(&client.consumer, &list, REQUEST_TIMEOUT)?;
-    let mut offsets = Offsets::new();
-    for element in committed.elements() {
-        if let Offset::Offset(offset) = element.offset() {
-            offsets.insert((element.topic().to_owned(), element.partition()), offset);
-        }
-    }
-    Ok(offsets)
+    let partitions = topics
+        .iter()
+        .flat_map(|topic| topic.partitions.iter().map(|partition| (&*topic.name, partition.id)));
+    fetch_committed(&client.consumer, partitions, REQUEST_TIMEOUT)
 }
