@@ -28,27 +28,21 @@ impl<'a, S: InspectStore> Decider<'a, S> {
         Self { settings, store, topics: HashMap::new() }
     }
 
-    /// Decides what is to be done with each letter. Reopens keys.
+    /// Decides what is to be done with each letter. Reopens keys, unless this is a preview, which changes
+    /// nothing.
     pub(super) async fn decide(
         &mut self,
         source: &Source,
         letters: &[Letter],
         plans: Vec<Plan>,
+        is_preview: bool,
     ) -> Result<Vec<Verb>, AdminError> {
         let plans = self.check_topics(source, letters, plans).await?;
-        let verdicts = reopen(self.store, &keys(&plans), self.settings.timeout).await?;
-        Ok(self.verbs(plans, verdicts))
-    }
-
-    /// Finds out what [`decide`](Self::decide) would decide now, and changes nothing.
-    pub(super) async fn preview(
-        &mut self,
-        source: &Source,
-        letters: &[Letter],
-        plans: Vec<Plan>,
-    ) -> Result<Vec<Verb>, AdminError> {
-        let plans = self.check_topics(source, letters, plans).await?;
-        let verdicts = look_up(self.store, &keys(&plans), self.settings.timeout).await?;
+        let (keys, timeout) = (keys(&plans), self.settings.timeout);
+        let verdicts = match is_preview {
+            true => look_up(self.store, &keys, timeout).await?,
+            false => reopen(self.store, &keys, timeout).await?,
+        };
         Ok(self.verbs(plans, verdicts))
     }
 

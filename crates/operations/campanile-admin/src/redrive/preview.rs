@@ -85,7 +85,8 @@ impl RedrivePreview {
             }
             is_end |= left == 0;
             if is_end || letters.len() >= MAX_ROUND || bytes >= MAX_ROUND_BYTES {
-                let verbs = decider.preview(source, &letters, std::mem::take(&mut plans)).await?;
+                let plans = std::mem::take(&mut plans);
+                let verbs = decider.decide(source, &letters, plans, true).await?;
                 letters.iter().zip(verbs).for_each(|(letter, verb)| counts.add(letter, verb));
                 letters.clear();
                 bytes = 0;

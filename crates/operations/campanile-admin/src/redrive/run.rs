@@ -215,7 +215,7 @@ impl<'a, S: InspectStore, O: RedriveObserver> Run<'a, S, O> {
         plans: Vec<Plan>,
         stop: &mut Pin<&mut F>,
     ) -> Result<Option<Vec<Verb>>, AdminError> {
-        let decide = pin!(self.decider.decide(&self.source, letters, plans));
+        let decide = pin!(self.decider.decide(&self.source, letters, plans, false));
         let decide = match select(&mut *stop, decide).await {
             Either::Left((_, decide)) => decide,
             Either::Right((verbs, _)) => return verbs.map(Some),
