@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use campanile_admin::AdminError;
 use campanile_admin::entries::{EntryPages, EntryQuery};
-use campanile_core::State;
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::exit::Exit;
 use crate::inspect;
-use crate::options::{NamespaceOption, ScanOptions, StoreOptions};
+use crate::options::{NamespaceOption, ScanOptions, StateOption, StoreOptions};
 use crate::print::{print_json_while_read, print_while_read};
 
 /// List the entries of a namespace, in no particular order
@@ -25,7 +24,7 @@ pub(crate) struct Arguments {
     /// Only entries in this state; `stuck` is `processing` with an expired lock, which nobody has
     /// taken over. May be repeated. By default, all states
     #[arg(long, value_name = "STATE")]
-    state: Vec<ListedState>,
+    state: Vec<StateOption>,
     /// Only entries that were completed or given up, or in other states created, at least this long ago,
     /// such as 1h
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -50,27 +49,10 @@ pub(crate) struct Arguments {
     store: StoreOptions,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ListedState {
-    Failed,
-    Retrying,
-    Processing,
-    Completed,
-    Stuck,
-}
-
 impl Arguments {
     pub(crate) fn query(&self) -> EntryQuery {
-        let mut query = EntryQuery::new(self.namespace.namespace.clone());
-        for state in &self.state {
-            query = match state {
-                ListedState::Failed => query.with_state(State::Failed),
-                ListedState::Retrying => query.with_state(State::Retrying),
-                ListedState::Processing => query.with_state(State::Processing),
-                ListedState::Completed => query.with_state(State::Completed),
-                ListedState::Stuck => query.with_stuck(),
-            };
-        }
+        let all = EntryQuery::new(self.namespace.namespace.clone());
+        let mut query = self.state.iter().fold(all, |query, state| state.select(query));
         if let Some(age) = self.newer {
             query = query.with_max_age(age);
         }

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use campanile_admin::entries::parse_digest;
+use campanile_admin::entries::{EntryQuery, parse_digest};
 use campanile_admin::explain::KeySource;
 use campanile_admin::{AdminError, AnyStore, StoreConfig};
-use campanile_core::{ConfigError, IdempotencyKey, Namespace, StoreKey};
+use campanile_core::{ConfigError, IdempotencyKey, Namespace, State, StoreKey};
 use campanile_kafka::ConsumerConfig;
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use rdkafka::ClientConfig;
 
 /// The prefix of the environment variables that are settings of librdkafka.
@@ -205,6 +205,29 @@ pub(crate) struct NamespaceOption {
     /// The namespace of the layer
     #[arg(long, env = "CAMPANILE_NAMESPACE", value_parser = parse_namespace)]
     pub(crate) namespace: Namespace,
+}
+
+/// Which entries, by their state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StateOption {
+    Failed,
+    Retrying,
+    Processing,
+    Completed,
+    Stuck,
+}
+
+impl StateOption {
+    /// Selects the entries in this state, in addition to those that are selected by their state already.
+    pub(crate) fn select(self, query: EntryQuery) -> EntryQuery {
+        match self {
+            Self::Failed => query.with_state(State::Failed),
+            Self::Retrying => query.with_state(State::Retrying),
+            Self::Processing => query.with_state(State::Processing),
+            Self::Completed => query.with_state(State::Completed),
+            Self::Stuck => query.with_stuck(),
+        }
+    }
 }
 
 /// How fast entries are read.

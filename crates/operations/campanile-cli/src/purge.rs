@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use campanile_admin::AdminError;
 use campanile_admin::entries::{EntryQuery, Purge, PurgeReport};
-use campanile_core::State;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::Exit;
-use crate::options::{NamespaceOption, ScanOptions, StoreOptions};
+use crate::options::{NamespaceOption, ScanOptions, StateOption, StoreOptions};
 use crate::print::{print, print_json};
 use crate::signals::stop_requested;
 
@@ -30,7 +29,7 @@ use crate::signals::stop_requested;
 pub(crate) struct Arguments {
     /// Entries in this state; `stuck` is PROCESSING with an expired lock. May be repeated
     #[arg(long, value_name = "STATE", group = "selection")]
-    state: Vec<PurgedState>,
+    state: Vec<StateOption>,
     /// Entries in all these states
     #[arg(long, group = "selection")]
     all: bool,
@@ -55,26 +54,10 @@ pub(crate) struct Arguments {
     store: StoreOptions,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PurgedState {
-    Completed,
-    Failed,
-    Retrying,
-    Stuck,
-}
-
 impl Arguments {
     pub(crate) fn purge(&self) -> Purge {
-        let mut query = EntryQuery::new(self.namespace.namespace.clone());
-        // All states if none is given.
-        for state in &self.state {
-            query = match state {
-                PurgedState::Completed => query.with_state(State::Completed),
-                PurgedState::Failed => query.with_state(State::Failed),
-                PurgedState::Retrying => query.with_state(State::Retrying),
-                PurgedState::Stuck => query.with_stuck(),
-            };
-        }
+        let all = EntryQuery::new(self.namespace.namespace.clone());
+        let mut query = self.state.iter().fold(all, |query, state| state.select(query));
         if let Some(age) = self.older {
             query = query.with_min_age(age);
         }
