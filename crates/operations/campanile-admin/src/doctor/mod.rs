@@ -34,6 +34,7 @@ use std::time::Duration;
 pub use self::deployment::Deployment;
 pub use self::finding::{Finding, FindingKind, Severity};
 pub use self::report::{Report, Unchecked};
+use crate::time::Period;
 
 /// Examines a deployment. Takes some seconds at most for servers that answer.
 ///
@@ -54,26 +55,10 @@ pub async fn examine(deployment: &Deployment) -> Report {
     report.finish(&deployment.accepted)
 }
 
-/// Formats a time in the largest unit that represents it exactly. [`Duration::MAX`] is forever.
+/// Formats a time. [`Duration::MAX`] is forever.
 fn display(time: Duration) -> String {
-    let fits =
-        |(unit, _): &(u64, _)| time.subsec_nanos() == 0 && time.as_secs().is_multiple_of(*unit);
-    match [(86_400, "d"), (3_600, "h"), (60, "min")].into_iter().find(fits) {
-        _ if time == Duration::MAX => "forever".to_owned(),
-        Some((unit, name)) => format!("{} {name}", time.as_secs() / unit),
-        None => format!("{time:?}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_is_shown_in_the_largest_exact_unit() {
-        let text = |seconds| display(Duration::from_secs(seconds));
-        assert_eq!([text(604_800), text(90_000), text(120)], ["7 d", "25 h", "2 min"]);
-        assert_eq!([text(61), display(Duration::from_millis(1_500))], ["61s", "1.5s"]);
-        assert_eq!(display(Duration::MAX), "forever");
+    match time {
+        Duration::MAX => "forever".to_owned(),
+        time => Period(time).to_string(),
     }
 }
