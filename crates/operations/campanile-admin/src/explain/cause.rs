@@ -15,9 +15,7 @@ pub enum Cause {
     /// The topic's retention, or a tool, has deleted the record.
     BeforeStart,
     /// Compaction has removed the record, or the offset is that of a transaction's marker.
-    CompactedAway,
-    /// The offset is that of a transaction's marker.
-    TransactionMarker,
+    NoRecord,
     /// The transaction of the record's producer was aborted.
     Aborted,
     /// The record is at or behind the first one of an open transaction.
@@ -115,15 +113,12 @@ impl Cause {
                 "If the record was not processed, it must be produced again. Check the topic's \
                  `retention.ms`.",
             ),
-            Self::CompactedAway => (
-                "There is no record at this offset: a later record with the same Kafka key has \
-                 replaced it, or the offset is the marker of a transaction.",
-                "Nothing was processed if the consumer read this offset later than it was compacted. \
-                 Topics with events should be deleted by time, not compacted.",
-            ),
-            Self::TransactionMarker => (
-                "There is no record at this offset: it is the marker of a transaction.",
-                "Nothing to do. Consumers skip markers.",
+            Self::NoRecord => (
+                "There is no record at this offset: it is the marker of a transaction, or a later record \
+                 with the same Kafka key has replaced it.",
+                "Nothing to do for a marker: consumers skip it. If the topic is compacted, nothing was \
+                 processed if the consumer read this offset later than it was compacted. Topics with events \
+                 should be deleted by time, not compacted.",
             ),
             Self::Aborted => (
                 "The transaction of its producer was aborted: consumers skip the record.",
@@ -342,10 +337,7 @@ impl Cause {
 
     /// Checks whether the record was read. If not, its coordinates may be wrong.
     pub const fn has_record(self) -> bool {
-        !matches!(
-            self,
-            Self::BeyondEnd | Self::BeforeStart | Self::CompactedAway | Self::TransactionMarker
-        )
+        !matches!(self, Self::BeyondEnd | Self::BeforeStart | Self::NoRecord)
     }
 }
 

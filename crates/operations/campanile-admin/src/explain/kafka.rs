@@ -9,13 +9,12 @@ use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
-use tokio::runtime::Handle;
 
 use super::{Cause, GroupReport};
 use crate::AdminError;
 use crate::kafka::{
-    ATTEMPT_TIMEOUT, Context, Members, check_partition, fetch_committed, fetch_config,
-    is_unreadable, observer, partitions,
+    ATTEMPT_TIMEOUT, Context, Members, check_partition, fetch_committed, is_unreadable, observer,
+    partitions,
 };
 
 const SETTINGS: &[(&str, &str)] = &[
@@ -47,7 +46,7 @@ pub(super) struct Observed {
     pub(super) group: Option<GroupReport>,
 }
 
-/// Reads a record. Blocks the thread, which must be one of a Tokio runtime.
+/// Reads a record. Blocks the thread.
 pub(super) fn observe(
     kafka: &ClientConfig,
     at: &Coordinates,
@@ -90,17 +89,14 @@ pub(super) fn observe(
     } else if uncommitted.bounds()?.0 > at.offset {
         // Deleted meanwhile.
         Cause::BeforeStart
-    } else if uncommitted.is_compacted() {
-        Cause::CompactedAway
     } else {
-        Cause::TransactionMarker
+        Cause::NoRecord
     });
     Ok(observed)
 }
 
 struct Reader<'a> {
     consumer: BaseConsumer<Context>,
-    kafka: ClientConfig,
     at: &'a Coordinates,
     timeout: Duration,
     clock: Clock,
@@ -115,7 +111,7 @@ impl<'a> Reader<'a> {
         timeout: Duration,
     ) -> Result<Self, AdminError> {
         let consumer = observer(kafka, group, RIGHT, SETTINGS)?;
-        let reader = Self { consumer, kafka: kafka.clone(), at, timeout, clock: Clock::boot() };
+        let reader = Self { consumer, at, timeout, clock: Clock::boot() };
         reader.look_up()?;
         Ok(reader)
     }
@@ -199,16 +195,6 @@ impl<'a> Reader<'a> {
             members: count,
             member: owners.get(&partition).map(|member| member.as_str().into()),
         })
-    }
-
-    /// Whether the topic is compacted. If the brokers do not say, it may be.
-    fn is_compacted(&self) -> bool {
-        let config = fetch_config(&self.kafka, &self.at.topic, self.timeout);
-        let config = Handle::current().block_on(config);
-        config
-            .as_ref()
-            .and_then(|it| it.get("cleanup.policy"))
-            .is_none_or(|it| it.contains("compact"))
     }
 
     fn is_hopeless(&self) -> bool {

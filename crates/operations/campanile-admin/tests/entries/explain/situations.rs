@@ -56,19 +56,19 @@ fn add_kafka(add: Add<'_>) {
         delete_first_record("shortened");
         s.in_topic("shortened").offset(1)
     });
-    add("compacted away", Cause::CompactedAway, |s| {
+    add("compacted away", Cause::NoRecord, |s| {
         compact("compacted");
         s.in_topic("compacted").offset(0)
     });
-    add("marker of a commit", Cause::TransactionMarker, |s| {
+    add("marker of a commit", Cause::NoRecord, |s| {
         transactions("marker", &[true, true], false);
         s.in_topic("marker").offset(1)
     });
-    add("marker at the end", Cause::TransactionMarker, |s| {
+    add("marker at the end", Cause::NoRecord, |s| {
         transactions("marker.end", &[true], false);
         s.in_topic("marker.end").offset(1)
     });
-    add("marker of an abort", Cause::TransactionMarker, |s| {
+    add("marker of an abort", Cause::NoRecord, |s| {
         transactions("marker.abort", &[false, true], false);
         s.in_topic("marker.abort").offset(1)
     });
