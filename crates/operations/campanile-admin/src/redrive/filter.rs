@@ -2,7 +2,8 @@
 
 use std::time::SystemTime;
 
-use campanile_core::{FingerprintHasher, Record, millis};
+use campanile_core::{Record, millis};
+use serde_json::{Value, json};
 
 use super::letter::Letter;
 
@@ -53,25 +54,10 @@ impl LetterFilter {
             && headers.iter().all(|header| has_header(record, header))
     }
 
-    /// Adds everything that distinguishes this filter from others.
-    pub(super) fn hash(&self, hasher: &mut FingerprintHasher) {
+    /// Returns everything that distinguishes this filter from others.
+    pub(super) fn to_json(&self) -> Value {
         let Self { reason, since, until, key, partition, headers } = self;
-        let millis = |time: &SystemTime| millis::of(*time).to_string();
-        let mut add = |name: &str, value: Option<&[u8]>| {
-            if let Some(value) = value {
-                hasher.update(name);
-                hasher.update(value);
-            }
-        };
-        add("reason", reason.as_deref().map(str::as_bytes));
-        add("since", since.as_ref().map(millis).as_deref().map(str::as_bytes));
-        add("until", until.as_ref().map(millis).as_deref().map(str::as_bytes));
-        add("key", key.as_deref());
-        add("partition", partition.map(i32::to_be_bytes).as_ref().map(|bytes| &bytes[..]));
-        for (name, value) in headers {
-            add("header", Some(name.as_bytes()));
-            add("value", Some(value.as_bytes()));
-        }
+        json!([reason, since.map(millis::of), until.map(millis::of), key, partition, headers])
     }
 }
 

@@ -41,10 +41,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{ConfigError, FingerprintHasher};
+use campanile_core::{ConfigError, Fingerprint};
 use campanile_idempotency::InspectStore;
 use campanile_kafka::PublisherConfig;
 use rdkafka::ClientConfig;
+use serde_json::json;
 
 pub use self::filter::LetterFilter;
 pub use self::preview::{ReasonCount, RedrivePreview};
@@ -215,23 +216,20 @@ impl Redrive {
         if let Some(group) = &self.group {
             return group.clone();
         }
-        let default = Self::new(self.topic.clone());
-        let is_default = self.store_name.is_none()
-            && self.filter == default.filter
-            && self.max_redrives == default.max_redrives
-            && self.parking_topic == default.parking_topic
-            && !self.without_key
-            && !self.without_entry;
-        if is_default {
-            return format!("campanile-redrive.{}", self.topic);
+        let (topic, choices) = (&self.topic, self.choices());
+        if choices == Self::new(topic.clone()).choices() {
+            return format!("campanile-redrive.{topic}");
         }
-        let mut hasher = FingerprintHasher::new();
-        self.filter.hash(&mut hasher);
-        hasher.update(self.max_redrives.to_be_bytes());
-        hasher.update([u8::from(self.without_key), u8::from(self.without_entry)]);
-        hasher.update(self.parking_topic.as_deref().unwrap_or_default());
-        hasher.update(self.store_name.as_deref().unwrap_or_default());
-        format!("campanile-redrive.{}.{:016x}", self.topic, hasher.finish().to_bits())
+        let hash = Fingerprint::of(choices.as_bytes()).to_bits();
+        format!("campanile-redrive.{topic}.{hash:016x}")
+    }
+
+    /// Returns everything that distinguishes the runs of a topic whose groups must differ.
+    fn choices(&self) -> String {
+        let Self { store_name, filter, max_redrives, without_key, without_entry, .. } = self;
+        let (filter, parking_topic) = (filter.to_json(), self.parking_topic.as_deref());
+        json!([store_name, filter, max_redrives, parking_topic, without_key, without_entry])
+            .to_string()
     }
 
     /// Brings letters back until all are handled, or `stop` completes. Must be called on a Tokio
