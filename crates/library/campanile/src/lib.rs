@@ -220,7 +220,7 @@ pub mod store {
         Reply, Retention, State, Steps, StoreKey, TraceContext, Unreadable, expire, limits, step,
     };
     pub use campanile_idempotency::{
-        BoxStore, Cached, EntryStore, ExpireStore, Found, InspectStore, Inspection, MemoryStore,
+        BoxStore, EntryStore, ExpireStore, Found, InspectStore, Inspection, MemoryStore,
         ScanCursor, ScanFilter, ScanPage, Stepped, Store, StoreError, StoreErrorKind,
     };
 }

@@ -19,9 +19,8 @@ use crate::print::{print, print_json};
 /// its record again, because the offset of a record that was given up is committed. `redrive` does
 /// both for dead letters.
 ///
-/// With --force, a key that is COMPLETED can be reopened, too: its handler then runs again. Where the
-/// application caches completed keys, wait for a minute before the record is produced again. A key
-/// that is being processed is never reopened.
+/// With --force, a key that is COMPLETED can be reopened, too: its handler then runs again. A key that
+/// is being processed is never reopened.
 ///
 /// The exit code is 0 if the entry was changed, and 1 if not.
 #[derive(Debug, Args)]

@@ -51,17 +51,6 @@ where
     tower::Layer::layer(layer, Noop).map_result(processed)
 }
 
-/// Like [`with_layer`], for messages that were all processed before.
-pub(crate) fn with_layer_duplicate<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
-where
-    E: KeyExtractor<WithLock<Message>> + Send + Sync + 'static,
-{
-    tower::Layer::layer(layer, Noop).map_result(|result| match result? {
-        Outcome::Duplicate(_) => Ok(()),
-        _ => Err(BoxError::from("a message was no duplicate")),
-    })
-}
-
 /// A handler that returns `reply`, under the layer. Any outcome but a first run is an error.
 pub(crate) fn with_layer_replying<E>(
     layer: &IdempotencyLayer<E, BytesReply>,

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use campanile::policy::{OnDropped, OnExhausted, OnMissingKey};
-use campanile::store::Cached;
 use campanile::{Backoff, IdempotencyLayer};
 use tokio::time::timeout;
 
@@ -56,14 +55,6 @@ impl Faults {
         }
         let _ = keeper.shutdown(TIMEOUT).await;
         call(&strict, Job::new("e", Does::Succeed)).await.unwrap_err();
-
-        let cached = Cached::new(self.store().await, 1 << 20);
-        let layer = IdempotencyLayer::new(cached, config("cached"), job_key()).unwrap();
-        let cached = service(layer, &self.gate);
-        self.wait_until_scraped("campanile_cache_lookups_total").await;
-        for _ in 0..2 {
-            call(&cached, Job::new("f", Does::Succeed)).await.unwrap();
-        }
         self.wait_for(rise).await;
     }
 

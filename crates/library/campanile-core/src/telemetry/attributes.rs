@@ -198,16 +198,6 @@ attribute! {
 }
 
 attribute! {
-    /// What a lookup in the local cache has found.
-    CacheResult("campanile.cache.result") {
-        /// The acquire was answered from the cache.
-        Hit = "hit",
-        /// The acquire was sent to the store.
-        Miss = "miss",
-    }
-}
-
-attribute! {
     /// How the consumer has finished or dropped a record.
     RecordOutcome("campanile.record.outcome") {
         /// The service returned `Ok`.

@@ -5,7 +5,7 @@
 //! of the conventions is adopted with a release that says so.
 
 use super::attributes::{
-    AttributeValue, CacheResult, DeliveryError, DuplicateCause, ErrorType, LockLoss, LogChangeKind,
+    AttributeValue, DeliveryError, DuplicateCause, ErrorType, LockLoss, LogChangeKind,
     ObservedOrigin, ObservedVerdict, PartitionState, PauseCause, RebalanceKind, RecordOutcome,
     RedisLoss, RequestOutcome, SettlementKind, StoreErrorType, StoreOperation, UnguardedCause,
 };
@@ -106,8 +106,6 @@ instruments! {
         "Commands in one of these calls.";
     STORE_ERRORS: Counter, "campanile.store.errors", "{command}", [StoreErrorType::ATTRIBUTE],
         "Commands that the store did not answer, or answered with an error.";
-    CACHE_LOOKUPS: Counter, "campanile.cache.lookups", "{lookup}", [CacheResult::ATTRIBUTE],
-        "Acquires that were looked up in the local cache of COMPLETED keys.";
 
     OBSERVED_REQUESTS: Counter, "campanile.observed.requests", "{request}",
         [open(NAMESPACE), ObservedVerdict::ATTRIBUTE],

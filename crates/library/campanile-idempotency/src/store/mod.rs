@@ -8,7 +8,6 @@
 //! The crate `campanile-test` has a test suite that checks custom stores against the contract.
 
 mod boxed;
-mod cached;
 mod error;
 mod expire;
 mod inspect;
@@ -23,7 +22,6 @@ use campanile_core::{Answer, Command, FencingToken, Operation, Reply, Retention,
 use futures_util::future::join_all;
 
 pub use self::boxed::BoxStore;
-pub use self::cached::Cached;
 pub use self::error::{StoreError, StoreErrorKind};
 pub use self::expire::ExpireStore;
 pub use self::inspect::{Found, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage};
@@ -217,6 +215,5 @@ mod tests {
     fn wrapped_store_is_asked_itself() {
         assert_asks_the_store(&Arc::new(Limited));
         assert_asks_the_store(&Limited.boxed());
-        assert_asks_the_store(&Cached::new(Limited, 1024));
     }
 }

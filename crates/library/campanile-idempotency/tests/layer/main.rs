@@ -5,7 +5,6 @@
 mod acquiring;
 mod batching;
 mod blocking;
-mod caching;
 mod cancelling;
 mod classifying;
 mod completing;

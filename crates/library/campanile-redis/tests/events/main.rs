@@ -12,11 +12,10 @@ mod settings;
 #[path = "../redis/support.rs"]
 mod support;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{FencingToken, IdempotencyKey, Namespace, Operation, Reply, StoreKey};
-use campanile_idempotency::{Cached, IdempotencyConfig, IdempotencyLayer, LockKeeper, Store};
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, LockKeeper};
 use campanile_redis::{RedisConfig, RedisStore, Safety};
 use campanile_test::{RedisSentinel, RedisServer, free_port};
 
@@ -330,7 +329,6 @@ async fn too_long_timeout_is_logged_with_the_setting() {
     assert_eq!(count_warnings(&[]), 1, "{lines:?}");
     let _ = LockKeeper::new(store(second * 6, None).await).unwrap();
     assert_eq!(count_warnings(&["longest=6s", "limit=5s"]), 1, "{lines:?}");
-    let with_wait = store(second, Some(second * 6)).await.boxed();
-    let _ = LockKeeper::new(Cached::new(Arc::new(with_wait), 1024)).unwrap();
+    let _ = LockKeeper::new(store(second, Some(second * 6)).await).unwrap();
     assert_eq!(count_warnings(&["longest=7s", "limit=5s"]), 1, "{lines:?}");
 }

@@ -1,41 +1,25 @@
-//! Duplicates that wait for the first run, and duplicates that arrive again and again.
+//! Duplicates that wait for the first run.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use campanile::policy::OnLocked;
-use campanile::store::{Cached, Store};
 use campanile::{BoxError, IdempotencyLayer, RedisStore, Runner};
 use futures_util::future::try_join_all;
 use tokio::sync::Notify;
 
 use super::{Environment, ROUNDS};
-use crate::handlers::{key, process, with_layer, with_layer_duplicate};
 use crate::report::{Report, Row};
 
 const WAITING_DUPLICATES: usize = 10_000;
-const KEYS: u64 = 10_000;
-const REPEATS: u64 = 10;
 
 pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError> {
-    let Environment { redis, runtime } = env;
     let (mut alone, mut together) = (vec![], vec![]);
-    let (mut uncached, mut cached) = (vec![], vec![]);
     for _ in 0..ROUNDS {
         env.clear()?;
-        let waiting = |duplicates| runtime.block_on(measure_waiting(env, duplicates));
+        let waiting = |duplicates| env.runtime.block_on(measure_waiting(env, duplicates));
         alone.push(waiting(0)? as f64);
         together.push(waiting(WAITING_DUPLICATES)? as f64);
-
-        let store = runtime.block_on(RedisStore::connect(redis.url()))?;
-        uncached.push(runtime.block_on(measure_repeated(store))?);
-        env.clear()?;
-        let store = runtime.block_on(RedisStore::connect(redis.url()))?;
-        let store = Cached::new(store, 64 * 1024 * 1024);
-        cached.push(runtime.block_on(measure_repeated(store.clone()))?);
-        if store.hits() < KEYS * (REPEATS - 1) {
-            return Err(format!("the cache has hit only {} times", store.hits()).into());
-        }
     }
     report.add(Row {
         area: "redis",
@@ -43,14 +27,6 @@ pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError
         unit: "keys read or written",
         values: together,
         reference: Some(("the run without them", alone)),
-        goal: None,
-    });
-    report.add(Row {
-        area: "redis",
-        name: "duplicates again and again, Cached",
-        unit: "messages/s",
-        values: cached,
-        reference: Some(("without it", uncached)),
         goal: None,
     });
     Ok(())
@@ -106,15 +82,4 @@ fn commands(env: &Environment) -> Result<u64, BoxError> {
     };
     let names = ["cmdstat_get", "cmdstat_mget", "cmdstat_set"];
     Ok(names.iter().filter_map(|name| calls(name)).sum())
-}
-
-/// Measures the duplicates per second when each key comes several times.
-async fn measure_repeated(store: impl Store) -> Result<f64, BoxError> {
-    let layer = IdempotencyLayer::new(store, "again", key)?;
-    process(with_layer(&layer), 0..KEYS, 256).await?;
-    let mut took = Duration::ZERO;
-    for _ in 0..REPEATS {
-        took += process(with_layer_duplicate(&layer), 0..KEYS, 256).await?;
-    }
-    Ok((KEYS * REPEATS) as f64 / took.as_secs_f64())
 }
