@@ -24,7 +24,6 @@ use std::time::Duration;
 use campanile::IdempotencyConfig;
 use campanile::policy::OnExhausted;
 use campanile::prelude::*;
-use campanile::store::Store;
 use campanile::{Backoff, LockKeeper, Request, WaitForLock, handler, record::ToRecord};
 use campanile_examples::{Environment, EventLog};
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
@@ -149,10 +148,10 @@ fn consumer(environment: &Environment) -> Result<StreamConsumer, BoxError> {
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let environment = Environment::from_args()?;
-    let keeper = LockKeeper::new(match &environment.redis {
-        Some(url) => RedisStore::connect(url.as_str()).await?.boxed(),
-        None => MemoryStore::new().boxed(),
-    })?;
+    let keeper = match &environment.redis {
+        Some(url) => LockKeeper::new(RedisStore::connect(url.as_str()).await?)?,
+        None => LockKeeper::new(MemoryStore::new())?,
+    };
     // Every fourth payment is sent twice, as if its producer had retried.
     let sent: Vec<usize> = (0..PAYMENTS).chain((0..PAYMENTS).step_by(4)).collect();
     let payment =

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::store::Store;
 use campanile::{Consumer, LockKeeper, Request, consumer::Summary, handler};
 use campanile_examples::{Environment, EventLog};
 use serde::{Deserialize, Serialize};
@@ -69,10 +68,10 @@ async fn charge(log: EventLog<Event>, request: Request<Payment>) -> Result<(), B
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let environment = Environment::from_args()?;
-    let keeper = LockKeeper::new(match &environment.redis {
-        Some(url) => RedisStore::connect(url.as_str()).await?.boxed(),
-        None => MemoryStore::new().boxed(),
-    })?;
+    let keeper = match &environment.redis {
+        Some(url) => LockKeeper::new(RedisStore::connect(url.as_str()).await?)?,
+        None => LockKeeper::new(MemoryStore::new())?,
+    };
 
     // Every tenth payment is sent twice, as if its producer had retried.
     let sent: Vec<usize> = (0..PAYMENTS).chain((0..PAYMENTS).step_by(10)).collect();

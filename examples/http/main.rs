@@ -19,8 +19,8 @@ mod terminal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use campanile::LockKeeper;
 use campanile::prelude::{BoxError, MemoryStore, RedisStore};
-use campanile::store::Store;
 use lexopt::{Arg, ValueExt};
 use tokio::net::TcpListener;
 
@@ -29,14 +29,14 @@ use crate::terminal::Terminal;
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let Args { redis, serve, port } = Args::from_env()?;
-    let store = match redis {
-        Some(url) => RedisStore::connect(url.as_str()).await?.boxed(),
-        None => MemoryStore::new().boxed(),
+    let keeper = match redis {
+        Some(url) => LockKeeper::new(RedisStore::connect(url.as_str()).await?)?,
+        None => LockKeeper::new(MemoryStore::new())?,
     };
     // Slow enough to send the same request from another shell meanwhile.
     let payment_time = if serve { Duration::from_secs(2) } else { Duration::ZERO };
     let terminal = Terminal::new(payment_time);
-    let app = payments::payments(store, terminal.clone())?;
+    let app = payments::payments(keeper, terminal.clone())?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let address = listener.local_addr()?;
     let server = axum::serve(listener, app);

@@ -12,8 +12,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use campanile::policy::OnExhausted;
 use campanile::prelude::{BoxError, IdempotencyConfig, IdempotencyLayer, LockHandle, key};
-use campanile::store::BoxStore;
-use campanile::{Disposition, classify};
+use campanile::{Disposition, LockKeeper, classify};
 use serde::Deserialize;
 use serde_json::json;
 use tower::ServiceBuilder;
@@ -25,7 +24,7 @@ use crate::terminal::Terminal;
 pub(crate) const MAX_BODY: usize = 64 * 1024;
 
 /// Creates the route `POST /payments`. Its layers are listed from the outermost to the innermost.
-pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, BoxError> {
+pub(crate) fn payments(keeper: LockKeeper, terminal: Terminal) -> Result<Router, BoxError> {
     // If there are accounts, make the caller's part of the key: `key::from_fn(account).and(..)`.
     // Otherwise a client that guesses a key gets another account's response.
     let by_header = key::from_fn(|request: &Request<Bytes>| {
@@ -34,7 +33,7 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
     let by_header_and_body =
         by_header.fingerprint_by(|request: &Request<Bytes>, parts| parts.update(request.body()));
     let idempotency = IdempotencyLayer::new(
-        store,
+        keeper,
         IdempotencyConfig::new("payments").with_max_reply_bytes(MAX_BODY),
         by_header_and_body,
     )?

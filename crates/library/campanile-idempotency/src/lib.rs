@@ -80,7 +80,7 @@ pub use self::reply::{ReplyCipher, ReplyCodec};
 pub use self::runner::Runner;
 pub use self::service::{CloneableService, IdempotencyService};
 pub use self::store::{
-    BoxStore, EntryStore, ExpireStore, Found, InspectStore, Inspection, ScanCursor, ScanFilter,
-    ScanPage, Stepped, Store, StoreError, StoreErrorKind,
+    EntryStore, ExpireStore, Found, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage,
+    Stepped, Store, StoreError, StoreErrorKind,
 };
 pub use self::wait_for_lock::WaitForLock;

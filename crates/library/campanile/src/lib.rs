@@ -220,8 +220,8 @@ pub mod store {
         Reply, Retention, State, Steps, StoreKey, TraceContext, Unreadable, expire, limits, step,
     };
     pub use campanile_idempotency::{
-        BoxStore, EntryStore, ExpireStore, Found, InspectStore, Inspection, MemoryStore,
-        ScanCursor, ScanFilter, ScanPage, Stepped, Store, StoreError, StoreErrorKind,
+        EntryStore, ExpireStore, Found, InspectStore, Inspection, MemoryStore, ScanCursor,
+        ScanFilter, ScanPage, Stepped, Store, StoreError, StoreErrorKind,
     };
 }
 

@@ -7,7 +7,6 @@
 //!
 //! The crate `campanile-test` has a test suite that checks custom stores against the contract.
 
-mod boxed;
 mod error;
 mod expire;
 mod inspect;
@@ -15,13 +14,11 @@ mod stepped;
 
 use std::future::Future;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{Answer, Command, FencingToken, Operation, Reply, Retention, StoreKey};
 use futures_util::future::join_all;
 
-pub use self::boxed::BoxStore;
 pub use self::error::{StoreError, StoreErrorKind};
 pub use self::expire::ExpireStore;
 pub use self::inspect::{Found, InspectStore, Inspection, ScanCursor, ScanFilter, ScanPage};
@@ -119,45 +116,10 @@ pub trait Store: Clone + Send + Sync + 'static {
         let command = Command { key, operation, retention: Retention::default() };
         async { Ok(self.apply(command).await?.reply) }
     }
-
-    /// Erases the type of the store.
-    fn boxed(self) -> BoxStore
-    where
-        Self: Sized,
-    {
-        BoxStore::new(self)
-    }
-}
-
-impl<S: Store> Store for Arc<S> {
-    fn apply(&self, command: Command) -> impl Future<Output = Result<Answer, StoreError>> + Send {
-        (**self).apply(command)
-    }
-
-    fn apply_batch(
-        &self,
-        batch: Vec<Command>,
-    ) -> impl Future<Output = Vec<Result<Answer, StoreError>>> + Send {
-        (**self).apply_batch(batch)
-    }
-
-    fn max_batch(&self) -> NonZeroUsize {
-        (**self).max_batch()
-    }
-
-    fn max_call_duration(&self) -> Option<Duration> {
-        (**self).max_call_duration()
-    }
-
-    fn for_renewals(&self) -> Self {
-        Self::new((**self).for_renewals())
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
-
     use super::*;
     use crate::MemoryStore;
 
@@ -171,49 +133,9 @@ mod tests {
         }
     }
 
-    /// A store that says everything about itself.
-    #[derive(Clone)]
-    struct Limited;
-
-    impl Store for Limited {
-        async fn apply(&self, _: Command) -> Result<Answer, StoreError> {
-            panic!("applied alone");
-        }
-
-        async fn apply_batch(&self, batch: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-            batch.iter().map(|_| Err(StoreError::unavailable("as a batch"))).collect()
-        }
-
-        fn max_batch(&self) -> NonZeroUsize {
-            NonZeroUsize::new(3).unwrap()
-        }
-
-        fn max_call_duration(&self) -> Option<Duration> {
-            Some(Duration::from_secs(2))
-        }
-    }
-
     #[test]
     fn defaults_are_those_of_the_documentation() {
         let store = Minimal(MemoryStore::new());
         assert_eq!((store.max_batch().get(), store.max_call_duration()), (64, None));
-    }
-
-    fn assert_asks_the_store(store: &impl Store) {
-        let longest = Some(Duration::from_secs(2));
-        assert_eq!((store.max_batch().get(), store.max_call_duration()), (3, longest));
-        let key = campanile_core::IdempotencyKey::new("p-1").unwrap();
-        let key = StoreKey::new("n".try_into().unwrap(), &key);
-        let operation = Operation::Redrive { token: FencingToken::ZERO, force: false };
-        let batch = vec![Command { key, operation, retention: Retention::default() }];
-        let answers = store.apply_batch(batch).now_or_never().unwrap();
-        let error = answers[0].as_ref().unwrap_err();
-        assert!(format!("{error:?}").contains("as a batch"), "{error:?}");
-    }
-
-    #[test]
-    fn wrapped_store_is_asked_itself() {
-        assert_asks_the_store(&Arc::new(Limited));
-        assert_asks_the_store(&Limited.boxed());
     }
 }

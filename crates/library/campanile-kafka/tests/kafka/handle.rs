@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, LockHandle, Record, Request, key};
-use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, MemoryStore, Store};
+use campanile_idempotency::{IdempotencyConfig, IdempotencyLayer, MemoryStore};
 use campanile_kafka::Consumer;
 use campanile_test::faults::{Fault, FaultyStore};
 use tower::{Service, ServiceBuilder, service_fn};
@@ -90,14 +90,13 @@ async fn shutdown_now_ends_the_drain_and_commits_finished_records() {
 async fn shutdown_now_releases_locks_and_restores_attempts() {
     let kafka = mock("orders", 4, 1);
     let config = kafka.consumer_config("g");
-    let store = Arc::new(MemoryStore::new());
+    let store = MemoryStore::new();
     let attempts = Arc::new(AtomicU32::new(0));
     let stack = |hangs: bool, log: &Log| {
         let (log, attempts) = (log.clone(), attempts.clone());
         // A lock that is not released would be held far longer than the test may take.
         let config = IdempotencyConfig::new("orders").with_lock_ttl(Duration::from_secs(3600));
-        let layer =
-            IdempotencyLayer::new(store.clone().boxed(), config, key::coordinates()).unwrap();
+        let layer = IdempotencyLayer::new(store.clone(), config, key::coordinates()).unwrap();
         ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
             move |request: Request| {
                 log.push(request.record());

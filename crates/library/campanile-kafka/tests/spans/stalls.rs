@@ -1,12 +1,9 @@
 //! A stalled partition is reported with the reason for its stall.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Record, Request, error};
-use campanile_idempotency::{
-    IdempotencyError, IdempotencyLayer, MemoryStore, Runner, Store, StoreError,
-};
+use campanile_idempotency::{IdempotencyError, IdempotencyLayer, MemoryStore, Runner, StoreError};
 use campanile_kafka::{Consumer, RetryTopics};
 use campanile_test::MockKafka;
 use tower::{Service, ServiceBuilder, service_fn};
@@ -119,9 +116,9 @@ async fn record_in_backoff_is_logged_with_its_error() {
 async fn lock_held_by_another_owner_is_logged() {
     let (log, _guard) = CapturedLog::start();
     let kafka = mock("orders", 1, 1);
-    let store = Arc::new(MemoryStore::new());
+    let store = MemoryStore::new();
     let (held, holds) = tokio::sync::oneshot::channel();
-    let elsewhere = Runner::new(store.clone().boxed(), "orders").unwrap();
+    let elsewhere = Runner::new(store.clone(), "orders").unwrap();
     let holder = tokio::spawn(async move {
         let work = async |_| {
             held.send(()).unwrap();
@@ -130,7 +127,7 @@ async fn lock_held_by_another_owner_is_logged() {
         elsewhere.run("k", work).await
     });
     holds.await.unwrap();
-    let layer = IdempotencyLayer::new(store.boxed(), "orders", |_: &Request| "k").unwrap();
+    let layer = IdempotencyLayer::new(store, "orders", |_: &Request| "k").unwrap();
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::raw())
         .layer(layer)
