@@ -91,7 +91,7 @@ pub use self::error::ConnectError;
 pub use self::findings::{Finding, FindingKind};
 pub use self::inbox::{
     CarryTransaction, CloneableRequest, Connection, Inbox, InboxError, InboxLayer, InboxRunner,
-    InboxService, Isolation, Transaction, TransactionError,
+    InboxService, Transaction, TransactionError,
 };
 #[doc(hidden)]
 pub use self::migrate::migrate_with;

@@ -185,8 +185,8 @@ pub mod outcome {
 pub mod postgres {
     pub use campanile_postgres::{
         CarryTransaction, ConnectError, Connection, Finding, FindingKind, Inbox, InboxError,
-        InboxLayer, InboxRunner, InboxService, Isolation, PgConfig, PgStore, Transaction,
-        TransactionError, migrate, schema_version, tokio_postgres,
+        InboxLayer, InboxRunner, InboxService, PgConfig, PgStore, Transaction, TransactionError,
+        migrate, schema_version, tokio_postgres,
     };
 }
 

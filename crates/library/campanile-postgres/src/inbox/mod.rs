@@ -8,7 +8,6 @@
 //!   rollback.
 
 mod error;
-mod isolation;
 mod layer;
 mod open_transaction;
 mod run;
@@ -27,7 +26,6 @@ use tokio::time::Instant;
 
 use self::error::InboxClassifier;
 pub use self::error::InboxError;
-pub use self::isolation::Isolation;
 pub use self::layer::InboxLayer;
 pub use self::runner::InboxRunner;
 pub use self::service::{CloneableRequest, InboxService};
@@ -114,6 +112,13 @@ use crate::{PgConfig, PgStore};
 /// entry whether the commit took place. Of all transactions of a lock, only the one that makes the
 /// entry COMPLETED is ever committed; a later one rolls itself back.
 ///
+/// # Isolation
+/// Each statement sees what was committed before it (read committed). A handler that needs another
+/// level sends `SET TRANSACTION ISOLATION LEVEL SERIALIZABLE`, or `REPEATABLE READ`, as its first
+/// statement. The entry is then a row like any other: if the lock is renewed during the transaction,
+/// the transaction cannot be serialized and runs again. Such a handler must therefore take less than
+/// a third of the lock's time to live.
+///
 /// # Connections
 /// A transaction uses a connection as long as its handler runs, from a pool separate from the
 /// store's. If no connection becomes free in time, the attempt is handed back. A connection returns
@@ -160,7 +165,6 @@ pub struct Inbox {
 struct Settings {
     store: PgStore,
     pool: Pool,
-    isolation: Isolation,
     max_wait: Duration,
     max_reruns: u32,
 }
@@ -178,7 +182,6 @@ impl Inbox {
         let settings = Settings {
             store: store.clone(),
             pool,
-            isolation: Isolation::default(),
             max_wait: Duration::from_secs(10),
             max_reruns: 10,
         };
@@ -194,12 +197,6 @@ impl Inbox {
     /// 10 s.
     pub fn with_max_wait(mut self, wait: Duration) -> Self {
         Arc::make_mut(&mut self.settings).max_wait = wait;
-        self
-    }
-
-    /// Sets the isolation level. Default: read committed.
-    pub fn with_isolation(mut self, isolation: Isolation) -> Self {
-        Arc::make_mut(&mut self.settings).isolation = isolation;
         self
     }
 
@@ -252,10 +249,6 @@ impl Inbox {
         &self.settings.pool
     }
 
-    fn isolation(&self) -> Isolation {
-        self.settings.isolation
-    }
-
     fn max_wait(&self) -> Duration {
         self.settings.max_wait
     }
@@ -299,9 +292,6 @@ impl Inbox {
 
 impl fmt::Debug for Inbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbox")
-            .field("store", &self.settings.store)
-            .field("isolation", &self.settings.isolation)
-            .finish_non_exhaustive()
+        f.debug_struct("Inbox").field("store", &self.settings.store).finish_non_exhaustive()
     }
 }

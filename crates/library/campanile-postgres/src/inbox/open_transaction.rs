@@ -13,7 +13,6 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::{Error, Statement};
 
 use super::error::InboxError;
-use super::isolation::Isolation;
 use super::transaction::Transaction;
 use crate::call::retention_micros;
 use crate::outbox::MessageCounter;
@@ -55,6 +54,10 @@ pub(super) enum RolledBack {
 /// The number of steps in which a time limit passes.
 const STEPS: u32 = 8;
 
+/// Takes no snapshot, so that the handler may set another isolation level. The local setting ends with
+/// the transaction: if it is missing, the handler has ended the transaction itself.
+const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL campanile.inbox = 'open'";
 const CONCLUDE: &str = "SELECT campanile.conclude($1, $2, $3, $4, $5, $6, $7)";
 const CHECK_OPEN: &str = "DO $$BEGIN \
     IF current_setting('campanile.inbox', true) IS DISTINCT FROM 'open' THEN \
@@ -79,11 +82,10 @@ impl OpenTransaction {
     /// BEGIN the connection is read-only.
     pub(super) async fn run_handler<T>(
         &self,
-        isolation: Isolation,
         handler: impl Future<Output = T>,
     ) -> Result<T, BoxError> {
         let begun = async {
-            match unblocked_timeout(self.limit, self.lease.batch_execute(isolation.begin())).await {
+            match unblocked_timeout(self.limit, self.lease.batch_execute(BEGIN)).await {
                 Some(begun) => begun.map_err(BoxError::from),
                 None => Err(StoreError::timeout("BEGIN was not answered in time").into()),
             }

@@ -119,7 +119,7 @@ impl<E, C> Run<E, C> {
         let interrupt = request.interrupt();
         // Polled, and thus called, only after BEGIN has been sent.
         let handler = async { service.call(request).await.map_err(Into::<BoxError>::into) };
-        let handled = transaction.run_handler(self.inbox.isolation(), handler).await;
+        let handled = transaction.run_handler(handler).await;
         let reply = match handled.map_err(|error| self.connection_lost(error))? {
             Ok(reply) => reply,
             Err(error) => {

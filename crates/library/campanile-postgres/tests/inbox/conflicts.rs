@@ -7,7 +7,7 @@ use std::time::Duration;
 use campanile_core::error::{self, NotRun};
 use campanile_core::{BoxError, Disposition, Outcome, Request};
 use campanile_idempotency::{IdempotencyError, StoreError, StoreErrorKind};
-use campanile_postgres::{InboxError, Isolation, Transaction};
+use campanile_postgres::{InboxError, Transaction};
 use tokio::sync::Barrier;
 use tower::service_fn;
 
@@ -145,18 +145,19 @@ async fn deadlocked_transactions_both_commit_after_one_reruns() {
 
 #[tokio::test]
 async fn unserializable_transactions_both_commit_after_one_reruns() {
-    let fixture = Fixture::new().await.with(|inbox| inbox.with_isolation(Isolation::Serializable));
+    let fixture = Fixture::new().await;
     fixture.database.psql("CREATE TABLE duty (name text)");
-    let (read, write) = ("SELECT count(*) FROM duty", "INSERT INTO duty VALUES ('off')");
+    let read = "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM duty";
+    let write = "INSERT INTO duty VALUES ('off')";
     run_concurrently(&fixture, [[read, write], [read, write]]).await;
 }
 
 #[tokio::test]
 async fn repeatable_read_conflicting_update_reruns() {
-    let fixture =
-        Fixture::new().await.with(|inbox| inbox.with_isolation(Isolation::RepeatableRead));
+    let fixture = Fixture::new().await;
     fixture.database.psql("CREATE TABLE account (cents int); INSERT INTO account VALUES (0)");
-    let (read, write) = ("SELECT cents FROM account", "UPDATE account SET cents = cents + 1");
+    let read = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT cents FROM account";
+    let write = "UPDATE account SET cents = cents + 1";
     run_concurrently(&fixture, [[read, write], [read, write]]).await;
     assert_eq!(fixture.database.psql("SELECT cents FROM account"), "2");
 }

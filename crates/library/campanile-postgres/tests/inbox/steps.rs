@@ -4,14 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use campanile_core::{BoxError, Outcome, Request};
-use campanile_postgres::{Isolation, Transaction};
+use campanile_postgres::Transaction;
 use tower::service_fn;
 
 use crate::fixture::{Fixture, insert};
 
-/// Runs a handler with a step, which books after it and fails in its first calls with this statement.
-/// Returns how often the step and the handler ran.
-async fn run(fixture: &Fixture, failure: &'static str, deliveries: usize) -> (u32, u32) {
+/// Runs a handler with a step, which books at this isolation level before it, and fails in its first
+/// calls with this statement. Returns how often the step and the handler ran.
+async fn run(
+    fixture: &Fixture,
+    isolation: &'static str,
+    failure: &'static str,
+    deliveries: usize,
+) -> (u32, u32) {
     let counts: Arc<[AtomicU32; 2]> = Arc::default();
     let counted = counts.clone();
     let handler = service_fn(move |request: Request<()>| {
@@ -19,12 +24,15 @@ async fn run(fixture: &Fixture, failure: &'static str, deliveries: usize) -> (u3
         async move {
             let [steps, calls] = &*counts;
             let call = calls.fetch_add(1, Ordering::Relaxed);
+            let transaction = Transaction::from_request(&request)?;
+            let set = format!("SET TRANSACTION ISOLATION LEVEL {isolation}");
+            transaction.batch_execute(&set).await?;
             insert(&request).await?;
             let lock = request.lock_handle().unwrap();
             let charge = async || Ok::<_, BoxError>(steps.fetch_add(1, Ordering::Relaxed));
             assert_eq!(lock.step("charge", charge).await?, 0, "the result of the first run");
             if call < 2 {
-                Transaction::from_request(&request)?.batch_execute(failure).await?;
+                transaction.batch_execute(failure).await?;
             }
             Ok::<_, BoxError>(())
         }
@@ -43,18 +51,17 @@ async fn run(fixture: &Fixture, failure: &'static str, deliveries: usize) -> (u3
 #[tokio::test]
 async fn step_is_kept_when_its_transaction_is_rolled_back() {
     let fixture = Fixture::new().await;
-    assert_eq!(run(&fixture, "SELECT 1 / 0", 3).await, (1, 3));
+    assert_eq!(run(&fixture, "READ COMMITTED", "SELECT 1 / 0", 3).await, (1, 3));
     assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|3"));
 }
 
 #[tokio::test]
 async fn step_runs_once_in_the_reruns_of_an_attempt() {
     const CONFLICT: &str = "DO $$BEGIN RAISE SQLSTATE '40001'; END$$";
-    for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable]
-    {
-        let fixture = Fixture::new().await.with(|inbox| inbox.with_isolation(isolation));
-        let (steps, calls) = run(&fixture, CONFLICT, 1).await;
-        assert_eq!((steps, calls), (1, 3), "{isolation:?}");
-        assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"), "{isolation:?}");
+    for isolation in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        let fixture = Fixture::new().await;
+        let (steps, calls) = run(&fixture, isolation, CONFLICT, 1).await;
+        assert_eq!((steps, calls), (1, 3), "{isolation}");
+        assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"), "{isolation}");
     }
 }
