@@ -70,11 +70,7 @@ impl Epilogue for Publications {
     fn give_up(&self, given_up: GivenUp<'_>) -> BoxFuture<'static, EpilogueResult> {
         let letters = self.letters.clone().expect("the policy is a dead-letter topic");
         let GivenUp { record, error, reason, lock, is_repeated } = given_up;
-        let dead = GivenUpRecord { record, cause: Cause::of(error), reason };
-        Box::pin(async move {
-            let record = dead.record.clone();
-            let given_up = letters.give_up(dead, lock).await;
-            given_up.map_err(|why| why.into_unfinished(&record, is_repeated))
-        })
+        let dead = GivenUpRecord { record, cause: Cause::of(error), reason, is_repeated };
+        Box::pin(async move { letters.give_up(dead, lock).await })
     }
 }

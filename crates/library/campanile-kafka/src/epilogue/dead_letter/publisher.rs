@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use campanile_core::{BoxError, ConfigError, LockHandle, Output, Record};
-use campanile_driver::epilogue::{Failure, GiveUpLock, Unfinished, give_up, settle_for_stop};
+use campanile_core::{ConfigError, LockHandle, Output, Record};
+use campanile_driver::epilogue::{
+    EpilogueResult, Failure, GiveUpLock, Unfinished, give_up, settle_for_stop,
+};
 use campanile_driver::private::origin;
 use campanile_idempotency::IdempotencyError;
 use futures_util::future::{Either, select};
@@ -40,70 +42,13 @@ pub(crate) struct GivenUpRecord {
     pub(crate) cause: Cause,
     /// The reason that is stored in its entry.
     pub(crate) reason: String,
-}
-
-/// Why a record was not given up. Its offset is not committed, and the record is handled again later.
-#[derive(Debug)]
-pub(crate) enum GiveUpError {
-    /// The letter could not be published within the budget; `help` says what to do. The lock, if
-    /// the record had one, is dropped.
-    Unpublished { topic: Option<Arc<str>>, error: String, help: &'static str },
-    /// Too many give-ups of this record were interrupted, so nothing is published any more. The lock
-    /// is released.
-    Stuck { give_ups: u32 },
-    /// The lock was lost, or the entry cannot be written.
-    Unsettled(BoxError),
+    /// Whether the record was given up before, and kept.
+    pub(crate) is_repeated: bool,
 }
 
 /// The retry interval of a record after too many interrupted give-ups. An operator may have reopened
 /// its key in the meantime.
 const STUCK_RETRY_INTERVAL: Duration = Duration::from_secs(5 * 60);
-
-impl GiveUpError {
-    /// Reports why the record keeps its place. The first failure is logged at ERROR, to alert an operator;
-    /// repeated failures are logged at WARN.
-    pub(crate) fn into_unfinished(self, record: &Record, is_repeated: bool) -> Unfinished {
-        let (at, origin) = (record.coordinates(), origin(record));
-        let failure =
-            |error| Some(Failure { error, waits_for: "the publication of its dead letter" });
-        match self {
-            Self::Unsettled(error) => Unfinished::Unsettled(error),
-            Self::Unpublished { topic, error, help } => {
-                let topic = topic.as_deref();
-                if is_repeated {
-                    tracing::warn!(
-                        record = %at,
-                        origin,
-                        topic,
-                        error,
-                        "failed to publish the dead letter again; retrying"
-                    );
-                } else {
-                    tracing::error!(
-                        record = %at,
-                        origin,
-                        topic,
-                        error,
-                        "failed to publish the dead letter; retrying while its partition waits: \
-                         {help}"
-                    );
-                }
-                Unfinished::Kept { after: None, failure: failure(error) }
-            }
-            Self::Stuck { give_ups } => {
-                tracing::error!(
-                    record = %at,
-                    origin,
-                    give_ups,
-                    "every give-up was interrupted, and the partition is stalled: find out what \
-                     ends the process while the dead letter is published, then reopen the key"
-                );
-                let failure = failure("every give-up was interrupted".to_owned());
-                Unfinished::Kept { after: Some(STUCK_RETRY_INTERVAL), failure }
-            }
-        }
-    }
-}
 
 impl DeadLetters {
     /// Creates the publisher of dead letters.
@@ -125,7 +70,8 @@ impl DeadLetters {
     }
 
     /// Publishes the record's dead letter, then makes its entry FAILED. The record's offset may be
-    /// committed only after this returns `Ok`.
+    /// committed only after this returns `Ok`. Otherwise the record is handled again later, and its lock,
+    /// if it had one, is dropped, or settled after too many interrupted give-ups.
     ///
     /// # Cancellation
     /// If the future is dropped, the lock is dropped with it. The letter may still be published.
@@ -133,23 +79,21 @@ impl DeadLetters {
         &self,
         dead: GivenUpRecord,
         giving_up: GiveUpLock,
-    ) -> Result<(), GiveUpError> {
+    ) -> EpilogueResult {
         let give_ups = giving_up.give_ups();
         if give_ups >= STOP_FROM_BURIAL {
             settle_for_stop(giving_up).await.map_err(unsettled)?;
-            return Err(GiveUpError::Stuck { give_ups });
+            return Err(stuck(&dead.record, give_ups));
         }
         let topic = self.topic_of(&dead.record.origin().topic).map_err(|error| {
             let help = "fix the function that chooses the topic, then restart";
-            GiveUpError::Unpublished { topic: None, error, help }
+            unpublished(&dead, None, error, help)
         })?;
         let truncated = give_ups >= TRUNCATE_FROM_BURIAL;
         let published =
             self.publish_while_locked(giving_up.lock_handle(), &topic, &dead, truncated).await?;
-        let truncated = published.map_err(|refused| GiveUpError::Unpublished {
-            topic: Some(topic.clone()),
-            error: refused.to_string(),
-            help: help(&refused),
+        let truncated = published.map_err(|refused| {
+            unpublished(&dead, Some(&topic), refused.to_string(), help(&refused))
         })?;
         tracing::warn!(
             record = %dead.record.coordinates(),
@@ -170,7 +114,7 @@ impl DeadLetters {
         topic: &Arc<str>,
         dead: &GivenUpRecord,
         truncated: bool,
-    ) -> Result<Result<bool, PublishError>, GiveUpError> {
+    ) -> Result<Result<bool, PublishError>, Unfinished> {
         let Some(lock) = lock else {
             return Ok(self.publish(topic, dead, None, truncated).await);
         };
@@ -238,6 +182,48 @@ fn help(refused: &PublishError) -> &'static str {
     }
 }
 
-fn unsettled(error: IdempotencyError) -> GiveUpError {
-    GiveUpError::Unsettled(error.into())
+/// Logs that the letter could not be published within the budget, and keeps the record's place. The
+/// first failure is logged at ERROR with `help`, which says what to do, to alert an operator; repeated
+/// failures are logged at WARN.
+fn unpublished(dead: &GivenUpRecord, topic: Option<&str>, error: String, help: &str) -> Unfinished {
+    let (at, origin) = (dead.record.coordinates(), origin(&dead.record));
+    if dead.is_repeated {
+        tracing::warn!(
+            record = %at,
+            origin,
+            topic,
+            error,
+            "failed to publish the dead letter again; retrying"
+        );
+    } else {
+        tracing::error!(
+            record = %at,
+            origin,
+            topic,
+            error,
+            "failed to publish the dead letter; retrying while its partition waits: {help}"
+        );
+    }
+    kept(None, error)
+}
+
+/// Logs that too many give-ups of this record were interrupted, so that nothing is published any more.
+fn stuck(record: &Record, give_ups: u32) -> Unfinished {
+    tracing::error!(
+        record = %record.coordinates(),
+        origin = origin(record),
+        give_ups,
+        "every give-up was interrupted, and the partition is stalled: find out what ends the process \
+         while the dead letter is published, then reopen the key"
+    );
+    kept(Some(STUCK_RETRY_INTERVAL), "every give-up was interrupted".to_owned())
+}
+
+fn kept(after: Option<Duration>, error: String) -> Unfinished {
+    let failure = Some(Failure { error, waits_for: "the publication of its dead letter" });
+    Unfinished::Kept { after, failure }
+}
+
+fn unsettled(error: IdempotencyError) -> Unfinished {
+    Unfinished::Unsettled(error.into())
 }
