@@ -241,22 +241,6 @@ impl Inbox {
         Ok(self.layer(IdempotencyLayer::new(&self.keeper, config, ())?)?.into())
     }
 
-    fn store(&self) -> &PgStore {
-        &self.settings.store
-    }
-
-    fn pool(&self) -> &Pool {
-        &self.settings.pool
-    }
-
-    fn max_wait(&self) -> Duration {
-        self.settings.max_wait
-    }
-
-    fn max_reruns(&self) -> u32 {
-        self.settings.max_reruns
-    }
-
     /// Logs why handlers have to wait, at most once a minute.
     fn log_wait(&self, error: &StoreError) {
         let mut log_limit = self.log_limit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -282,11 +266,6 @@ impl Inbox {
 
     pub(crate) fn config(&self) -> &PgConfig {
         &self.settings.store.0.config
-    }
-
-    /// The time limit of BEGIN and of each way to end a transaction.
-    fn command_timeout(&self) -> Duration {
-        self.config().command_timeout
     }
 }
 

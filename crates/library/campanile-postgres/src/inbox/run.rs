@@ -86,7 +86,7 @@ impl<E, C> Run<E, C> {
             };
             runs += 1;
             has_run |= !source.is::<NotRun>();
-            if runs > self.inbox.max_reruns() {
+            if runs > self.inbox.settings.max_reruns {
                 let given_up = InboxError::RolledBack { runs, source };
                 return Err(if has_run { given_up.into() } else { not_run(given_up).into() });
             }
@@ -183,7 +183,7 @@ impl<E, C> Run<E, C> {
         is_first: bool,
     ) -> Result<SystemTime, RunError> {
         let mut concluding = pin!(transaction.conclude(completion));
-        let concluded = match timeout(self.inbox.command_timeout(), &mut concluding).await {
+        let concluded = match timeout(self.inbox.config().command_timeout, &mut concluding).await {
             Ok(concluded) => concluded,
             Err(_) => match select(concluding, pin!(self.resolve_commit(lock, is_first))).await {
                 Either::Left((concluded, _)) => concluded,
@@ -202,7 +202,7 @@ impl<E, C> Run<E, C> {
     }
 
     async fn open_transaction(&self) -> Result<OpenTransaction, RunError> {
-        let limit = self.inbox.command_timeout();
+        let limit = self.inbox.config().command_timeout;
         let lease = self.lease_connection().await?;
         match timeout(limit, OpenTransaction::new(lease, limit)).await {
             Ok(Ok(transaction)) => Ok(transaction),
@@ -212,7 +212,7 @@ impl<E, C> Run<E, C> {
     }
 
     async fn lease_connection(&self) -> Result<Lease, RunError> {
-        let (pool, wait) = (self.inbox.pool(), self.inbox.max_wait());
+        let (pool, wait) = (&self.inbox.settings.pool, self.inbox.settings.max_wait);
         let mut leasing = pin!(pool.lease(wait));
         let mut leased = timeout(wait.min(LOG_AFTER), &mut leasing).await;
         if leased.is_err() && wait > LOG_AFTER {
@@ -233,7 +233,7 @@ impl<E, C> Run<E, C> {
     /// Closes the idle connections after one of them broke. The handler may run again.
     fn connection_lost(&self, error: BoxError) -> RunError {
         // The idle connections are as old, and their server may be gone, too.
-        self.inbox.pool().close_idle();
+        self.inbox.settings.pool.close_idle();
         Retry(error)
     }
 
@@ -249,7 +249,7 @@ impl<E, C> Run<E, C> {
         lock: &LockHandle,
         is_only: bool,
     ) -> Result<SystemTime, RunError> {
-        let store = self.inbox.store();
+        let store = &self.inbox.settings.store;
         loop {
             if let Ok(answer) = store.apply(self.layer.renewal(lock)).await {
                 match answer.reply {
