@@ -136,19 +136,6 @@ impl Transaction {
         Ok(connection.query_one(&statement, parameters).await?)
     }
 
-    /// Runs a query and returns its only row, if there is one.
-    ///
-    /// # Errors
-    /// The errors of [`execute`](Self::execute); also fails if there is more than one row.
-    pub async fn query_opt(
-        &self,
-        statement: &str,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Option<Row>, TransactionError> {
-        let (connection, statement) = self.prepare(statement).await?;
-        Ok(connection.query_opt(&statement, parameters).await?)
-    }
-
     /// Performs statements without parameters, separated by semicolons.
     ///
     /// # Errors

