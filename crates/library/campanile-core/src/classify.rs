@@ -9,9 +9,8 @@ use crate::{Disposition, error};
 /// Decides what a handler's error means. Returning `None` defers to the next classifier, and
 /// finally to the defaults.
 ///
-/// Implemented by closures over the error, by [`on`] for your own error types, and by pairs of
-/// classifiers. Classifiers only see the handler's errors; locked keys, backoff and an unavailable
-/// store are never passed to them.
+/// Implemented by closures over the error, and by [`on`] for your own error types. Classifiers only
+/// see the handler's errors; locked keys, backoff and an unavailable store are never passed to them.
 pub trait Classify: Send + Sync + 'static {
     /// Chooses the disposition for this error, or `None` for no opinion.
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition>;
@@ -23,12 +22,6 @@ where
 {
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
         self(error)
-    }
-}
-
-impl<A: Classify, B: Classify> Classify for (A, B) {
-    fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
-        self.0.classify(error).or_else(|| self.1.classify(error))
     }
 }
 
@@ -87,16 +80,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_classifier_with_an_opinion_decides() {
-        let on_permanent = || on(|_: &error::Permanent| Disposition::DeadLetter);
-        let on_skip = || on(|_: &error::Skip| Disposition::Skip);
-        let all = |_: &(dyn Error + 'static)| Some(Disposition::Stop);
-        let both = error::permanent(error::skip("no"));
-        let skip = error::skip("no");
-        assert_eq!((on_permanent(), on_skip()).classify(&both), Some(Disposition::DeadLetter));
-        assert_eq!((on_skip(), on_permanent()).classify(&both), Some(Disposition::Skip));
-        assert_eq!((on_permanent(), on_skip()).classify(&skip), Some(Disposition::Skip));
-        assert_eq!((on_permanent(), all).classify(&skip), Some(Disposition::Stop));
-        assert_eq!(on_permanent().classify(&skip), None);
+    fn error_of_another_type_has_no_disposition() {
+        let on_permanent = on(|_: &error::Permanent| Disposition::DeadLetter);
+        let (both, skip) = (error::permanent(error::skip("no")), error::skip("no"));
+        assert_eq!(on_permanent.classify(&both), Some(Disposition::DeadLetter));
+        assert_eq!(on_permanent.classify(&skip), None);
     }
 }
