@@ -18,7 +18,7 @@ use crate::{ConfigError, Headers};
 /// let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// let trace: TraceContext = header.parse()?;
 /// assert_eq!(trace.trace_id(), 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
-/// assert!(trace.is_sampled());
+/// assert_eq!(trace.flags(), 1);
 /// assert_eq!(trace.to_string(), header);
 /// # Ok::<(), campanile_core::ConfigError>(())
 /// ```
@@ -35,8 +35,6 @@ impl TraceContext {
 
     /// The name of the header with further data of tracing systems.
     pub const STATE_HEADER: &'static str = "tracestate";
-
-    const SAMPLED: u8 = 1;
 
     /// Creates the context of a span, or `None` if one of the identifiers is zero, which the
     /// standard does not allow.
@@ -68,14 +66,9 @@ impl TraceContext {
         self.span_id.get()
     }
 
-    /// Returns the trace flags.
+    /// Returns the trace flags. The lowest bit is set if the trace may have been recorded.
     pub const fn flags(&self) -> u8 {
         self.flags
-    }
-
-    /// Checks whether the trace may have been recorded.
-    pub const fn is_sampled(&self) -> bool {
-        self.flags & Self::SAMPLED != 0
     }
 }
 
@@ -128,15 +121,13 @@ mod tests {
         let record = Record::builder("t", 0, 0).header(TraceContext::HEADER, VALID).build();
         let trace = TraceContext::from_headers(record.headers()).unwrap();
         assert_eq!(trace.to_string(), VALID);
-        assert!(!trace.is_sampled());
+        assert_eq!(trace.flags(), 0);
     }
 
     #[test]
     fn context_has_the_identifiers_and_flags_of_its_span() {
         let trace = |flags| TraceContext::new(5, 6, flags).unwrap();
         assert_eq!((trace(7).trace_id(), trace(7).span_id(), trace(7).flags()), (5, 6, 7));
-        let sampled = [0, 1, 2, 3].map(|flags| trace(flags).is_sampled());
-        assert_eq!(sampled, [false, true, false, true]);
         assert_eq!((TraceContext::new(0, 6, 0), TraceContext::new(5, 0, 0)), (None, None));
     }
 
