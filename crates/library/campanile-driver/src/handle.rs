@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::control::{Control, PauseTarget, Shutdown};
 use crate::health::Health;
@@ -24,30 +23,25 @@ use crate::status::Status;
 /// rebalances, and a partition that another consumer of the group gets is not paused there.
 ///
 /// ```
-/// use campanile_driver::Handle;
+/// use campanile_driver::{Handle, Paused};
 ///
-/// /// Pages somebody, once for each pause; a route such as `/resume` calls `resume` of another clone.
-/// async fn page(handle: Handle) {
+/// /// Pages somebody at each pause, and resumes once they have fixed its cause.
+/// async fn page(handle: Handle, until_fixed: impl AsyncFn(Paused)) {
 ///     // ends when serving ends
 ///     while let Some(why) = handle.wait_paused().await {
-///         println!("paused: {why}");
-///         handle.wait_resumed().await;
+///         until_fixed(why).await;
+///         handle.resume();
 ///     }
 /// }
 /// ```
+#[derive(Clone)]
 pub struct Handle {
     control: Arc<Control>,
-    /// The pause that `wait_paused` returned last, identified by the number of resumes before it, or
-    /// `NO_PAUSE`.
-    last_pause: AtomicU64,
 }
-
-/// No pause.
-const NO_PAUSE: u64 = u64::MAX;
 
 impl Handle {
     pub(crate) fn new(control: Arc<Control>) -> Self {
-        Self { control, last_pause: AtomicU64::new(NO_PAUSE) }
+        Self { control }
     }
 
     /// Pauses the consumer: no records are dispatched until it is resumed. Can be called before serving
@@ -222,33 +216,7 @@ impl Handle {
         let mut state = self.control.state().subscribe();
         let paused = state.wait_for(|state| state.paused.is_some() || state.ended).await;
         // The sender is in `self`.
-        let paused = paused.ok()?;
-        let why = paused.paused.clone()?;
-        self.last_pause.store(paused.resumed, Ordering::Relaxed);
-        Some(why)
-    }
-
-    /// Waits until the end of the pause that [`wait_paused`](Self::wait_paused) of this handle returned
-    /// last, even if another pause follows immediately. If that method has not returned a pause yet,
-    /// waits until the end of the current pause. Returns immediately if the consumer is not paused, or
-    /// has ended.
-    ///
-    /// # Cancellation
-    /// The future may be dropped at any time.
-    pub async fn wait_resumed(&self) {
-        let mut state = self.control.state().subscribe();
-        let pause = match self.last_pause.load(Ordering::Relaxed) {
-            NO_PAUSE => state.borrow().resumed,
-            last_pause => last_pause,
-        };
-        // The end of serving also ends the pause. This never fails, because the sender is in `self`.
-        let _ = state.wait_for(|state| state.paused.is_none() || state.resumed != pause).await;
-    }
-}
-
-impl Clone for Handle {
-    fn clone(&self) -> Self {
-        Self::new(self.control.clone())
+        paused.ok()?.paused.clone()
     }
 }
 
@@ -260,12 +228,12 @@ impl fmt::Debug for Handle {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::time::Duration;
 
     use futures_util::FutureExt;
 
     use super::*;
-
     use crate::control::{DriverControl, DriverStatus};
 
     fn driver_control() -> DriverControl {
@@ -273,60 +241,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiter_sees_each_pause_once() {
+    async fn waiter_sees_each_pause() {
         let driver_control = driver_control();
-        let (pager, admin) = (
-            Handle::new(driver_control.shared().clone()),
-            Handle::new(driver_control.shared().clone()),
-        );
+        let pager = Handle::new(driver_control.shared().clone());
+        let admin = pager.clone();
         assert_eq!(pager.wait_paused().now_or_never(), None);
         for _ in 0..3 {
             admin.pause();
             assert_eq!(pager.wait_paused().await, Some(Paused::ByHandle));
-            assert_eq!(pager.wait_resumed().now_or_never(), None);
             admin.resume();
-            pager.wait_resumed().await;
             assert_eq!(pager.wait_paused().now_or_never(), None);
         }
     }
 
     #[tokio::test]
-    async fn pause_after_a_quick_resume_is_reported_too() {
-        let driver_control = driver_control();
-        let (pager, admin) = (
-            Handle::new(driver_control.shared().clone()),
-            Handle::new(driver_control.shared().clone()),
-        );
-        admin.pause();
-        pager.wait_paused().await;
-        // The consumer is resumed and paused again while the first pause is handled.
-        admin.resume();
-        admin.pause();
-        pager.wait_resumed().await;
-        assert_eq!(pager.wait_paused().await, Some(Paused::ByHandle));
-        assert_eq!(pager.wait_resumed().now_or_never(), None);
-        // A handle that has not returned any pause waits for the end of the current one.
-        assert_eq!(pager.clone().wait_resumed().now_or_never(), None);
-        admin.resume();
-        pager.clone().wait_resumed().await;
-    }
-
-    #[tokio::test]
-    async fn end_of_serving_wakes_all_waiters() {
-        let driver_control = driver_control();
-        let (pager, admin) = (
-            Handle::new(driver_control.shared().clone()),
-            Handle::new(driver_control.shared().clone()),
-        );
-        admin.pause();
-        pager.wait_paused().await;
-        let waits = pager.wait_resumed();
-        drop(driver_control);
-        waits.await;
-        assert_eq!(pager.wait_paused().await, None);
-        admin.pause();
-        assert_eq!(admin.paused(), None);
-        pager.wait_resumed().await;
+    async fn end_of_serving_wakes_waiter_and_ends_pause() {
+        let [running, paused] = [driver_control(), driver_control()];
+        let handles = [&running, &paused].map(|it| Handle::new(it.shared().clone()));
+        let mut waits = pin!(handles[0].wait_paused());
+        assert_eq!((&mut waits).now_or_never(), None);
+        handles[1].pause();
+        drop((running, paused));
+        assert_eq!(waits.await, None);
+        assert_eq!(handles[1].wait_paused().await, None);
+        handles[1].pause();
+        assert_eq!(handles[1].paused(), None);
     }
 
     #[test]

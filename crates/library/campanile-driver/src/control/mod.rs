@@ -29,7 +29,7 @@ pub(crate) struct Control {
 pub(crate) struct ControlState {
     pub(crate) paused: Option<Paused>,
     /// The number of resumes.
-    pub(crate) resumed: u64,
+    resumed: u64,
     /// The paused topics and partitions, whether they are assigned or not.
     paused_targets: HashSet<PauseTarget>,
     /// The number of resumes of a topic or a partition.
