@@ -13,7 +13,6 @@ use crate::flood_limit::FloodLimit;
 use crate::order::ProcessingOrder;
 use crate::skip_at::SkipAt;
 use crate::source::Amount;
-use crate::span::SpanKind;
 
 /// The settings of a [`Driver`](crate::Driver).
 pub struct DriverConfig {
@@ -52,8 +51,9 @@ pub struct DriverConfig {
     pub epilogue: Arc<dyn Epilogue>,
     /// The dispositions of errors, before the default ones.
     pub classifiers: Classifiers,
-    /// The span of an attempt. Default: level DEBUG, because an enabled span for each record is expensive.
-    pub span: SpanKind,
+    /// The level of the span of an attempt. Default: DEBUG, because an enabled span for each record is
+    /// expensive.
+    pub span_level: Level,
 }
 
 impl DriverConfig {
@@ -75,7 +75,7 @@ impl DriverConfig {
             flood_limit: FloodLimit::disabled(),
             epilogue: Arc::new(NoEpilogue),
             classifiers: Classifiers::default(),
-            span: SpanKind::Level(Level::DEBUG),
+            span_level: Level::DEBUG,
         }
     }
 }

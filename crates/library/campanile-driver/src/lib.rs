@@ -72,6 +72,5 @@ pub use self::seek::{SeekError, SeekTo};
 pub use self::serve::Serve;
 pub use self::skip_at::SkipAt;
 pub use self::source_context::SourceContext;
-pub use self::span::SpanKind;
 pub use self::status::{ConsumerStage, PartitionStatus, Status, StoppedPartition};
 pub use self::summary::Summary;

@@ -11,6 +11,7 @@ use crate::config::DriverConfig;
 use crate::error::panic_text;
 use crate::reports::RunOutcome;
 use crate::routes::{ReadinessReporter, Route, RouteError, RouteFuture};
+use crate::span::attempt_span;
 
 /// One call of the service with one record.
 ///
@@ -36,7 +37,7 @@ impl Attempt {
         ahead: bool,
     ) -> Self {
         record.attempt().start(ahead);
-        let span = config.span.create(&config.group, &record);
+        let span = attempt_span(config.span_level, &config.group, &record);
         Self {
             record,
             readiness_reporter: Some(readiness_reporter),

@@ -15,7 +15,7 @@ use campanile_driver::epilogue::GiveUpAction;
 use campanile_driver::source::Amount;
 use campanile_driver::{
     ConsumerError, Driver, DriverConfig, ProcessingOrder, Router, Routes, Serve, SkipAt,
-    SourceContext, SpanKind,
+    SourceContext,
 };
 
 use crate::config::{CheckedConfig, ConsumerConfig, non_earliest_reset, uses_newer_protocol};
@@ -175,33 +175,7 @@ impl Consumer {
     /// Default: DEBUG, as in tower-http's `TraceLayer`, because an enabled span for each record is
     /// expensive. Set INFO to get these spans from a subscriber that keeps level INFO.
     pub fn with_span_level(mut self, level: Level) -> Self {
-        self.driver.span = SpanKind::Level(level);
-        self
-    }
-
-    /// Replaces the span `record` of each attempt by the one that this function returns. An attempt has
-    /// no span if the function panics.
-    ///
-    /// If a field `otel.status_code`, `error.type` or `campanile.duplicate` is declared as
-    /// [`Empty`](tracing::field::Empty), it is set as in the driver's own span: to `ERROR` and to the
-    /// kind of the error after a failed attempt, and to `true` for a duplicate. A [tracer](campanile_core::trace::Tracer) gives both
-    /// spans the record's trace.
-    ///
-    /// ```
-    /// # use campanile_core::BoxError;
-    /// # use campanile_kafka::{Consumer, ConsumerConfig};
-    /// # fn configured() -> Result<(), BoxError> {
-    /// let consumer = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
-    ///     .with_span(|record| tracing::info_span!("payment", record = %record.coordinates()));
-    /// # drop(consumer);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn with_span(
-        mut self,
-        create: impl Fn(&Record) -> tracing::Span + Send + Sync + 'static,
-    ) -> Self {
-        self.driver.span = SpanKind::Custom(Box::new(create));
+        self.driver.span_level = level;
         self
     }
 

@@ -93,33 +93,6 @@ async fn attempt_span_names_the_record_without_key_or_payload() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn custom_span_replaces_the_drivers_and_may_panic() {
-    let (log, _guard) = CapturedLog::start();
-    let kafka = MockKafka::start(1).unwrap();
-    kafka.create_topic("orders", 1).unwrap();
-    let message = |_| Message::to("orders").partition(0);
-    kafka.producer().produce_all((0..2).map(message)).unwrap();
-    let config = kafka.consumer_config("billing");
-    let service = service_fn(async |record: Record| {
-        tracing::info!("processing {}", record.coordinates());
-        Ok::<_, BoxError>(())
-    });
-    let spanned = consumer(config.clone(), "orders").with_span(|record| match record.offset() {
-        0 => tracing::info_span!("order", offset = record.offset()),
-        _ => panic!("injected panic"),
-    });
-    let serving = serve(spanned, service);
-    until_committed(&config, "orders", &[2]).await;
-    serving.stop().await.unwrap();
-    assert!(log.lines("INFO", "processing orders/0@0")[0].contains("order{offset=0}"));
-    assert!(!log.lines("INFO", "processing orders/0@1")[0].contains("order{"));
-    let panicked = log.lines("ERROR", "`with_span` panicked");
-    assert_eq!(panicked.len(), 1, "{}", log.text());
-    assert!(panicked[0].contains("record=orders/0@1") && panicked[0].contains("injected panic"));
-    assert!(!log.text().contains("record{"), "{}", log.text());
-}
-
-#[tokio::test(flavor = "current_thread")]
 async fn unpublished_letter_and_flood_are_logged_with_help() {
     let (log, _guard) = CapturedLog::start();
     let errors = |about: &str| log.lines("ERROR", about);
