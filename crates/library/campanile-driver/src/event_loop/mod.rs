@@ -1,8 +1,7 @@
 //! The event loop of the driver's thread: polls the source and the scheduler, and passes on what each
 //! of them reports to the other.
 
-mod backpressure;
-mod commit_schedule;
+mod commits;
 mod intake;
 mod revocation;
 mod seek;
@@ -18,7 +17,7 @@ use campanile_core::telemetry::RebalanceKind;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
-use self::commit_schedule::Commits;
+use self::commits::Commits;
 use self::intake::Intake;
 use self::revocation::Revocation;
 use self::seek::Seek;

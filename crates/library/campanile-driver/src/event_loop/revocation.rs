@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Context;
 
 use crate::event_loop::EventLoop;
-use crate::event_loop::commit_schedule::FinalCommit;
+use crate::event_loop::commits::FinalCommit;
 use crate::scheduler::DrainId;
 use crate::source::{Assignment, Source};
 

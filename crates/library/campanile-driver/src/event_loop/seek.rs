@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::error::ConsumerError;
 use crate::event_loop::EventLoop;
-use crate::event_loop::commit_schedule::FinalCommit;
+use crate::event_loop::commits::FinalCommit;
 use crate::event_loop::shutdown::Phase;
 use crate::scheduler::DrainId;
 use crate::seek::{SeekError, SeekRequest};

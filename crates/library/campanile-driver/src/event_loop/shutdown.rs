@@ -7,7 +7,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::control::Shutdown;
 use crate::error::ConsumerError;
-use crate::event_loop::commit_schedule::FinalCommit;
+use crate::event_loop::commits::FinalCommit;
 use crate::event_loop::{EventLoop, LEAVE_TIMEOUT};
 use crate::source::Source;
 use crate::status::ConsumerStage;

@@ -1,11 +1,12 @@
-//! The intake: how much is read, and from which partitions.
+//! The intake: how much is read, and from which partitions. [`flow`] has the thresholds of the budget.
+
+mod flow;
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::event_loop::backpressure;
-use crate::event_loop::backpressure::{Flow, STALL_ALLOWANCE};
+use self::flow::{Flow, STALL_ALLOWANCE};
 use crate::source::{Amount, Assignment, Source, Usage};
 
 /// The budget and the partitions that share it.
@@ -116,7 +117,7 @@ impl Intake {
         // resume.
         if !stop
             && self.paused == 0
-            && self.level() <= backpressure::pause_free_level(self.delayed_partitions > 0)
+            && self.level() <= flow::pause_free_level(self.delayed_partitions > 0)
         {
             return;
         }
@@ -126,9 +127,8 @@ impl Intake {
             let level = partition.assignment.usage.total().level(self.budget);
             // A partition that waits for its start position would be resumed there.
             let stop = stop || (partition.assignment.is_paused() && level > 0.0);
-            let limit = backpressure::share_limit(
-                partition.assignment.delay.map(|_| self.delayed_partitions),
-            );
+            let limit =
+                flow::share_limit(partition.assignment.delay.map(|_| self.delayed_partitions));
             if !partition.paused && (stop || self.flow.should_pause(level, limit, count)) {
                 partition.paused = true;
                 pause.push(partition.assignment.clone());
