@@ -1,5 +1,8 @@
-//! The schedule of offset commits. At most one commit is in flight at a time: librdkafka repeats
-//! failed commits, and a repeated one could otherwise undo a later one.
+//! When offsets are committed. What is committed is [`Assignment::uncommitted`], up to which the
+//! [watermark](crate::watermark) has advanced.
+//!
+//! At most one commit is in flight at a time: librdkafka repeats failed commits, and a repeated one could
+//! otherwise undo a later one.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,13 +12,30 @@ use std::time::Duration;
 use campanile_core::telemetry::{DeliveryError, ResultHistogram};
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::event_loop::EventLoop;
+use crate::event_loop::shutdown::Phase;
 use crate::source::{Assignment, CommitResult, CommitStart, Source};
 
 /// The delay before a failed commit is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
+/// The fraction of the budget at which what records have handed over is committed without waiting for
+/// the commit interval.
+const EARLY_COMMIT_LEVEL: f64 = 0.5;
+
 /// How long the last commit may take before partitions are released.
 const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(4);
+
+impl<S: Source> EventLoop<S> {
+    /// Commits the assigned partitions at the interval, unless a revoke or the end of serving makes their
+    /// last commit.
+    pub(crate) fn poll_commits(&mut self, cx: &mut Context<'_>) {
+        if self.revoke.is_none() && matches!(self.phase, Phase::Serving | Phase::Draining) {
+            let now = self.config.has_sinks && self.intake.level() >= EARLY_COMMIT_LEVEL;
+            self.commits.poll(cx, &mut self.source, &self.assigned, now);
+        }
+    }
+}
 
 pub(crate) struct Commits {
     /// The commit interval. After a crash, at most the records that were finished within one
@@ -63,10 +83,11 @@ impl Commits {
         partitions: &[Arc<Assignment>],
         now: bool,
     ) {
-        if self.in_flight || !has_uncommitted(partitions) {
-            return;
-        }
-        if now || self.next_commit.as_mut().poll(cx).is_ready() {
+        // The partitions are looked at last: this is polled in each round, and there may be thousands.
+        if !self.in_flight
+            && (now || self.next_commit.as_mut().poll(cx).is_ready())
+            && has_uncommitted(partitions)
+        {
             self.start(source, partitions);
         }
     }

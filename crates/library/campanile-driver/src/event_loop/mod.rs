@@ -33,16 +33,9 @@ use crate::status::ConsumerStage;
 use crate::summary::Summary;
 use crate::telemetry::commit_durations;
 
-/// The fraction of the budget below which a full consumer reads again.
-const RESUME_LEVEL: f64 = 0.75;
-
 /// How long the consumer may take to leave its group. Unreachable brokers do not delay the end of
 /// serving for longer.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The fraction of the budget at which what records have handed over is committed without waiting for
-/// the commit interval.
-const EARLY_COMMIT_LEVEL: f64 = 0.5;
 
 /// The interval at which status, stalls and health are updated.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
@@ -224,22 +217,6 @@ impl<S: Source> EventLoop<S> {
         }
         self.report_buffer = report_buffer;
         any
-    }
-
-    /// While what records have handed over fills the budget, restricts the scheduler to records that
-    /// release it when they finish.
-    fn check_held(&mut self) {
-        if self.config.has_sinks {
-            let threshold = if self.scheduler.held_full() { RESUME_LEVEL } else { 1.0 };
-            self.scheduler.set_held_full(self.intake.held_level() >= threshold);
-        }
-    }
-
-    fn poll_commits(&mut self, cx: &mut Context<'_>) {
-        if self.revoke.is_none() && matches!(self.phase, Phase::Serving | Phase::Draining) {
-            let now = self.config.has_sinks && self.intake.level() >= EARLY_COMMIT_LEVEL;
-            self.commits.poll(cx, &mut self.source, &self.assigned, now);
-        }
     }
 
     /// Wakes the driver periodically, to poll the source and to take reports that did not wake it, and

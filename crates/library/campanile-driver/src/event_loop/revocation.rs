@@ -1,4 +1,4 @@
-//! Revoked partitions: drained and committed before they are released.
+//! Revoked partitions: drained ([`drain`](crate::scheduler::drain)) and committed before they are released.
 
 use std::sync::Arc;
 use std::task::Context;

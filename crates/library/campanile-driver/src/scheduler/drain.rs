@@ -1,5 +1,6 @@
-//! Drains partitions on a revoke and on shutdown, before they are released: records in flight may finish,
-//! all others are dropped.
+//! Drains partitions on a revoke and on shutdown: records in flight may finish, all others are dropped. What
+//! follows stands in [`revocation`](crate::event_loop::revocation) and
+//! [`shutdown`](crate::event_loop::shutdown).
 
 use std::pin::Pin;
 use std::sync::Arc;

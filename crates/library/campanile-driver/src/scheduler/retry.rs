@@ -13,8 +13,8 @@ use crate::scheduler::last_error::WAITS_FOR_BACKOFF;
 use crate::scheduler::queue::QueueState;
 
 impl Scheduler {
-    /// Handles a failed attempt: retries the record after this time, or after the driver's own
-    /// backoff, unless it is taken over.
+    /// Handles a failed attempt: retries the record after the time that the idempotency layer has set
+    /// in its error, or else after the driver's own backoff, unless it is taken over.
     pub(crate) fn retry(
         &mut self,
         id: QueueId,

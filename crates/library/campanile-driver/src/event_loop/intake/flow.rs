@@ -1,4 +1,4 @@
-//! Back-pressure: when to read, and which partitions to pause.
+//! The thresholds of the budget: when to read, and which partitions to pause.
 //!
 //! A busy consumer often has a full budget for a moment. Reading then stops, and continues when
 //! there is room. Only a budget that stays full is a stall. Partitions are then paused, which is
@@ -11,7 +11,8 @@
 
 use std::time::Duration;
 
-use crate::event_loop::RESUME_LEVEL;
+/// The fraction of the budget below which a full consumer reads again.
+pub(crate) const RESUME_LEVEL: f64 = 0.75;
 
 /// How long reading may stop before partitions are paused. After all partitions were paused,
 /// librdkafka may take this long to fetch again, since nothing wakes its thread. A consumer that

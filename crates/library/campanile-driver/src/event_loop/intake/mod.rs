@@ -6,8 +6,20 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use self::flow::{Flow, STALL_ALLOWANCE};
+use self::flow::{Flow, RESUME_LEVEL, STALL_ALLOWANCE};
+use crate::event_loop::EventLoop;
 use crate::source::{Amount, Assignment, Source, Usage};
+
+impl<S: Source> EventLoop<S> {
+    /// While what records have handed over fills the budget, restricts the scheduler to records that
+    /// release it when they finish.
+    pub(crate) fn check_held(&mut self) {
+        if self.config.has_sinks {
+            let threshold = if self.scheduler.held_full() { RESUME_LEVEL } else { 1.0 };
+            self.scheduler.set_held_full(self.intake.held_level() >= threshold);
+        }
+    }
+}
 
 /// The budget and the partitions that share it.
 pub(crate) struct Intake {
