@@ -3,6 +3,7 @@
 //! Each contestant runs in its own process, so that its processor time, wake-ups and memory are
 //! measured separately. Contestants of one comparison take turns.
 
+mod awake;
 mod baseline;
 mod child;
 mod counters;
@@ -40,13 +41,16 @@ pub(crate) struct Options {
     pub(crate) rounds: usize,
     /// Time limit of each run.
     pub(crate) limit: Duration,
+    /// Whether the processors are kept from sleeping.
+    pub(crate) awake: bool,
     /// Whether long rows run at full size.
     pub(crate) full: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { only: Vec::new(), rounds: 3, limit: Duration::from_secs(3), full: false }
+        let limit = Duration::from_secs(3);
+        Self { only: Vec::new(), rounds: 3, limit, awake: false, full: false }
     }
 }
 

@@ -23,11 +23,12 @@ use crate::report::Report;
 
 const USAGE: &str = "\
 usage: campanile-bench [core|redis|postgres|driver|admin] [--json FILE]
-                       [--only ROW[,ROW]] [--rounds N] [--seconds N] [--full]
-       campanile-bench loops [--rounds N]
+                       [--only ROW[,ROW]] [--rounds N] [--seconds N] [--awake] [--full]
+       campanile-bench loops [--rounds N] [--awake]
 
 Of the rows of driver and redis, --only runs these: by-partition-6, or by-partition for all that begin
-so. Each contestant of the driver runs --rounds times (3), for --seconds at most (3). --full fills the
+so. Each contestant of the driver runs --rounds times (3), for --seconds at most (3). With --awake, a loop
+of the lowest priority keeps each processor from sleeping, as on a loaded server. --full fills the
 memory's row with 1 GiB in 500 partitions, and Redis with 10 million entries for admin.
 
 loops compares loops written by hand with Campanile, kills each of them, and prints a table in Markdown.";
@@ -55,6 +56,7 @@ fn run() -> Result<(), BoxError> {
             }
             Arg::Long("rounds") => options.rounds = args.value()?.parse()?,
             Arg::Long("seconds") => options.limit = Duration::from_secs_f64(args.value()?.parse()?),
+            Arg::Long("awake") => options.awake = true,
             Arg::Long("full") => options.full = true,
             Arg::Value(area) if area == driver::CONTESTANT => {
                 return driver::run_contestant(&args.value()?.string()?);

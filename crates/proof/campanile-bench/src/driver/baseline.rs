@@ -7,6 +7,8 @@
 
 mod backoff;
 pub(super) mod concurrent;
+pub(super) mod keyed;
+mod offsets;
 pub(super) mod partitions;
 pub(super) mod round_trips;
 mod store;

@@ -79,6 +79,9 @@ fn run(task: &Task) -> Result<Measurement, BoxError> {
         Contestant::Partitions(check) => {
             RuntimeKind::CurrentThread.build()?.block_on(baseline::partitions::run(task, check))
         }
+        Contestant::Keyed => {
+            RuntimeKind::CurrentThread.build()?.block_on(baseline::keyed::run(task))
+        }
         Contestant::Concurrent => {
             RuntimeKind::CurrentThread.build()?.block_on(baseline::concurrent::run(task))
         }

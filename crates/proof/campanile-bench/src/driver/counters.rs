@@ -26,6 +26,7 @@ pub(super) const RESPONSE_TIME: Duration = Duration::from_millis(1);
 /// Counts a contestant's work, and ends its run.
 pub(super) struct Counters {
     records: u64,
+    servers: [u32; 2],
     limit: Duration,
     handler_time: Duration,
     clock: Clock,
@@ -54,6 +55,7 @@ impl Counters {
         let zeros = |n: u64| (0..n).map(|_| AtomicU8::new(0)).collect();
         Ok(Self {
             records: task.records,
+            servers: task.servers,
             limit: task.limit,
             handler_time: task.handler_time,
             clock: Clock::boot(),
@@ -75,7 +77,7 @@ impl Counters {
 
     /// Counts a record as received.
     pub(super) fn record_received(&self) {
-        self.first.get_or_init(Usage::now);
+        self.first.get_or_init(|| Usage::now(self.servers));
     }
 
     /// The handler. A key ends with the record's number.
@@ -175,12 +177,16 @@ impl Counters {
 
     fn result(&self) -> Measurement {
         let records = self.done.load(Relaxed);
-        let (last, each) = (Usage::now(), records.max(1) as f64);
+        let (last, each) = (Usage::now(self.servers), records.max(1) as f64);
         let first = self.first.get().copied().unwrap_or(last);
+        let server_us =
+            |index: usize| (last.servers[index] - first.servers[index]).as_secs_f64() * 1e6 / each;
         Measurement {
             records,
             seconds: (last.at - first.at).as_secs_f64(),
             cpu_us: (last.cpu - first.cpu).as_secs_f64() * 1e6 / each,
+            redis_us: server_us(0),
+            broker_us: server_us(1),
             wake_ups: last.waits.saturating_sub(first.waits) as f64 / each,
             rss_mib: peak().saturating_sub(self.idle) as f64 / (1024.0 * 1024.0),
             handled: self.handled.load(Relaxed),

@@ -18,6 +18,7 @@ use super::topic::{KEY_HEADER, Topic, idempotency_key};
 pub(super) const TOPIC: Topic = Topic {
     name: "latency",
     partitions: 6,
+    filled: 6,
     records: 1_200,
     value: size_of::<u64>(),
     batch: None,

@@ -18,13 +18,14 @@ use super::task::{Check, Contestant, OrderKind, RuntimeKind, Telemetry};
 use super::topic::Topic;
 
 /// The contestants, with their names.
-const CONTESTANTS: [(&str, Contestant); 7] = [
+const CONTESTANTS: [(&str, Contestant); 8] = [
     ("by hand, one record at a time, no check", Contestant::Tutorial),
     ("by hand, by partition, `SET NX`", Contestant::Partitions(Check::Claim)),
     (
         "by hand, by partition, `SET NX` and completion",
         Contestant::Partitions(Check::ClaimAndCompletion),
     ),
+    ("by hand, by key, `SET NX` and completion", Contestant::Keyed),
     ("by hand, 256 at once, `SET NX` and completion", Contestant::Concurrent),
     ("Campanile, by partition", campanile(OrderKind::ByPartition)),
     ("Campanile, by key", campanile(OrderKind::ByKey)),
@@ -42,6 +43,7 @@ const RUNTIME: RuntimeKind = RuntimeKind::CurrentThread;
 const PAYMENTS: Topic = Topic {
     name: "loops",
     partitions: 6,
+    filled: 6,
     records: 20_000,
     value: 100,
     batch: None,

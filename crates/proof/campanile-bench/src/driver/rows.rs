@@ -15,12 +15,14 @@ use crate::report::{Comparison, Goal, Goals, Report, Row};
 type Run = fn(&mut Report, &mut Runner) -> Result<(), BoxError>;
 
 /// The rows by name.
-pub(super) const ROWS: [(&str, Run); 15] = [
+pub(super) const ROWS: [(&str, Run); 17] = [
     ("by-partition-6", by_partition_6),
     ("by-partition-60-16k", by_partition_60_16k),
     ("by-partition-60-1m", by_partition_60_1m),
     ("replay", replay),
     ("by-key-256", by_key_256),
+    ("unordered-256", unordered_256),
+    ("lone-backlog", lone_backlog),
     ("latency-1", latency_1),
     ("no-op-6", no_op_6),
     ("no-op-100", no_op_100),
@@ -37,6 +39,7 @@ pub(super) const ROWS: [(&str, Run); 15] = [
 const PAYMENTS: Topic = Topic {
     name: "payments",
     partitions: 6,
+    filled: 6,
     records: 400_000,
     value: 100,
     batch: None,
@@ -45,7 +48,7 @@ const PAYMENTS: Topic = Topic {
     handler_time: Duration::ZERO,
 };
 
-const SIXTY_PARTITIONS: Topic = Topic { partitions: 60, records: 500_000, ..PAYMENTS };
+const SIXTY_PARTITIONS: Topic = Topic { partitions: 60, filled: 60, records: 500_000, ..PAYMENTS };
 
 const NO_OP: Topic = Topic { records: 2_000_000, keyed: false, ..PAYMENTS };
 
@@ -125,18 +128,44 @@ fn by_key_256(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> 
         [
             with_layer(OrderKind::ByKey, RuntimeKind::TwoWorkers),
             with_layer(OrderKind::ByKey, RuntimeKind::CurrentThread),
-            Contestant::Concurrent,
+            Contestant::Keyed,
         ],
     )?;
     let goals =
-        Goals { rate: Some(Goal::AtLeast(0.8)), cpu: Some(Goal::AtMost(1.5)), ..Goals::default() };
-    compare_runtimes(
-        report,
-        "by-key-256",
-        [two, current],
-        ("256 at once by hand, no order", baseline),
-        goals,
-    );
+        Goals { rate: Some(Goal::AtLeast(1.0)), cpu: Some(Goal::AtMost(1.2)), ..Goals::default() };
+    let reference = ("256 workers with keys by hand", baseline);
+    compare_runtimes(report, "by-key-256", [two, current], reference, goals);
+    Ok(())
+}
+
+fn unordered_256(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let [two, current, baseline] = runner.rounds(
+        &PAYMENTS,
+        [
+            with_layer(OrderKind::None, RuntimeKind::TwoWorkers),
+            with_layer(OrderKind::None, RuntimeKind::CurrentThread),
+            Contestant::Concurrent,
+        ],
+    )?;
+    let goals = Goals { rate: Some(Goal::AtLeast(0.85)), ..Goals::default() };
+    let reference = ("256 at once by hand, no order", baseline);
+    compare_runtimes(report, "unordered-256", [two, current], reference, goals);
+    Ok(())
+}
+
+/// A backlog in one of six partitions: a fetch for the others, which have nothing, must not hold it up.
+fn lone_backlog(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let [two, current, baseline] = runner.rounds(
+        &Topic { name: "lone-backlog", filled: 1, ..PAYMENTS },
+        [
+            with_layer(OrderKind::ByKey, RuntimeKind::TwoWorkers),
+            with_layer(OrderKind::ByKey, RuntimeKind::CurrentThread),
+            Contestant::Keyed,
+        ],
+    )?;
+    let goals = Goals { rate: Some(Goal::AtLeast(1.0)), ..Goals::default() };
+    let reference = ("256 workers with keys by hand", baseline);
+    compare_runtimes(report, "lone-backlog", [two, current], reference, goals);
     Ok(())
 }
 
@@ -181,12 +210,17 @@ fn no_op_6(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
 
 fn no_op_100(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let rows = ["no-op-100, by partition", "no-op-100, by key"];
-    no_op(report, runner, rows, &Topic { name: "no-op-100", partitions: 100, ..NO_OP })
+    no_op(report, runner, rows, &Topic { name: "no-op-100", partitions: 100, filled: 100, ..NO_OP })
 }
 
 fn no_op_1000(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let rows = ["no-op-1000, by partition", "no-op-1000, by key"];
-    no_op(report, runner, rows, &Topic { name: "no-op-1000", partitions: 1_000, ..NO_OP })
+    no_op(
+        report,
+        runner,
+        rows,
+        &Topic { name: "no-op-1000", partitions: 1_000, filled: 1_000, ..NO_OP },
+    )
 }
 
 fn no_op(
@@ -281,7 +315,9 @@ fn observing(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
 fn memory_500(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let (partitions, records) = if runner.options.full { (500, 1_024) } else { (200, 256) };
     let value = 1024 * 1024;
-    let topic = Topic { name: "memory", partitions, records, value, keyed: false, ..PAYMENTS };
+    let filled = partitions;
+    let topic =
+        Topic { name: "memory", partitions, filled, records, value, keyed: false, ..PAYMENTS };
     runner.fill(&topic)?;
     let mut values = Vec::new();
     for _ in 0..runner.options.rounds {

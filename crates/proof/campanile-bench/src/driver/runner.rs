@@ -8,6 +8,7 @@ use campanile::BoxError;
 use campanile_test::{KafkaServer, RedisServer};
 
 use super::Options;
+use super::awake::Awake;
 use super::child;
 use super::measurement::Measurement;
 use super::task::{Contestant, Task};
@@ -22,6 +23,7 @@ pub(super) struct Runner {
     pub(super) ledger: Option<PathBuf>,
     filled: HashSet<&'static str>,
     groups: u32,
+    _awake: Option<Awake>,
 }
 
 impl Runner {
@@ -29,10 +31,11 @@ impl Runner {
         Ok(Self {
             kafka: KafkaServer::start()?,
             redis: RedisServer::start()?,
-            options,
             ledger: None,
             filled: HashSet::new(),
             groups: 0,
+            _awake: options.awake.then(Awake::start).transpose()?,
+            options,
         })
     }
 
@@ -86,6 +89,7 @@ impl Runner {
             contestant,
             brokers: self.kafka.bootstrap(),
             redis: self.redis.url(),
+            servers: [self.redis.pid(), self.kafka.pid()],
             topic: topic.name.to_owned(),
             partitions: topic.partitions,
             group: format!("bench-{}", self.groups),

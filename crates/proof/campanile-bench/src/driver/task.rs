@@ -17,6 +17,8 @@ pub(super) struct Task {
     pub(super) contestant: Contestant,
     pub(super) brokers: String,
     pub(super) redis: String,
+    /// The processes of Redis and of the broker.
+    pub(super) servers: [u32; 2],
     pub(super) topic: String,
     pub(super) partitions: i32,
     /// A unique group, so that each run starts at the beginning of the topic.
@@ -48,6 +50,8 @@ pub(super) enum Contestant {
     Tutorial,
     /// Handwritten: a task per partition.
     Partitions(Check),
+    /// Handwritten: 256 workers, each with its share of the keys.
+    Keyed,
     /// Handwritten: 256 records concurrently in any order.
     Concurrent,
     /// Handwritten: two calls to Redis per record; reports the time since each record was produced.

@@ -21,6 +21,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(120);
 pub(super) struct Topic {
     pub(super) name: &'static str,
     pub(super) partitions: i32,
+    /// How many of the partitions have records.
+    pub(super) filled: i32,
     pub(super) records: u64,
     /// Size of a value in bytes.
     pub(super) value: usize,
@@ -132,7 +134,7 @@ impl Topic {
 
     /// Computes the partition of a record.
     fn partition(&self, number: u64) -> i32 {
-        let partitions = self.partitions as u64;
+        let partitions = self.filled as u64;
         if self.keyed {
             (self.key(self.original(number)) % partitions) as i32
         } else {

@@ -6,22 +6,27 @@ use std::time::Duration;
 use campanile::lock::Clock;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::redis::cpu::of_pid;
+
 /// A reading of the clock, the processor time and the waits of all threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
     pub(super) at: Duration,
     /// User and system time of the process.
     pub(super) cpu: Duration,
+    /// Processor time of Redis and of the broker.
+    pub(super) servers: [Duration; 2],
     /// Voluntary context switches: each is a wait that ends with a wake-up.
     pub(super) waits: u64,
 }
 
 impl Usage {
-    pub(super) fn now() -> Self {
+    pub(super) fn now(servers: [u32; 2]) -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         Self {
             at: Clock::boot().now(),
             cpu: Duration::new(cpu.tv_sec.unsigned_abs(), cpu.tv_nsec.unsigned_abs() as u32),
+            servers: servers.map(|pid| of_pid(pid).unwrap_or_default()),
             waits: waits(),
         }
     }

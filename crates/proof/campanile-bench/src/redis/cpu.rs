@@ -41,6 +41,11 @@ pub(super) fn of_threads(name: &str) -> Result<Duration, BoxError> {
     Ok(all)
 }
 
+/// Reads the processor time of a process with its threads.
+pub(crate) fn of_pid(pid: u32) -> Result<Duration, BoxError> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat"))?)
+}
+
 /// Parses the user and system time of a line of `/proc/*/stat`, in ticks of 10 ms.
 fn parse_stat(stat: &str) -> Result<Duration, BoxError> {
     let (_, after_name) = stat.rsplit_once(')').ok_or("no stat")?;

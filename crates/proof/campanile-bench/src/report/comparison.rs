@@ -46,6 +46,10 @@ impl Comparison {
         Medians::of(&self.reference.1)
     }
 
+    fn all_ratio(&self) -> f64 {
+        self.ratios(Measurement::all_us).median
+    }
+
     fn cpu_ratio(&self) -> f64 {
         self.ratios(|measurement| measurement.cpu_us).median
     }
@@ -61,6 +65,7 @@ impl Comparison {
             ratio: rate,
             goal: self.goals.rate,
             met: self.goals.rate.map(|goal| goal.is_met(rate)),
+            all_ratio: self.all_ratio(),
             cpu_ratio: self.cpu_ratio(),
             cpu_goal: self.goals.cpu,
             cpu_met: self.goals.cpu.map(|goal| goal.is_met(self.cpu_ratio())),
@@ -81,6 +86,8 @@ struct ComparisonJson {
     ratio: f64,
     goal: Option<Goal>,
     met: Option<bool>,
+    /// Of the processor time of consumer, Redis and broker together.
+    all_ratio: f64,
     cpu_ratio: f64,
     cpu_goal: Option<Goal>,
     cpu_met: Option<bool>,
@@ -95,6 +102,8 @@ struct ComparisonJson {
 struct Medians {
     rate: f64,
     cpu_us: f64,
+    redis_us: f64,
+    broker_us: f64,
     wake_ups: f64,
     rss_mib: f64,
     records: f64,
@@ -113,6 +122,8 @@ impl Medians {
         Self {
             rate: spread(Measurement::rate).median,
             cpu_us: spread(|m| m.cpu_us).median,
+            redis_us: spread(|m| m.redis_us).median,
+            broker_us: spread(|m| m.broker_us).median,
             wake_ups: spread(|m| m.wake_ups).median,
             rss_mib: spread(|m| m.rss_mib).median,
             records: spread(|m| m.records as f64).median,
@@ -135,6 +146,9 @@ impl fmt::Display for Comparison {
         write!(f, "\n       CPU us {:.1} / {:.1}", candidate.cpu_us, reference.cpu_us)?;
         write!(f, " = {:.2}", self.cpu_ratio())?;
         write_outcome(f, self.goals.cpu, self.cpu_ratio())?;
+        write!(f, "; Redis {:.1} / {:.1}", candidate.redis_us, reference.redis_us)?;
+        write!(f, ", broker {:.1} / {:.1}", candidate.broker_us, reference.broker_us)?;
+        write!(f, ", together {:.2}", self.all_ratio())?;
         write!(f, "; wake-ups {:.2} / {:.2}", candidate.wake_ups, reference.wake_ups)?;
         write!(f, "; RSS over idle {:.0} / {:.0} MiB", candidate.rss_mib, reference.rss_mib)?;
         write_outcome(f, self.goals.rss, candidate.rss_mib)?;

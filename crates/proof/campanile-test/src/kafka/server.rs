@@ -105,6 +105,11 @@ impl KafkaServer {
         KafkaServerBuilder::default()
     }
 
+    /// The id of the broker's process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// The broker's address, for `bootstrap.servers`.
     pub fn bootstrap(&self) -> String {
         address(self.ports.plain)

@@ -57,6 +57,11 @@ impl RedisServer {
         RedisServerBuilder::default()
     }
 
+    /// The id of the server's process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// The URL for clients, with the password if one is set.
     pub fn url(&self) -> String {
         self.url_through(self.addr())
