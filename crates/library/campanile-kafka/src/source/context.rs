@@ -121,8 +121,7 @@ impl Context {
         for (assignment, offset) in positions.iter_mut() {
             // A stalled partition may have been read on while its seek failed.
             *offset = assignment.offset_range.position().unwrap_or(*offset);
-            // Only now: librdkafka ends this when it has stopped to fetch an earlier assignment of the partition.
-            // So far the partition is paused, and none of its messages go to the consumer's own queue.
+            // Once more: librdkafka ends this when it has stopped to fetch an earlier assignment of the partition.
             if let Some(queue) = self.state().queues.index(assignment.id) {
                 let Assignment { topic, partition, .. } = &**assignment;
                 self.fetch_queues.forward_partition(consumer, topic, *partition, queue);
@@ -260,10 +259,18 @@ impl Context {
         if !assignments.is_empty() {
             tracing::info!(partitions = %PartitionNames(&assignments), "partitions assigned");
         }
+        let index = |of: &Arc<Assignment>| Some((of.clone(), state.queues.index(of.id)?));
+        let queues: Vec<_> = assignments.iter().filter_map(index).collect();
         state.rebalances.push(Rebalance::Assigned(assignments));
         drop(state);
         // Otherwise they could not be assigned again, and their release would end the new assignment.
         overtaken.iter().for_each(|list| Self::unassign(consumer, list));
+        // Before the partitions are assigned, so that none of their messages go to the consumer's own queue. This
+        // also makes a topic known that was not: only partitions of a known topic can be paused.
+        for (assignment, queue) in &queues {
+            let Assignment { topic, partition, .. } = &**assignment;
+            self.fetch_queues.forward_partition(consumer, topic, *partition, *queue);
+        }
         // librdkafka is not to look up offsets: it would repeat a lookup that is in flight during the seek,
         // and undo the seek. Offset 0 needs no lookup, and nothing is fetched from a paused partition.
         if let Err(error) = consumer.pause(list) {
