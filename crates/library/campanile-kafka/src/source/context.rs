@@ -122,10 +122,7 @@ impl Context {
             // A stalled partition may have been read on while its seek failed.
             *offset = assignment.offset_range.position().unwrap_or(*offset);
             // Once more: librdkafka ends this when it has stopped to fetch an earlier assignment of the partition.
-            if let Some(queue) = self.state().queues.index(assignment.id) {
-                let Assignment { topic, partition, .. } = &**assignment;
-                self.fetch_queues.forward_partition(consumer, topic, *partition, queue);
-            }
+            self.forward(consumer, assignment);
         }
         let sought = seek_and_resume(consumer, positions);
         let mut state = self.state();
@@ -171,6 +168,15 @@ impl Context {
             (old, new)
         };
         sought.into_iter().map(replace).collect()
+    }
+
+    /// Forwards the messages of an assigned partition to its queue.
+    fn forward(&self, consumer: &BaseConsumer<Self>, assignment: &Assignment) {
+        let Assignment { id, topic, partition, .. } = assignment;
+        let queue = self.state().queues.index(*id);
+        if let Some(queue) = queue {
+            self.fetch_queues.forward_partition(consumer, topic, *partition, queue);
+        }
     }
 
     fn new_assignment(&self, topic: Arc<str>, partition: i32) -> Arc<Assignment> {
@@ -259,18 +265,13 @@ impl Context {
         if !assignments.is_empty() {
             tracing::info!(partitions = %PartitionNames(&assignments), "partitions assigned");
         }
-        let index = |of: &Arc<Assignment>| Some((of.clone(), state.queues.index(of.id)?));
-        let queues: Vec<_> = assignments.iter().filter_map(index).collect();
-        state.rebalances.push(Rebalance::Assigned(assignments));
+        state.rebalances.push(Rebalance::Assigned(assignments.clone()));
         drop(state);
         // Otherwise they could not be assigned again, and their release would end the new assignment.
         overtaken.iter().for_each(|list| Self::unassign(consumer, list));
         // Before the partitions are assigned, so that none of their messages go to the consumer's own queue. This
         // also makes a topic known that was not: only partitions of a known topic can be paused.
-        for (assignment, queue) in &queues {
-            let Assignment { topic, partition, .. } = &**assignment;
-            self.fetch_queues.forward_partition(consumer, topic, *partition, *queue);
-        }
+        assignments.iter().for_each(|assignment| self.forward(consumer, assignment));
         // librdkafka is not to look up offsets: it would repeat a lookup that is in flight during the seek,
         // and undo the seek. Offset 0 needs no lookup, and nothing is fetched from a paused partition.
         if let Err(error) = consumer.pause(list) {

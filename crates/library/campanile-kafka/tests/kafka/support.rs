@@ -44,7 +44,6 @@ pub(crate) fn messages(
 
 /// Creates a consumer of this topic.
 pub(crate) fn consumer(config: ClientConfig, topic: &str) -> Consumer {
-    show_events();
     Consumer::new(config).unwrap().subscribe([topic])
 }
 
