@@ -191,6 +191,8 @@ impl<S: Source> EventLoop<S> {
                 let drain = self.scheduler.on_revoked(&partitions, timeout);
                 let mut drains = self.abandon_seeks(&partitions);
                 drains.push(drain);
+                // The same partitions may be lost while they are drained.
+                drains.extend(self.revoke.take().into_iter().flat_map(|revoke| revoke.drains));
                 self.revoke = Some(Revocation { partitions, lost, drains, commit: None });
             }
             Event::LogChanged(change) => {
