@@ -25,16 +25,21 @@ pub(crate) fn position_list(positions: &[Position]) -> TopicPartitionList {
     list
 }
 
-/// Seeks to these positions of paused partitions, and resumes the partitions. Returns those for which
-/// the seek has succeeded; the others stay in the list, paused.
+/// Seeks to these positions of paused partitions, and resumes the partitions after `forward` has forwarded
+/// them. Returns those for which the seek has succeeded; the others stay in the list, paused.
+///
+/// When librdkafka has stopped to fetch an earlier assignment of a partition, it ends the forwarding of the
+/// partition's messages. A seek that succeeds shows that this is over.
 pub(crate) fn seek_and_resume<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     positions: &mut Vec<Position>,
+    forward: impl Fn(&Assignment),
 ) -> Vec<Position> {
     let is_sought = seek(consumer, position_list(positions));
     let sought: Vec<_> =
         positions.extract_if(.., |(assignment, _)| is_sought(assignment)).collect();
     if !sought.is_empty() {
+        sought.iter().for_each(|(assignment, _)| forward(assignment));
         // Nothing was fetched so far: an offset that is not in the log would reset the position.
         if let Err(error) = consumer.resume(&position_list(&sought)) {
             tracing::warn!(%error, "failed to resume partitions after a seek");

@@ -60,8 +60,8 @@ pub(super) struct ContextState {
     /// Whether partitions were ever assigned.
     pub(super) started: bool,
     pub(super) rebalances: Vec<Rebalance>,
-    /// The revoked partitions that are not released yet, in the order of their revokes.
-    unreleased: Vec<TopicPartitionList>,
+    /// The revoked partitions that are not released yet.
+    unreleased: Option<TopicPartitionList>,
     pub(super) commits: Vec<(KafkaResult<()>, TopicPartitionList)>,
     /// The text of the last error.
     reason: Option<String>,
@@ -71,16 +71,15 @@ pub(super) struct ContextState {
 
 pub(super) enum Rebalance {
     Assigned(Vec<Arc<Assignment>>),
-    /// The source releases these partitions with [`Context::release`]. There is no list if the group has
-    /// not revoked them.
+    /// If `needs_release`, the source calls [`Context::release`] when these partitions are drained.
     Revoked {
         partitions: Vec<Arc<Assignment>>,
-        list: Option<TopicPartitionList>,
+        needs_release: bool,
         lost: bool,
         revoked_in: RevokedIn,
     },
-    /// The group has moved on before the partitions that the driver drains were released. They are released now,
-    /// and other members may have them.
+    /// The group has moved on before the partitions that the driver drains were released. They need no release
+    /// any more, and other members may have them.
     Overtaken,
 }
 
@@ -121,10 +120,8 @@ impl Context {
         for (assignment, offset) in positions.iter_mut() {
             // A stalled partition may have been read on while its seek failed.
             *offset = assignment.offset_range.position().unwrap_or(*offset);
-            // Once more: librdkafka ends this when it has stopped to fetch an earlier assignment of the partition.
-            self.forward(consumer, assignment);
         }
-        let sought = seek_and_resume(consumer, positions);
+        let sought = seek_and_resume(consumer, positions, |of| self.forward(consumer, of));
         let mut state = self.state();
         for (assignment, offset) in sought {
             if assignment.offset_range.position().is_none() {
@@ -148,7 +145,7 @@ impl Context {
         if positions.is_empty() {
             return Vec::new();
         }
-        let sought = seek_and_resume(consumer, positions);
+        let sought = seek_and_resume(consumer, positions, |of| self.forward(consumer, of));
         let mut state = self.state();
         let replace = |(old, offset): Position| {
             let new = self.new_assignment(old.topic.clone(), old.partition);
@@ -221,23 +218,23 @@ impl Context {
         self.state().reason.take()
     }
 
-    /// From now on, releases partitions as soon as they are revoked.
-    pub(super) fn close(&self) {
-        self.state().closing = true;
+    /// Releases all revoked partitions, and from now on each partition as soon as it is revoked.
+    pub(super) fn close(&self, consumer: &BaseConsumer<Self>) {
+        let mut state = self.state();
+        state.closing = true;
+        let unreleased = state.unreleased.take();
+        drop(state);
+        unreleased.iter().for_each(|list| Self::unassign(consumer, list));
     }
 
     pub(super) fn is_closing(&self) -> bool {
         self.state().closing
     }
 
-    /// Releases the partitions of the oldest revoke.
-    pub(super) fn release(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
-        let mut state = self.state();
-        if !state.unreleased.is_empty() {
-            state.unreleased.remove(0);
-        }
-        drop(state);
-        Self::unassign(consumer, list);
+    /// Releases the partitions of a revoke, unless this was done already.
+    pub(super) fn release(&self, consumer: &BaseConsumer<Self>) {
+        let unreleased = self.state().unreleased.take();
+        unreleased.iter().for_each(|list| Self::unassign(consumer, list));
     }
 
     fn unassign(consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
@@ -253,7 +250,7 @@ impl Context {
     fn assign(&self, consumer: &BaseConsumer<Self>, list: &mut TopicPartitionList) {
         let mut state = self.state();
         state.started = true;
-        let overtaken = state.overtake_revokes();
+        let overtaken = state.overtake_revoke();
         let mut assignments = Vec::new();
         for (topic, partition) in topic_partitions(list) {
             let new = self.new_assignment(topic.into(), partition);
@@ -288,7 +285,7 @@ impl Context {
     }
 
     fn revoke(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
-        let lost = consumer.assignment_lost();
+        let (lost, revoked_in) = (consumer.assignment_lost(), RevokedIn::now(consumer));
         let mut state = self.state();
         let mut partitions = Vec::new();
         for (topic, partition) in topic_partitions(list) {
@@ -305,9 +302,16 @@ impl Context {
             drop(state);
             return Self::unassign(consumer, list);
         }
-        state.unreleased.push(list.clone());
-        let (list, revoked_in) = (Some(list.clone()), RevokedIn::now(consumer));
-        state.rebalances.push(Rebalance::Revoked { partitions, list, lost, revoked_in });
+        let mut unreleased = list.clone();
+        // A release would be taken for the answer to this revoke, so those of an earlier one are released with it.
+        for (topic, partition) in state.overtake_revoke().iter().flat_map(topic_partitions) {
+            if unreleased.find_partition(&topic, partition).is_none() {
+                unreleased.add_partition(&topic, partition);
+            }
+        }
+        state.unreleased = Some(unreleased);
+        let needs_release = true;
+        state.rebalances.push(Rebalance::Revoked { partitions, needs_release, lost, revoked_in });
     }
 
     /// Replaces the assignments of partitions that have another log: the old ones are lost, and the
@@ -330,7 +334,7 @@ impl Context {
         let list = list(&new, Offset::Invalid);
         state.rebalances.push(Rebalance::Revoked {
             partitions,
-            list: None,
+            needs_release: false,
             lost: true,
             revoked_in: RevokedIn::default(),
         });
@@ -343,19 +347,17 @@ impl Context {
 }
 
 impl ContextState {
-    /// Makes all revokes that are not released yet lost. Returns the partitions to release.
-    fn overtake_revokes(&mut self) -> Vec<TopicPartitionList> {
-        if self.unreleased.is_empty() {
-            return Vec::new();
-        }
+    /// Makes partitions that are not released yet lost, and returns them.
+    fn overtake_revoke(&mut self) -> Option<TopicPartitionList> {
+        let unreleased = self.unreleased.take()?;
         for rebalance in &mut self.rebalances {
-            if let Rebalance::Revoked { list, lost, .. } = rebalance {
-                (*list, *lost) = (None, true);
+            if let Rebalance::Revoked { needs_release, lost, .. } = rebalance {
+                (*needs_release, *lost) = (false, true);
             }
         }
         // First, because a revoke that waits would hold it up.
         self.rebalances.insert(0, Rebalance::Overtaken);
-        std::mem::take(&mut self.unreleased)
+        Some(unreleased)
     }
 
     fn add_assignment(&mut self, assignment: Arc<Assignment>) {

@@ -95,8 +95,8 @@ pub(crate) struct KafkaSource {
 /// Partitions that the driver drains.
 struct Revoked {
     partitions: Vec<Arc<Assignment>>,
-    /// `None` if the group has not revoked them, or if they are released already.
-    list: Option<TopicPartitionList>,
+    /// Whether the group waits for their release.
+    needs_release: bool,
     revoked_in: RevokedIn,
 }
 
@@ -234,17 +234,17 @@ impl KafkaSource {
                     }
                     events.push(Event::Assigned(assignments));
                 }
-                Rebalance::Revoked { partitions, list, lost, revoked_in } => {
+                Rebalance::Revoked { partitions, needs_release, lost, revoked_in } => {
                     self.joined &= !lost;
-                    self.revoked =
-                        Some(Revoked { partitions: partitions.clone(), list, revoked_in });
+                    let revoked = partitions.clone();
+                    self.revoked = Some(Revoked { partitions: revoked, needs_release, revoked_in });
                     events.push(Event::Revoked { partitions, lost });
                 }
                 Rebalance::Overtaken => {
                     self.releasing.end();
                     // The drain ends at once, and nothing is committed.
                     if let Some(revoked) = &mut self.revoked
-                        && revoked.list.take().is_some()
+                        && std::mem::take(&mut revoked.needs_release)
                     {
                         tracing::info!(
                             partitions = %PartitionNames(&revoked.partitions),
@@ -315,18 +315,6 @@ impl KafkaSource {
         iter::once(Event::LogChanged(change)).chain(failed)
     }
 
-    /// Checks whether another member may have some of these partitions, because their revoke was overtaken by
-    /// another rebalance.
-    fn has_overtaken<'a>(&self, partitions: impl IntoIterator<Item = &'a Arc<Assignment>>) -> bool {
-        let Some(Revoked { revoked_in, .. }) = &self.revoked else { return false };
-        let is_overtaken = partitions.into_iter().any(|assignment| assignment.is_revoked())
-            && revoked_in.is_overtaken(&self.consumer);
-        if is_overtaken {
-            tracing::debug!("not committing revoked partitions, which another member may have");
-        }
-        is_overtaken
-    }
-
     /// Releases revoked partitions, if no commit of theirs is in flight.
     fn poll_release(&mut self) {
         let is_committing = || {
@@ -334,14 +322,8 @@ impl KafkaSource {
                 &self.commits, CommitStrategy::Offsets(commits) if commits.has_released_in_flight()
             )
         };
-        if let Some(list) = self.releasing.poll(&self.clock, is_committing) {
-            self.consumer.context().release(&self.consumer, &list);
-        }
-    }
-
-    fn end_release(&mut self) {
-        if let Some(list) = self.releasing.end() {
-            self.consumer.context().release(&self.consumer, &list);
+        if self.releasing.poll(&self.clock, is_committing) {
+            self.consumer.context().release(&self.consumer);
         }
     }
 
@@ -368,8 +350,9 @@ impl KafkaSource {
                 false
             }
         });
-        if self.has_overtaken(offsets.iter().map(|offset| &offset.assignment)) {
-            offsets.clear();
+        let assignments = offsets.iter().map(|offset| &offset.assignment);
+        if has_overtaken(&self.consumer, &self.revoked, assignments) {
+            offsets.retain(|offset| !offset.assignment.is_revoked());
         }
         let CommitStrategy::Offsets(commits) = &mut self.commits else {
             return;
@@ -494,12 +477,12 @@ impl Source for KafkaSource {
         self.starts.retain(|(assignment, _)| {
             assignment.offset_range.position().is_none() || !self.stalled.is_paused(assignment)
         });
-        log_error(self.consumer.pause(&list(partitions, Offset::Invalid)));
+        log_error(self.consumer.pause(&list(&current(partitions), Offset::Invalid)));
     }
 
     fn resume(&mut self, partitions: &[Arc<Assignment>]) {
         self.stalled.resume(partitions);
-        log_error(self.consumer.resume(&list(partitions, Offset::Invalid)));
+        log_error(self.consumer.resume(&list(&current(partitions), Offset::Invalid)));
     }
 
     fn look_up(
@@ -515,12 +498,15 @@ impl Source for KafkaSource {
     }
 
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart {
-        if self.has_overtaken(partitions) {
-            return CommitStart::Never;
+        if has_overtaken(&self.consumer, &self.revoked, partitions) {
+            let current = current(partitions);
+            return if current.is_empty() { CommitStart::Never } else { self.commit(&current) };
         }
         if let CommitStrategy::Transactions(committer) = &mut self.commits {
-            let consumer = &self.consumer;
-            return committer.commit(partitions, || group(consumer));
+            let (consumer, revoked) = (&self.consumer, &self.revoked);
+            // Once more after the metadata was read, which may be that of a later generation.
+            let has_overtaken = || has_overtaken(consumer, revoked, partitions);
+            return committer.commit(partitions, || group(consumer).filter(|_| !has_overtaken()));
         }
         let offsets = Uncommitted::of(partitions);
         if offsets.is_empty() {
@@ -534,8 +520,8 @@ impl Source for KafkaSource {
     }
 
     fn release(&mut self) {
-        if let Some(Revoked { list: Some(list), .. }) = self.revoked.take() {
-            self.releasing.start(list, &self.clock);
+        if self.revoked.take().is_some_and(|revoked| revoked.needs_release) {
+            self.releasing.start(&self.clock);
         }
         self.poll_release();
     }
@@ -578,8 +564,8 @@ impl Source for KafkaSource {
     }
 
     fn close(&mut self) {
-        self.end_release();
-        self.consumer.context().close();
+        self.releasing.end();
+        self.consumer.context().close(&self.consumer);
         self.leave = Some(Leave::new(start::is_subscribed(&self.consumer), self.unsubscribes));
     }
 }
@@ -587,11 +573,31 @@ impl Source for KafkaSource {
 impl Drop for KafkaSource {
     /// Leaves the group. This handles the revoke, and may block for as long as brokers do not answer.
     fn drop(&mut self) {
-        self.end_release();
-        self.consumer.context().close();
+        self.consumer.context().close(&self.consumer);
         self.fetch_queues.close();
         leave::close(&self.consumer, self.unsubscribes);
     }
+}
+
+/// Checks whether another member may have some of these partitions, because their revoke was overtaken by
+/// another rebalance.
+fn has_overtaken<'a>(
+    consumer: &BaseConsumer<Context>,
+    revoked: &Option<Revoked>,
+    partitions: impl IntoIterator<Item = &'a Arc<Assignment>>,
+) -> bool {
+    let Some(Revoked { revoked_in, .. }) = revoked else { return false };
+    let is_overtaken = partitions.into_iter().any(|assignment| assignment.is_revoked())
+        && revoked_in.is_overtaken(consumer);
+    if is_overtaken {
+        tracing::debug!("not committing revoked partitions, which another member may have");
+    }
+    is_overtaken
+}
+
+/// The partitions that were not revoked. librdkafka would take one that was for its next assignment.
+fn current(partitions: &[Arc<Assignment>]) -> Vec<Arc<Assignment>> {
+    partitions.iter().filter(|assignment| !assignment.is_revoked()).cloned().collect()
 }
 
 /// Reads the group's metadata with the generation that the brokers check on a commit, if the

@@ -366,7 +366,7 @@ mod tests {
         assert_eq!((first, next()), (Some((3, 2)), Some((2, 0))));
         assert_eq!([next(), next()], [None; 2]);
         // Ends the lookup.
-        consumer.context().close();
+        consumer.context().close(&consumer);
     }
 
     #[test]

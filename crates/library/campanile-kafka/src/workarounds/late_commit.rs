@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use campanile_core::Clock;
-use rdkafka::TopicPartitionList;
 
 /// How long released partitions may wait for the commit in flight. librdkafka sends a commit that has found no
 /// coordinator for as long as a session lasts, by default 45 s.
@@ -15,35 +14,32 @@ const COMMIT_END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Partitions that are released as soon as no commit of theirs is in flight.
 #[derive(Default)]
-pub(crate) struct Release(Option<(TopicPartitionList, Duration)>);
+pub(crate) struct Release(Option<Duration>);
 
 impl Release {
-    pub(crate) fn start(&mut self, partitions: TopicPartitionList, clock: &Clock) {
-        self.0 = Some((partitions, clock.now() + COMMIT_END_TIMEOUT));
+    pub(crate) fn start(&mut self, clock: &Clock) {
+        self.0 = Some(clock.now() + COMMIT_END_TIMEOUT);
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns the partitions to release now. `is_committing` says whether a commit of theirs is in flight.
-    pub(crate) fn poll(
-        &mut self,
-        clock: &Clock,
-        is_committing: impl FnOnce() -> bool,
-    ) -> Option<TopicPartitionList> {
-        let (_, deadline) = self.0.as_ref()?;
+    /// Returns whether to release them now. `is_committing` says whether a commit of theirs is in flight.
+    pub(crate) fn poll(&mut self, clock: &Clock, is_committing: impl FnOnce() -> bool) -> bool {
+        let Some(deadline) = self.0 else { return false };
         if is_committing() {
-            if clock.now() < *deadline {
-                return None;
+            if clock.now() < deadline {
+                return false;
             }
             tracing::warn!("releasing partitions with an offset commit that was not answered");
         }
-        self.end()
+        self.end();
+        true
     }
 
-    /// Returns the partitions to release, without waiting.
-    pub(crate) fn end(&mut self) -> Option<TopicPartitionList> {
-        self.0.take().map(|(partitions, _)| partitions)
+    /// Does not wait any more: they are released already.
+    pub(crate) fn end(&mut self) {
+        self.0 = None;
     }
 }

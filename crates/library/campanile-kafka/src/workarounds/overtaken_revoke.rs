@@ -4,6 +4,10 @@
 //! still drained. The group then gives these partitions to another member. A commit for them would be accepted,
 //! because it is sent in the new generation: it would lower the offsets that the other member has committed, or
 //! commit the outputs of records that the other member has processed as well.
+//!
+//! The check cannot cover a commit that waits for a coordinator while the group moves on, for which see
+//! [`late_commit`](super::late_commit), nor one that is sent between a new generation and the callback of its
+//! assignment if the revoke itself was recorded in that generation.
 
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 
