@@ -66,11 +66,19 @@ pub(crate) struct State {
 struct Member {
     assigned: BTreeMap<i32, FetchedPartition>,
     events: Vec<Event>,
-    revoked: Option<(Vec<i32>, bool)>,
+    revoked: Option<Revoked>,
     commit: Option<Vec<(Arc<Assignment>, i64)>>,
     waker: Option<Waker>,
     context: SourceContext,
     has_left: bool,
+}
+
+/// Revoked partitions that are not released yet.
+struct Revoked {
+    partitions: Vec<Arc<Assignment>>,
+    lost: bool,
+    /// Whether they were lost only while they were drained, so that another member may have them already.
+    overtaken: bool,
 }
 
 /// A partition that the member fetches from.
@@ -169,7 +177,17 @@ impl State {
         let is_assigned = self.member.assigned.contains_key(&partition);
         let choice = self.random.u8(..);
         match choice {
-            _ if self.member.revoked.is_some() || self.member.has_left => {}
+            _ if self.member.has_left => {}
+            0..128 if self.member.revoked.as_ref().is_some_and(|revoked| !revoked.lost) => {
+                self.overtake_revoke();
+            }
+            // It may be given back before it is released.
+            0..128
+                if self.member.revoked.as_ref().is_some_and(|it| it.overtaken) && !is_assigned =>
+            {
+                self.assign(partition);
+            }
+            _ if self.member.revoked.is_some() => {}
             _ if !is_assigned => self.assign(partition),
             _ if self.faults_stopped => {}
             0..60 => self.revoke(vec![partition], false),
@@ -205,8 +223,18 @@ impl State {
         if self.bug == Some(Bug::ReleasesEarly) {
             partitions.iter().for_each(|partition| self.history.released(*partition, lost));
         }
-        self.member.revoked = Some((partitions, lost));
+        let partitions = revoked.clone();
+        self.member.revoked = Some(Revoked { partitions, lost, overtaken: false });
         self.push_event(Event::Revoked { partitions: revoked, lost });
+    }
+
+    /// Gives revoked partitions to another member before they are released.
+    fn overtake_revoke(&mut self) {
+        let revoked = self.member.revoked.as_mut().expect("partitions are revoked");
+        (revoked.lost, revoked.overtaken) = (true, true);
+        let partitions = revoked.partitions.clone();
+        partitions.iter().for_each(|of| self.history.overtaken(of.partition));
+        self.push_event(Event::Revoked { partitions, lost: true });
     }
 
     /// Moves the position backwards, as an operator would.
@@ -251,7 +279,7 @@ impl State {
                     .assigned
                     .get(&partition)
                     .is_some_and(|fetched| fetched.assignment.id == assignment.id)
-                    || revoked.is_some_and(|(all, lost)| !lost && all.contains(&partition));
+                    || revoked.is_some_and(|revoked| revoked.keeps(&assignment));
                 if is_owned {
                     assignment.set_committed(offset);
                     let log = self.logs[&partition].clone();
@@ -261,6 +289,13 @@ impl State {
             }
         }
         self.push_event(Event::Committed(end));
+    }
+}
+
+impl Revoked {
+    /// Checks whether no other member has the partition yet.
+    fn keeps(&self, assignment: &Assignment) -> bool {
+        !self.lost && self.partitions.iter().any(|revoked| revoked.id == assignment.id)
     }
 }
 
@@ -360,9 +395,9 @@ impl Source for SimulatedSource {
 
     fn release(&mut self) {
         let mut state = self.0.state();
-        let (partitions, lost) = state.member.revoked.take().expect("partitions are revoked");
-        for partition in partitions {
-            state.history.released(partition, lost);
+        let revoked = state.member.revoked.take().expect("partitions are revoked");
+        for assignment in revoked.partitions.iter().filter(|_| !revoked.overtaken) {
+            state.history.released(assignment.partition, revoked.lost);
         }
     }
 
@@ -383,7 +418,9 @@ impl Source for SimulatedSource {
 impl State {
     fn set_paused(&mut self, partitions: &[Arc<Assignment>], paused: bool) {
         for assignment in partitions {
-            if let Some(fetched) = self.member.assigned.get_mut(&assignment.partition) {
+            let fetched = self.member.assigned.get_mut(&assignment.partition);
+            if let Some(fetched) = fetched.filter(|fetched| fetched.assignment.id == assignment.id)
+            {
                 fetched.paused = paused;
             }
         }

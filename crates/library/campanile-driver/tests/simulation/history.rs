@@ -30,6 +30,7 @@ pub(crate) struct History {
     pub(crate) violation: Option<String>,
     pub(crate) attempts: u64,
     pub(crate) revokes: u64,
+    pub(crate) overtakes: u64,
     pub(crate) resets: u64,
     pub(crate) seeks: u64,
 }
@@ -49,6 +50,7 @@ impl History {
             violation: None,
             attempts: 0,
             revokes: 0,
+            overtakes: 0,
             resets: 0,
             seeks: 0,
         }
@@ -108,6 +110,13 @@ impl History {
         self.owned.remove(&partition);
         let busy = self.running.keys().find(|(of, _)| *of == partition);
         assert!(lost || busy.is_none(), "{busy:?} is running although its partition was released");
+    }
+
+    /// Notes that the partition belongs to another consumer while this one still drains it.
+    pub(crate) fn overtaken(&mut self, partition: i32) {
+        self.log_event("overtaken", partition);
+        self.overtakes += 1;
+        self.released(partition, true);
     }
 
     /// Notes the start of a handler, and checks that the handler may start.

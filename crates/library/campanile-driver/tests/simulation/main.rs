@@ -28,6 +28,7 @@ const BUG_SEEDS: u64 = 1_000;
 #[test]
 fn every_seed_upholds_the_guarantees() {
     let (mut records, mut attempts, mut revokes, mut resets, mut seeks_made) = (0, 0, 0, 0, 0);
+    let mut overtakes = 0;
     let simulated = simulate_seeds(
         SEEDS,
         |seed| simulate(seed, None),
@@ -35,6 +36,7 @@ fn every_seed_upholds_the_guarantees() {
             records += history.finished();
             attempts += history.attempts;
             revokes += history.revokes;
+            overtakes += history.overtakes;
             resets += history.resets;
             seeks_made += history.seeks;
         },
@@ -47,6 +49,7 @@ fn every_seed_upholds_the_guarantees() {
     // Events that do not occur are not checked.
     assert!(attempts > records && revokes > count && resets > count / 10);
     assert!(seeks_made > count / 2, "{seeks_made} seeks");
+    assert!(overtakes > count / 10, "{overtakes} overtaken revokes");
 }
 
 #[test]
