@@ -518,4 +518,39 @@ mod tests {
         assert_eq!(revoked.iter().map(|of| of.id).collect::<Vec<_>>(), [new.id]);
         assert!(new.is_revoked() && source.consumer.context().assignment(TOPIC, 0).is_none());
     }
+
+    /// As when the session ends while partitions are drained.
+    #[test]
+    fn second_revoke_takes_over_the_release_of_the_first() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic(TOPIC, 2).unwrap();
+        let client = kafka.consumer_config("billing");
+        let mut source = KafkaSource::start(&settings(client.into(), TOPIC)).unwrap();
+        let assigned = wait_for(&mut source, None, |event| match event {
+            Event::Assigned(partitions) => Some(partitions).filter(|them| them.len() == 2),
+            _ => None,
+        });
+        let revoked = |event| match event {
+            Event::Revoked { partitions, lost } => Some((partitions[0].id, lost)),
+            _ => None,
+        };
+        let revoke = |source: &KafkaSource, of: &Arc<Assignment>| {
+            let list = list(std::slice::from_ref(of), Offset::Invalid);
+            source.consumer.context().revoke(&source.consumer, &list);
+        };
+        let unreleased = |source: &KafkaSource| {
+            source.consumer.context().state().unreleased.as_ref().map_or(0, |list| list.count())
+        };
+
+        let [first, second] = [&assigned[0], &assigned[1]];
+        revoke(&source, first);
+        assert_eq!(wait_for(&mut source, None, revoked), (first.id, false));
+        revoke(&source, second);
+        assert_eq!(wait_for(&mut source, None, revoked), (first.id, true));
+        source.release();
+        assert_eq!(unreleased(&source), 2);
+        assert_eq!(wait_for(&mut source, None, revoked), (second.id, false));
+        source.release();
+        assert_eq!(unreleased(&source), 0);
+    }
 }
