@@ -139,7 +139,6 @@ impl StoreMetrics {
 }
 
 #[cfg(test)]
-#[cfg(feature = "metrics")]
 mod tests {
     use std::time::SystemTime;
 

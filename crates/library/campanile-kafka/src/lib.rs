@@ -104,8 +104,8 @@
 //! `origin`, the original coordinates. Retry events have `after`, the delay, and `retry_topic`. A dead
 //! letter without its payload is `truncated`. librdkafka's own log has the target `librdkafka`.
 //!
-//! With the feature `metrics`, the consumer and its producers record the metrics that
-//! [`campanile_core::telemetry::instruments`] lists. [`Handle::status`] has the number of records by
+//! The consumer and its producers record the metrics that [`campanile_core::telemetry::instruments`] lists, through
+//! the crate [`metrics`](https://docs.rs/metrics). [`Handle::status`] has the number of records by
 //! outcome in any case.
 //!
 //! At startup, a drain timeout above half of `max.poll.interval.ms`, which a revoke would shorten, is

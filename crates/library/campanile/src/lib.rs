@@ -167,8 +167,7 @@ pub mod lock {
     };
 }
 
-/// The definitions of all metrics, and the buckets of the histograms. The metrics are recorded with the
-/// feature `metrics`; see [the guide](guide::observability#metrics).
+/// The definitions of all metrics, and the buckets of the histograms; see [the guide](guide::observability#metrics).
 pub mod metrics {
     pub use campanile_core::telemetry::{
         Attribute, INSTRUMENTS, Instrument, InstrumentKind, buckets,

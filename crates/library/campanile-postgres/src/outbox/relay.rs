@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxError, BoxableError, Output, telemetry};
+use campanile_core::{BoxError, BoxableError, Output};
 use futures_util::future::{Either, Fuse, FusedFuture, FutureExt, select};
 use futures_util::select_biased;
 use tokio::sync::Notify;
@@ -201,7 +201,7 @@ impl Relay {
                     None => {}
                 }
             }
-            if telemetry::IS_ENABLED && backlog.is_terminated() && now >= backlog_due {
+            if backlog.is_terminated() && now >= backlog_due {
                 backlog.set(session.backlog().fuse());
                 backlog_due = now + BACKLOG_INTERVAL;
             }
