@@ -59,7 +59,12 @@ fn check_partition(
             let from = earlier.at.saturating_sub(tolerance);
             let until = commit.at.saturating_add(tolerance);
             let is_recreated = index.faults.is_recreated_within(from, until);
-            if !is_recreated && !any_within(&partition.resets, from, until) {
+            // A broker that is killed soon after a deletion has the deleted records again.
+            let is_undeleted = partition.deletions.iter().any(|(offset, at, _)| {
+                *offset > earlier.offset && index.faults.is_broker_killed(*at, until)
+            });
+            let is_known = is_recreated || is_undeleted;
+            if !is_known && !any_within(&partition.resets, from, until) {
                 let text = || {
                     let (one, other) = (earlier.offset, commit.offset);
                     format!("offset {other} of {name} was committed after {one}")

@@ -19,6 +19,7 @@ pub(super) struct Faults {
     lost_writes: Spans,
     evicted: Spans,
     recreated: Spans,
+    broker_killed: Spans,
     /// How far each step has set the store's clock forward.
     steps: Weights,
     /// How many attempts each fault may have counted without a run.
@@ -48,7 +49,7 @@ impl Faults {
         let (mut suspended, mut cut_off) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         let (mut unavailable, mut lost_writes, mut evicted) = (Vec::new(), Vec::new(), Vec::new());
         let (mut steps, mut uncounted) = (Vec::new(), Vec::new());
-        let mut recreated = Vec::new();
+        let (mut recreated, mut broker_killed) = (Vec::new(), Vec::new());
         let mut ending = Vec::new();
         for (event, line) in history.events.iter().enumerate() {
             let Event::Fault(fault) = &line.event else { continue };
@@ -104,7 +105,8 @@ impl Faults {
                     }
                 }
                 FaultKind::TopicRecreated => recreated.push(span),
-                FaultKind::BrokerKilled | FaultKind::NetworkCut { peer: Peer::Broker, .. } => {}
+                FaultKind::BrokerKilled => broker_killed.push(span),
+                FaultKind::NetworkCut { peer: Peer::Broker, .. } => {}
             }
         }
         killed.iter_mut().for_each(|times| times.sort_unstable());
@@ -119,6 +121,7 @@ impl Faults {
             lost_writes: lost_writes.into_iter().collect(),
             evicted: evicted.into_iter().collect(),
             recreated: recreated.into_iter().collect(),
+            broker_killed: broker_killed.into_iter().collect(),
             steps: steps.into_iter().collect(),
             uncounted: uncounted.into_iter().collect(),
         }
@@ -172,6 +175,11 @@ impl Faults {
     /// Checks whether consumers may not have known at this time that a topic was recreated.
     pub(super) fn is_recreated(&self, at: u64) -> bool {
         self.recreated.touches(at, at)
+    }
+
+    /// Checks whether a broker was down for a part of this time because it was killed.
+    pub(super) fn is_broker_killed(&self, from: u64, until: u64) -> bool {
+        self.broker_killed.touches(from, until)
     }
 
     /// Checks whether the store lost writes of some time of this interval.

@@ -50,7 +50,14 @@ pub(super) fn commit_lowered(terms: &Terms<'_>, findings: &mut Findings) {
             history.resets.iter().any(|(at, of)| of == partition && from <= *at && *at <= to);
         let mut recreated = terms.intervals("topic_recreated");
         let unknown = recreated.any(|(begin, end)| begin <= to && from <= end);
-        if *offset < before && !reset && !unknown {
+        let undeleted = history.deleted.iter().any(|(deleted, of, below)| {
+            of == partition
+                && *below > before
+                && terms
+                    .intervals("broker_killed")
+                    .any(|(begin, end)| begin <= to && *deleted <= end)
+        });
+        if *offset < before && !reset && !unknown && !undeleted {
             findings.violated("commit_lowered", partition);
         }
     }
