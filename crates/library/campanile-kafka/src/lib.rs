@@ -105,8 +105,8 @@
 //! letter without its payload is `truncated`. librdkafka's own log has the target `librdkafka`.
 //!
 //! The consumer and its producers record the metrics that [`campanile_core::telemetry::instruments`] lists, through
-//! the crate [`metrics`](https://docs.rs/metrics). [`Handle::status`] has the number of records by
-//! outcome in any case.
+//! the crate [`metrics`](https://docs.rs/metrics). [`Handle::status`] also has the number of
+//! records by outcome.
 //!
 //! At startup, a drain timeout above half of `max.poll.interval.ms`, which a revoke would shorten, is
 //! logged at WARN. `campanile doctor` compares the other settings of a deployment.

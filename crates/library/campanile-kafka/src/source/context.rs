@@ -220,11 +220,8 @@ impl Context {
 
     /// Releases all revoked partitions, and from now on each partition as soon as it is revoked.
     pub(super) fn close(&self, consumer: &BaseConsumer<Self>) {
-        let mut state = self.state();
-        state.closing = true;
-        let unreleased = state.unreleased.take();
-        drop(state);
-        unreleased.iter().for_each(|list| Self::unassign(consumer, list));
+        self.state().closing = true;
+        self.release(consumer);
     }
 
     pub(super) fn is_closing(&self) -> bool {
