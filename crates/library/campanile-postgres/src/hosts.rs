@@ -19,17 +19,13 @@ use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error};
 
-use crate::sessions::{Session, Sessions, Slot};
+use crate::sessions::{RETRY_AFTER, Session, Sessions, Slot};
 use crate::tls::Connector;
 use crate::watch::SETTINGS;
 
 /// If a host has not answered within this time, the next host is tried in parallel. A host that has
 /// refused is retried after the same time, because it may be about to accept writes.
 const HEAD_START: Duration = Duration::from_millis(200);
-
-/// A host that has been silent for this time is asked again: it may have been restarted and know
-/// nothing of the first attempt.
-pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Opens the connections of a pool.
 pub(crate) struct Hosts {
@@ -50,9 +46,12 @@ impl Connect for Hosts {
     ) -> Pin<Box<dyn Future<Output = Result<Connected, Error>> + Send + '_>> {
         Box::pin(async {
             let slot = self.sessions.slot().await;
-            let (client, mut task, session) = self.connect_first(slot).await?;
-            self.sessions.admit(&client, &session).await?;
-            Ok((client, task.0.take().expect("taken once")))
+            loop {
+                let (client, mut task, session) = self.connect_first(slot.clone()).await?;
+                if self.sessions.admit(&client, &session).await? {
+                    return Ok((client, task.0.take().expect("taken once")));
+                }
+            }
         })
     }
 }

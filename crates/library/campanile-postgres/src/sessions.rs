@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{Client, Error, SimpleQueryMessage, SimpleQueryRow};
 
 use crate::log_limit::LogLimit;
@@ -14,6 +14,10 @@ use crate::watch::Watch;
 /// Selects what identifies a session for as long as the server runs.
 const SESSION: &str = "SELECT pg_catalog.format('%s %s', pid, extract(epoch FROM backend_start)) \
     FROM pg_catalog.pg_stat_activity";
+
+/// A server that has been silent for this time is asked again, over another connection: it may have been
+/// restarted and know nothing of the first one.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// The pause between two questions whether closed sessions still exist.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
@@ -71,12 +75,16 @@ impl Sessions {
     }
 
     /// Asks the server over this connection which closed sessions have ended, until its session has
-    /// a slot that is not the extra one.
-    pub(crate) async fn admit(&self, client: &Client, session: &Session) -> Result<(), Error> {
+    /// a slot that is not the extra one. Returns `false` if the server is silent, so that another
+    /// connection is needed.
+    pub(crate) async fn admit(&self, client: &Client, session: &Session) -> Result<bool, Error> {
         loop {
-            self.ask(client, session).await?;
+            let Ok(asked) = timeout(RETRY_AFTER, self.ask(client, session)).await else {
+                return Ok(false);
+            };
+            asked?;
             if session.has_slot() {
-                return Ok(());
+                return Ok(true);
             }
             if lock(&self.log_limit).allow(Instant::now()) {
                 tracing::warn!(
@@ -156,4 +164,43 @@ fn row(message: &SimpleQueryMessage) -> Option<&SimpleQueryRow> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use bytes::BytesMut;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_postgres::{Config, NoTls};
+
+    use super::*;
+    use crate::PgConfig;
+    use crate::wire::{put_authenticated, put_ready};
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_server_admits_no_session() {
+        let (client, mut server) = tokio::io::duplex(1024);
+        tokio::spawn(async move {
+            server.read_u8().await.unwrap();
+            let mut out = BytesMut::new();
+            put_authenticated(&mut out);
+            put_ready(&mut out);
+            server.write_all(&out).await.unwrap();
+            pending::<()>().await;
+        });
+        let (client, connection) =
+            Config::new().user("app").connect_raw(client, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let sessions = Sessions::new(2, "db".into(), PgConfig::new("host=db").watch);
+        let [closed, session] = [sessions.slot().await, sessions.slot().await]
+            .map(|slot| Session::new(&sessions, slot));
+        // Nothing to ask.
+        assert!(sessions.admit(&client, &session).await.unwrap());
+        closed.id.set("7 0".into()).unwrap();
+        drop(closed);
+        let from = Instant::now();
+        assert!(!sessions.admit(&client, &session).await.unwrap());
+        assert_eq!((from.elapsed(), sessions.closed()), (RETRY_AFTER, 1));
+    }
 }

@@ -19,7 +19,7 @@ use super::function::{Digest, Function, FunctionCall, row};
 use super::planted::{Bug, is_planted};
 use super::session::{Message, Request, Session, name};
 use crate::findings::HAS_STANDBYS;
-use crate::hosts::RETRY_AFTER;
+use crate::sessions::RETRY_AFTER;
 use crate::watch::SETTINGS;
 use crate::wire::{
     self, Cells, Column, TEXT, put_authenticated, put_columns, put_complete, put_parameters,
