@@ -23,6 +23,8 @@ pub(crate) struct History {
     processed: BTreeSet<RecordId>,
     /// The partitions that this consumer may process.
     owned: BTreeSet<i32>,
+    /// When a partition went to another member without notice. The consumer can know it after that instant.
+    overtaken: BTreeMap<i32, Instant>,
     /// Whether records are processed in order within a partition, not only within a key.
     by_partition: bool,
     max_in_flight: usize,
@@ -45,6 +47,7 @@ impl History {
             unanswered: BTreeMap::new(),
             processed: BTreeSet::new(),
             owned: BTreeSet::new(),
+            overtaken: BTreeMap::new(),
             by_partition,
             max_in_flight,
             violation: None,
@@ -116,6 +119,7 @@ impl History {
     pub(crate) fn overtaken(&mut self, partition: i32) {
         self.log_event("overtaken", partition);
         self.overtakes += 1;
+        self.overtaken.insert(partition, Instant::now());
         self.released(partition, true);
     }
 
@@ -124,7 +128,8 @@ impl History {
         self.log_event("starts", record_id);
         self.attempts += 1;
         let (partition, offset) = record_id;
-        self.check(self.owned.contains(&partition), || {
+        let was_just_overtaken = self.overtaken.get(&partition) == Some(&Instant::now());
+        self.check(self.owned.contains(&partition) || was_just_overtaken, || {
             format!("{record_id:?} was started after its partition was revoked")
         });
         let order = self.queue_of(key);
