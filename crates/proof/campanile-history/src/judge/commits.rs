@@ -56,8 +56,9 @@ fn check_partition(
             );
         }
         if let Some((before, earlier)) = previous.filter(|(_, one)| commit.offset < one.offset) {
-            let from = earlier.at.saturating_sub(tolerance);
-            let until = commit.at.saturating_add(tolerance);
+            // They are in the order of the broker, whose clock may have been set back between them.
+            let from = earlier.at.min(commit.at).saturating_sub(tolerance);
+            let until = earlier.at.max(commit.at).saturating_add(tolerance);
             let is_recreated = index.faults.is_recreated_within(from, until);
             // A broker that is killed soon after a deletion has the deleted records again.
             let is_undeleted = partition.deletions.iter().any(|(offset, at, _)| {

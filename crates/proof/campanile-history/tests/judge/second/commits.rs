@@ -45,7 +45,9 @@ pub(super) fn commit_lowered(terms: &Terms<'_>, findings: &mut Findings) {
         let Some((at_before, before)) = previous.insert(partition, (*at, *offset)) else {
             continue;
         };
-        let (from, to) = (at_before - history.tolerance, at + history.tolerance);
+        // They are in the order of the broker, whose clock may have been set back between them.
+        let from = at_before.min(*at) - history.tolerance;
+        let to = at_before.max(*at) + history.tolerance;
         let reset =
             history.resets.iter().any(|(at, of)| of == partition && from <= *at && *at <= to);
         let mut recreated = terms.intervals("topic_recreated");
