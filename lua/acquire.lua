@@ -114,6 +114,7 @@ local function acquire_existing(key, asked, details, entry, is_full)
 
   local owner, fingerprint, known = sub(asked, 1, 8), sub(asked, 9, 16), sub(entry, 25, 32)
   local is_tried = state ~= RETRYING or attempt > 0 or interrupts > 0
+    or byte(entry, 7) == STEPS_AND_TAIL
   local is_compared = fingerprint ~= NO_FINGERPRINT and known ~= NO_FINGERPRINT
   if is_tried and is_compared and fingerprint ~= known then return entry end
   if state > RETRYING then return entry end

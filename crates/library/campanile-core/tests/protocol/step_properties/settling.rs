@@ -60,8 +60,10 @@ pub(super) fn only_redrive_reopens_settled_entry(step: &Step) -> TestCaseResult 
 pub(super) fn different_payload_is_mismatch_and_changes_nothing(step: &Step) -> TestCaseResult {
     let mismatches = match (&step.operation, &step.before) {
         (Operation::Acquire { fingerprint: Some(requested), .. }, Some(entry)) => {
-            let was_tried =
-                entry.state() != State::Retrying || entry.attempt() > 0 || entry.interrupts() > 0;
+            let was_tried = entry.state() != State::Retrying
+                || entry.attempt() > 0
+                || entry.interrupts() > 0
+                || entry.steps().is_some();
             was_tried && entry.fingerprint().is_some_and(|stored| stored != *requested)
         }
         _ => false,

@@ -225,7 +225,7 @@ $$;
 -- each key's grant; null keeps the details of an earlier grant. The ordinary outcome: there was no
 -- entry.
 --
--- Also returns the details of the entries, and to their owner the steps.
+-- Also returns the details of the entries, and the steps to their owner, or if they make a mismatch.
 
 CREATE FUNCTION campanile.acquire(
     space text, keys bytea[], owners bigint[], fingerprints bigint[], floors bigint[],
@@ -327,7 +327,7 @@ BEGIN
             e.created := instant;
             is_granted := true;
         ELSIF asked.fingerprint <> e.fingerprint
-            AND NOT (e.state = 'R' AND e.attempt = 0 AND e.interrupts = 0)
+            AND NOT (e.state = 'R' AND e.attempt = 0 AND e.interrupts = 0 AND e.steps IS NULL)
         THEN
             NULL; -- a mismatch; what was never tried may still change its payload
         ELSIF e.state IN ('C', 'F') THEN
@@ -370,7 +370,8 @@ BEGIN
         END IF;
         answer := campanile.to_answer(asked.place, instant, e);
         details := e.details;
-        steps := CASE WHEN e.state = 'P' AND e.owner = asked.owner THEN e.steps END;
+        steps := CASE WHEN (e.state = 'P' AND e.owner = asked.owner)
+            OR (e.state = 'R' AND e.attempt = 0 AND e.interrupts = 0) THEN e.steps END;
         RETURN NEXT;
     END LOOP;
     PERFORM campanile.persist(space, keys);
