@@ -14,6 +14,12 @@ pub enum Disposition {
     /// The error says nothing about the record. The attempt is not counted, up to a limited number
     /// of times.
     Release,
+    /// A dependency of the handler is unavailable, which says nothing about the record. The attempt is not
+    /// counted, and the consumer waits for the dependency; see [`error::unavailable`](crate::error::unavailable).
+    Unavailable {
+        /// The name of the dependency, if only some records need it.
+        dependency: Option<&'static str>,
+    },
     /// No further attempt can succeed: the record goes to the dead-letter topic, or to the
     /// configured alternative.
     DeadLetter,

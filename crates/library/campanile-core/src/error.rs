@@ -207,6 +207,41 @@ impl Error for RetryAfter {
     }
 }
 
+/// Marks an error that says that a dependency of the handler is unavailable; see [`unavailable`].
+#[derive(Debug)]
+pub struct Unavailable {
+    source: BoxError,
+    dependency: Option<&'static str>,
+}
+
+impl Unavailable {
+    /// Names the dependency. Then only records that have failed for it wait.
+    #[must_use]
+    pub fn of(self, dependency: &'static str) -> Self {
+        Self { dependency: Some(dependency), ..self }
+    }
+
+    /// Returns the name of the dependency, if it has one.
+    pub fn dependency(&self) -> Option<&'static str> {
+        self.dependency
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.dependency {
+            Some(dependency) => write!(f, "`{dependency}` is unavailable"),
+            None => f.write_str("a dependency is unavailable"),
+        }
+    }
+}
+
+impl Error for Unavailable {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
 /// Marks an error as permanent: no further attempt can succeed. The record goes to the dead-letter
 /// topic, or to the configured alternative.
 ///
@@ -243,6 +278,34 @@ pub fn undone(error: impl Into<BoxError>) -> Undone {
 /// `Err(error::retry_after("rate limited", Duration::from_secs(30)).into())`.
 pub fn retry_after(error: impl Into<BoxError>, after: Duration) -> RetryAfter {
     RetryAfter { source: error.into(), after }
+}
+
+/// Marks an error that says nothing about the record: what the handler depends on is unavailable, such as a
+/// payment provider or a database. No attempt is counted, however long it takes, and the lock is released.
+///
+/// The driver then starts no further records of the same service, except one at a time to find out whether the
+/// dependency is back, at most 4 s apart. With the first success, all continue. If only some records need the
+/// dependency, [name it](Unavailable::of): then only records that have failed for it wait.
+///
+/// A record that goes on failing while others succeed, 8 times, or for 24 hours, fails as with any other error
+/// from then on.
+///
+/// ```
+/// use campanile_core::{BoxError, error};
+///
+/// # struct Response { status: u16 }
+/// # async fn post(_: i64) -> Result<Response, std::io::Error> { Ok(Response { status: 200 }) }
+/// async fn charge(cents: i64) -> Result<(), BoxError> {
+///     let response = post(cents).await.map_err(|error| error::unavailable(error).of("stripe"))?;
+///     match response.status {
+///         200..300 => Ok(()),
+///         status @ 500.. => Err(error::unavailable(format!("status {status}")).of("stripe").into()),
+///         status => Err(error::permanent(format!("status {status}")).into()),
+///     }
+/// }
+/// ```
+pub fn unavailable(error: impl Into<BoxError>) -> Unavailable {
+    Unavailable { source: error.into(), dependency: None }
 }
 
 /// Marks an error after which the record is given up without a dead letter: its entry becomes

@@ -5,7 +5,9 @@ use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use campanile_core::telemetry::ErrorType;
-use campanile_core::{BoxError, ConfigError, Coordinates, DecodeError, LockHandle, Record, error};
+use campanile_core::{
+    BoxError, ConfigError, Coordinates, DecodeError, Disposition, LockHandle, Record, error,
+};
 use campanile_idempotency::{IdempotencyError, StoreErrorKind};
 use tracing::field::{DisplayValue, display};
 
@@ -144,7 +146,10 @@ pub(crate) fn error_type(error: &(dyn Error + 'static)) -> ErrorType {
         IdempotencyError::BackingOff { .. } => ErrorType::BackingOff,
         IdempotencyError::Mismatch { .. } => ErrorType::Mismatch,
         IdempotencyError::Exhausted(_) => ErrorType::Exhausted,
-        IdempotencyError::AttemptFailed(_) => ErrorType::AttemptFailed,
+        IdempotencyError::AttemptFailed(failed) => match failed.disposition {
+            Disposition::Unavailable { .. } => ErrorType::DependencyUnavailable,
+            _ => ErrorType::AttemptFailed,
+        },
         IdempotencyError::LockLost(_) => ErrorType::LockLost,
         IdempotencyError::Store(error) => match error.kind() {
             StoreErrorKind::Unreadable => ErrorType::StoreUnreadable,

@@ -231,12 +231,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unavailable_store_is_not_ready_but_live() {
         let status = serving();
-        status.update(true, HashMap::new());
+        status.update(true, Vec::new(), HashMap::new());
         advance(POLL).await;
         status.record_poll();
         let health = Health::of(&status);
         assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::StoreUnavailable)));
-        status.update(false, HashMap::new());
+        status.update(false, Vec::new(), HashMap::new());
         assert_eq!(Health::of(&status).ready, Ok(()));
     }
 

@@ -72,5 +72,7 @@ pub use self::seek::{SeekError, SeekTo};
 pub use self::serve::Serve;
 pub use self::skip_at::SkipAt;
 pub use self::source_context::SourceContext;
-pub use self::status::{ConsumerStage, PartitionStatus, Status, StoppedPartition};
+pub use self::status::{
+    ConsumerStage, PartitionStatus, Status, StoppedPartition, UnavailableDependency,
+};
 pub use self::summary::Summary;

@@ -15,6 +15,9 @@ pub struct Status {
     /// The assigned partitions, sorted by topic and number. Empty before the first rebalance and
     /// after the end.
     pub partitions: Vec<PartitionStatus>,
+    /// The dependencies that handlers have reported as [unavailable](campanile_core::error::unavailable), and that
+    /// records wait for. Updated once a second.
+    pub unavailable: Vec<UnavailableDependency>,
     /// The number of records by outcome since the start of serving, of all partitions that were
     /// assigned since. After the end, this is the result of serving.
     pub summary: Summary,
@@ -83,6 +86,20 @@ pub struct PartitionStatus {
     /// The number of records by outcome since the start of serving, including those of earlier
     /// assignments of the partition to this consumer.
     pub summary: Summary,
+}
+
+/// A dependency of handlers that is unavailable.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UnavailableDependency {
+    /// Its name, if the errors name it.
+    pub dependency: Option<&'static str>,
+    /// How long ago it was first reported.
+    pub elapsed: Duration,
+    /// The number of records that have failed for it and wait. Records behind them wait as well.
+    pub waiting: usize,
+    /// The text of the last error.
+    pub error: Arc<str>,
 }
 
 /// The record at which a partition is stopped.

@@ -30,6 +30,7 @@ pub(crate) struct ConsumerMetrics {
     buffered_size: Gauge,
     paused: Family<PauseCause, Gauge>,
     store_unavailable: Gauge,
+    dependencies_unavailable: Gauge,
 }
 
 /// The metrics of the records of one topic.
@@ -63,6 +64,7 @@ impl ConsumerMetrics {
             buffered_size: Gauge::new(&instruments::BUFFERED_SIZE, labels),
             paused: Family::new(&instruments::PAUSED, labels),
             store_unavailable: Gauge::new(&instruments::STORE_UNAVAILABLE, labels),
+            dependencies_unavailable: Gauge::new(&instruments::DEPENDENCIES_UNAVAILABLE, labels),
             group,
         }
     }
@@ -135,6 +137,7 @@ impl ConsumerMetrics {
         self.paused.of(PauseCause::Handle).set(f64::from(u8::from(by_handle)));
         self.paused.of(PauseCause::FloodLimit).set(f64::from(u8::from(by_flood_limit)));
         self.store_unavailable.set(f64::from(u8::from(store_unavailable)));
+        self.dependencies_unavailable.set(status.unavailable.len() as f64);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use campanile_core::error::{NotRun, Permanent, RetryAfter, Skip, Stop, Undone};
+use campanile_core::error::{NotRun, Permanent, RetryAfter, Skip, Stop, Unavailable, Undone};
 use campanile_core::{Classify, DecodeError, Disposition, StepError, error};
 use tower::load_shed::error::Overloaded;
 
@@ -44,6 +44,10 @@ pub(crate) fn classify(error: &(dyn Error + 'static), repeats_step: bool) -> Dis
             return Disposition::Stop;
         } else if has_no_effect(error) && !repeats_step {
             return Disposition::Release;
+        } else if let Some(marker) = error.downcast_ref::<Unavailable>()
+            && !repeats_step
+        {
+            return Disposition::Unavailable { dependency: marker.dependency() };
         } else if let Some(marker) = error.downcast_ref::<RetryAfter>() {
             return Disposition::Retry { after: Some(marker.after()) };
         }

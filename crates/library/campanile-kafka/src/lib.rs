@@ -162,5 +162,6 @@ pub use campanile_core::Output;
 pub use campanile_driver::{
     ConsumerError, ConsumerStage, FloodLimit, Handle, Health, HealthService, NoRoute,
     PartitionStatus, Paused, ProcessingOrder, Rebalance, Rebalances, Routes, SeekError, SeekTo,
-    Serve, SkipAt, Status, StoppedPartition, Summary, TopicPartition, Unhealthy,
+    Serve, SkipAt, Status, StoppedPartition, Summary, TopicPartition, UnavailableDependency,
+    Unhealthy,
 };

@@ -124,7 +124,7 @@ pub mod consumer {
         Consumer, ConsumerConfig, ConsumerError, ConsumerStage, Handle, NoRoute, OauthToken,
         OnGiveUp, PartitionStatus, Paused, ProcessingOrder, Rebalance, Rebalances, RetryTopics,
         Routes, SeekError, SeekTo, Serve, SkipAt, Status, StoppedPartition, Summary,
-        TopicPartition,
+        TopicPartition, UnavailableDependency,
     };
 }
 

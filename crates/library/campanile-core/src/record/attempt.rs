@@ -13,6 +13,8 @@ pub(super) struct AttemptState {
     pub(super) progress: AttemptProgress,
     /// Whether the record has waited for the lock of another process.
     waited_elsewhere: AtomicBool,
+    /// Whether an attempt counts although a dependency is unavailable.
+    unavailable_denied: AtomicBool,
     /// The number of [`Interrupt`]s.
     pub(super) interrupts: AtomicUsize,
     pub(super) wakers: Wakers,
@@ -105,6 +107,16 @@ impl<'a> Attempt<'a> {
     /// Checks whether an attempt at this record has found its lock held by another process.
     pub fn has_waited_elsewhere(self) -> bool {
         self.state().waited_elsewhere.load(Ordering::Relaxed)
+    }
+
+    /// Makes each further attempt count, also if a dependency is unavailable. Called by the driver.
+    pub fn deny_unavailable(self) {
+        self.state().unavailable_denied.store(true, Ordering::Relaxed);
+    }
+
+    /// Checks whether an attempt counts although a dependency is unavailable.
+    pub fn is_unavailable_denied(self) -> bool {
+        self.state().unavailable_denied.load(Ordering::Relaxed)
     }
 
     /// Creates a future that resolves when the record's lock is released. The driver awaits it

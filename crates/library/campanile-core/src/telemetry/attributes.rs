@@ -232,6 +232,8 @@ attribute! {
         LockLost = "lock_lost",
         /// Another owner holds the lock.
         Locked = "locked",
+        /// A dependency of the handler is unavailable.
+        DependencyUnavailable = "dependency_unavailable",
         /// The key was used for another payload.
         Mismatch = "mismatch",
         /// The record has no key.

@@ -151,6 +151,8 @@ instruments! {
         "Bytes of these records and outputs.";
     PAUSED: Gauge, "campanile.consumer.paused", "{consumer}", [open(GROUP), PauseCause::ATTRIBUTE],
         "1 while the consumer is paused, else 0.";
+    DEPENDENCIES_UNAVAILABLE: Gauge, "campanile.consumer.dependencies.unavailable", "{dependency}", [open(GROUP)],
+        "Dependencies that handlers have reported as unavailable, and that records wait for.";
     STORE_UNAVAILABLE: Gauge, "campanile.consumer.store.unavailable", "{consumer}", [open(GROUP)],
         "1 while no records are started because the store does not answer, else 0.";
 

@@ -9,7 +9,9 @@ use tokio::time::Instant;
 
 use crate::rebalance::TopicPartition;
 use crate::source::{Assignment, AssignmentId};
-use crate::status::{ConsumerStage, PartitionStatus, Status, StoppedPartition};
+use crate::status::{
+    ConsumerStage, PartitionStatus, Status, StoppedPartition, UnavailableDependency,
+};
 use crate::summary::{Summary, SummaryCounters};
 
 /// The value for no time.
@@ -32,6 +34,7 @@ pub(crate) struct DriverStatus {
     pub(crate) stale_certificate: AtomicBool,
     /// Since when each partition's oldest unfinished record has been the oldest.
     oldest: Mutex<HashMap<AssignmentId, Instant>>,
+    unavailable: Mutex<Vec<UnavailableDependency>>,
     max_poll_interval: Duration,
     /// The counters of all partitions that were ever assigned.
     counters: Mutex<HashMap<TopicPartition, Arc<SummaryCounters>>>,
@@ -51,6 +54,7 @@ impl DriverStatus {
             store_down: AtomicBool::new(false),
             stale_certificate: AtomicBool::new(false),
             oldest: Mutex::default(),
+            unavailable: Mutex::default(),
             max_poll_interval,
             counters: Mutex::default(),
         }
@@ -84,10 +88,16 @@ impl DriverStatus {
         self.ping_sent.store(NO_TIME, Ordering::Release);
     }
 
-    /// Updates whether the store is unavailable, and since when each partition's oldest unfinished
-    /// record has been the oldest.
-    pub(crate) fn update(&self, store_down: bool, oldest: HashMap<AssignmentId, Instant>) {
+    /// Updates whether the store is unavailable, what else is, and since when each partition's oldest
+    /// unfinished record has been the oldest.
+    pub(crate) fn update(
+        &self,
+        store_down: bool,
+        unavailable: Vec<UnavailableDependency>,
+        oldest: HashMap<AssignmentId, Instant>,
+    ) {
         *lock(&self.oldest) = oldest;
+        *lock(&self.unavailable) = unavailable;
         self.store_down.store(store_down, Ordering::Relaxed);
     }
 
@@ -149,6 +159,7 @@ impl DriverStatus {
     pub(crate) fn end(&self) {
         self.enter_stage(ConsumerStage::Ended);
         self.assignments().clear();
+        lock(&self.unavailable).clear();
     }
 
     /// Returns the counters of a partition, which outlive its assignment.
@@ -182,7 +193,8 @@ impl DriverStatus {
         let stage = self.stage();
         let mut partitions: Vec<_> = self.assignments().iter().map(of).collect();
         partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
-        Status { stage, partitions, summary: self.summary() }
+        let unavailable = lock(&self.unavailable).clone();
+        Status { stage, partitions, unavailable, summary: self.summary() }
     }
 
     pub(crate) fn assignments(&self) -> MutexGuard<'_, Vec<Arc<Assignment>>> {

@@ -34,6 +34,7 @@ impl Scheduler {
                 if partition.assignment.is_paused() {
                     queue.state = QueueState::Paused;
                     self.waiting_for_resume.push(id);
+                    self.outages.on_inconclusive(id);
                     next_limited = partition.limited.pop_front();
                 } else if let Some(delay) = first.remaining_delay(partition.delay()) {
                     queue.state = QueueState::Waiting(self.timers.start(id, delay, None));
@@ -41,13 +42,20 @@ impl Scheduler {
                 } else if partition.reaches_max_ahead(first.delivery, max_ahead) {
                     partition.park_ahead(id, first.delivery);
                     queue.state = QueueState::Ahead;
+                    self.outages.on_inconclusive(id);
                     next_limited = partition.limited.pop_front();
                 } else if partition.in_flight >= limit {
                     queue.state = QueueState::PartitionLimited;
                     partition.limited.push_back(id);
+                    self.outages.on_inconclusive(id);
+                } else if let Some(witness) = &queue.attempts.witness
+                    && self.outages.wait(id, witness.outage)
+                {
+                    queue.state = QueueState::WaitingForDependency;
+                    next_limited = partition.limited.pop_front();
                 } else {
                     let route = self.router.route_of(&first.record);
-                    if !self.run_queue.is_blocked(route) {
+                    if !self.run_queue.is_blocked(route) && self.outages.allow(id, route) {
                         self.run_queue.pop();
                         return Some((id, route));
                     }
@@ -64,7 +72,8 @@ impl Scheduler {
 
     /// Starts a run of the queue's first records.
     fn start(&mut self, id: QueueId, route: usize) {
-        let limit = if self.breaker.is_open() { 1 } else { MAX_RUN_LEN };
+        let is_probe = self.breaker.is_open() || self.outages.concern(route);
+        let limit = if is_probe { 1 } else { MAX_RUN_LEN };
         let max_ahead = self.max_ahead();
         let queue = self.queues.get_mut(id).expect("a queue that is due exists");
         let partition = self.partitions.get(&queue.assignment).expect("its partition exists");
@@ -87,6 +96,7 @@ impl Scheduler {
         };
         let task = run.spawn(&self.runtime);
         self.breaker.on_start(id);
+        self.outages.on_start(id, route);
         self.mark_in_flight(id, task, running);
     }
 

@@ -25,4 +25,5 @@ pub(super) fn waits_for(error: &(dyn Error + 'static)) -> &'static str {
 }
 
 pub(crate) const WAITS_FOR_BACKOFF: &str = "the end of its backoff";
+pub(crate) const WAITS_FOR_DEPENDENCY: &str = "what its handler depends on, which is unavailable";
 pub(crate) const WAITS_FOR_STORE: &str = "the store, which is unavailable";

@@ -10,6 +10,7 @@ mod dispatch;
 mod drain;
 mod give_up;
 mod last_error;
+mod outage;
 mod outcome;
 mod partition;
 mod queue;
@@ -31,6 +32,7 @@ use tokio::runtime::Handle;
 use self::breaker::Breaker;
 use self::drain::Drain;
 pub(crate) use self::drain::DrainId;
+use self::outage::{Next, Outages};
 use self::partition::Partition;
 use self::queue::{Queue, QueueState, Queues};
 use self::run_queue::RunQueue;
@@ -59,6 +61,7 @@ pub(crate) struct Scheduler {
     breaker: Breaker,
     /// Queues that wait because the store did not answer. Some may have been answered since.
     waiting_for_store: Vec<QueueId>,
+    outages: Outages,
     /// Queues that wait because their partition or topic is paused. Some may have been resumed since.
     waiting_for_resume: Vec<QueueId>,
     stalls: Stalls,
@@ -96,6 +99,7 @@ impl Scheduler {
             timers: Timers::default(),
             breaker: Breaker::default(),
             waiting_for_store: Vec::new(),
+            outages: Outages::default(),
             waiting_for_resume: Vec::new(),
             stalls: Stalls::new(config.stall_warning),
             drains: Vec::new(),
@@ -146,7 +150,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Polls the timers, the drains, the breaker and the control; returns whether any made progress.
+    /// Polls the timers, the drains, the breaker, the outages and the control; returns whether any made progress.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         let mut changed = self.breaker.poll(cx).is_ready();
         if self.breaker.take_recovered() {
@@ -170,9 +174,32 @@ impl Scheduler {
                 self.enqueue(id);
             }
         }
+        changed |= self.poll_outages(cx);
         changed |= self.poll_drains(cx);
         self.control.suspend(self.breaker.is_open() || self.held_full);
         changed
+    }
+
+    /// Starts the probes that are due; returns whether there are any.
+    fn poll_outages(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        loop {
+            let Self { outages, queues, run_queue, .. } = self;
+            let is_waiting = |id| {
+                let queue = queues.get_mut(id);
+                queue.is_some_and(|queue| matches!(queue.state, QueueState::WaitingForDependency))
+            };
+            let next = outages.poll_next(cx, is_waiting, |route| run_queue.has_parked(route));
+            match next {
+                Poll::Ready(Next::Witness(id)) => {
+                    self.queue(id).state = QueueState::Due;
+                    self.run_queue.push_front(id);
+                }
+                Poll::Ready(Next::Route(route)) => self.run_queue.unpark(route),
+                Poll::Pending => return any,
+            }
+            any = true;
+        }
     }
 
     /// Sets whether what records have handed over fills the budget. It is held until the oldest
@@ -283,6 +310,7 @@ impl Scheduler {
     /// Removes a queue.
     fn remove(&mut self, id: QueueId) -> Queue {
         self.breaker.on_no_store_call(id);
+        self.outages.on_inconclusive(id);
         let queue = self.queues.remove(id);
         if let (Some(key), Some(partition)) =
             (queue.key, self.partitions.get_mut(&queue.assignment))

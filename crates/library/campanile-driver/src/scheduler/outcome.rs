@@ -8,9 +8,10 @@ use crate::epilogue::{GiveUpAction, GiveUpLock};
 use crate::error::{ConsumerError, chain, error_type, origin};
 use crate::reports::{QueueId, RunOutcome};
 use crate::scheduler::Scheduler;
-use crate::scheduler::last_error::{WAITS_FOR_STORE, waits_for};
+use crate::scheduler::last_error::{WAITS_FOR_DEPENDENCY, WAITS_FOR_STORE, waits_for};
+use crate::scheduler::outage::Ended;
 use crate::scheduler::queue::QueueState;
-use crate::scheduler::verdict::{Verdict, store_answered, verdict_for};
+use crate::scheduler::verdict::{Verdict, has_passed, store_answered, verdict_for};
 use crate::source::Item;
 use crate::summary::{Count, SummaryCounters};
 
@@ -58,10 +59,12 @@ impl Scheduler {
             RunOutcome::StoppedAt => self.drop_first(id),
             RunOutcome::Panicked(text) => {
                 self.breaker.on_no_store_call(id);
+                self.outages.on_inconclusive(id);
                 self.retry(id, None, &format!("panicked: {text}"), ErrorType::Panicked);
             }
             RunOutcome::ServiceFailed(error) => {
                 self.breaker.on_no_store_call(id);
+                self.outages.on_inconclusive(id);
                 self.requeue(id);
                 return Err(ConsumerError::Service(error));
             }
@@ -86,6 +89,8 @@ impl Scheduler {
             self.clear_in_flight(id);
         }
         self.on_store_answer(id);
+        let is_duplicate = self.queue(id).first().record.attempt().is_duplicate();
+        self.on_attempt_ended(id, !is_duplicate);
         self.flood_counter.record_finished(false);
         self.finish(id, item, |counters| &counters.processed);
     }
@@ -94,6 +99,7 @@ impl Scheduler {
     pub(crate) fn on_run_stopped(&mut self, id: QueueId) {
         if self.queues.get_mut(id).is_some() {
             self.breaker.on_no_store_call(id);
+            self.outages.on_inconclusive(id);
             self.clear_in_flight(id);
             self.requeue(id);
         }
@@ -114,7 +120,19 @@ impl Scheduler {
                 false => self.breaker.on_no_store_call(id),
             }
         }
+        if !matches!(verdict, Verdict::Unavailable { .. }) {
+            self.on_attempt_ended(id, has_passed(&error, &verdict));
+        }
         match verdict {
+            Verdict::Unavailable { .. } if record.attempt().is_unavailable_denied() => {
+                self.outages.on_inconclusive(id);
+                self.retry(id, None, &text(), error_type(&*error));
+            }
+            Verdict::Unavailable { dependency } => {
+                self.count_inconclusive(id, error_type(&*error));
+                self.queue(id).record_failure(text(), WAITS_FOR_DEPENDENCY);
+                self.wait_for_dependency(id, dependency, &text());
+            }
             Verdict::Retry { after } => self.retry(id, after, &text(), error_type(&*error)),
             Verdict::Wait { after, settled } => {
                 self.count_inconclusive(id, error_type(&*error));
@@ -162,6 +180,53 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// Notes whether the handler of a record has got further than what it depends on.
+    fn on_attempt_ended(&mut self, id: QueueId, passed: bool) {
+        if !passed {
+            return self.outages.on_inconclusive(id);
+        }
+        let record = self.record(id);
+        let route = self.router.route_of(&record);
+        let witness = self.queues.get_mut(id).and_then(|queue| queue.attempts.witness.as_deref());
+        for Ended { route, witnesses } in self.outages.on_passed(id, route, witness) {
+            for id in witnesses {
+                if let Some(queue) = self.queues.get_mut(id)
+                    && let QueueState::WaitingForDependency = queue.state
+                {
+                    queue.attempts.witness.iter_mut().for_each(|witness| witness.outlive());
+                    self.enqueue(id);
+                }
+            }
+            self.run_queue.unpark(route);
+        }
+    }
+
+    /// Lets a record wait for what its handler depends on.
+    fn wait_for_dependency(&mut self, id: QueueId, dependency: Option<&'static str>, error: &str) {
+        if self.partition(id).draining {
+            self.outages.on_inconclusive(id);
+            return self.drop_first(id);
+        }
+        let record = self.record(id);
+        let route = self.router.route_of(&record);
+        let before = self.queue(id).attempts.witness.take();
+        let witness = self.outages.on_failure(id, route, dependency, before, error);
+        if witness.is_denied() {
+            record.attempt().deny_unavailable();
+            tracing::warn!(
+                record = %record.coordinates(),
+                origin = origin(&record),
+                dependency,
+                error,
+                "a record fails as if a dependency were unavailable, while others are processed; from now on, \
+                 its attempts count"
+            );
+        }
+        let queue = self.queue(id);
+        queue.attempts.witness = Some(witness);
+        queue.state = QueueState::WaitingForDependency;
     }
 
     /// Counts an attempt that said nothing about its record.

@@ -12,6 +12,7 @@ use crate::order::OrderKey;
 use crate::reports::QueueId;
 use crate::run::Task;
 use crate::scheduler::last_error::LastError;
+use crate::scheduler::outage::Witness;
 use crate::scheduler::timers::TimerId;
 use crate::source::{Amount, AssignmentId, Delay};
 use crate::watermark::Delivery;
@@ -54,6 +55,8 @@ pub(crate) struct AttemptState {
     pub(crate) last_error: Option<Box<LastError>>,
     /// The number of times the store did not answer, since it was last found to be available.
     pub(crate) store_failures: u32,
+    /// Set once an attempt has failed because a dependency was unavailable.
+    pub(crate) witness: Option<Box<Witness>>,
 }
 
 /// The state of a queue.
@@ -74,6 +77,8 @@ pub(crate) enum QueueState {
     Ended,
     /// The queue waits for this timer.
     Waiting(TimerId),
+    /// The queue waits for a dependency that is unavailable.
+    WaitingForDependency,
 }
 
 impl Queue {

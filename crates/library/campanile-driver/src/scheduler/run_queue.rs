@@ -16,13 +16,17 @@ pub(crate) struct RunQueue {
 struct RouteState {
     /// The number of records that wait until the route's service is ready.
     not_ready: usize,
-    /// Queues that are parked until no record waits for the service.
+    /// Queues that are parked until no record waits for the service, or for what it depends on.
     parked: VecDeque<QueueId>,
 }
 
 impl RunQueue {
     pub(crate) fn push(&mut self, id: QueueId) {
         self.next.push_back(id);
+    }
+
+    pub(crate) fn push_front(&mut self, id: QueueId) {
+        self.next.push_front(id);
     }
 
     pub(crate) fn front(&self) -> Option<QueueId> {
@@ -33,7 +37,7 @@ impl RunQueue {
         self.next.pop_front()
     }
 
-    /// Parks the next queue, because the service of its route is not ready.
+    /// Parks the next queue, because the service of its route is not ready, or what it depends on is unavailable.
     pub(crate) fn park(&mut self, route: usize) {
         if let Some(id) = self.pop() {
             self.route(route).parked.push_back(id);
@@ -51,14 +55,23 @@ impl RunQueue {
     }
 
     /// Notes that a record no longer waits for the service of this route. Once no record waits,
-    /// the parked queues are next, in their order.
+    /// the parked queues are next.
     pub(crate) fn unblock(&mut self, route: usize) {
-        let route = self.route(route);
-        route.not_ready -= 1;
-        if route.not_ready == 0 {
-            let parked = std::mem::take(&mut route.parked);
-            parked.into_iter().rev().for_each(|id| self.next.push_front(id));
+        self.route(route).not_ready -= 1;
+        if !self.is_blocked(route) {
+            self.unpark(route);
         }
+    }
+
+    /// Checks whether queues of this route are parked.
+    pub(crate) fn has_parked(&self, route: usize) -> bool {
+        self.routes.get(route).is_some_and(|route| !route.parked.is_empty())
+    }
+
+    /// Makes the parked queues of this route the next ones, in their order.
+    pub(crate) fn unpark(&mut self, route: usize) {
+        let parked = std::mem::take(&mut self.route(route).parked);
+        parked.into_iter().rev().for_each(|id| self.next.push_front(id));
     }
 
     fn route(&mut self, route: usize) -> &mut RouteState {

@@ -9,7 +9,7 @@ use crate::control::DriverStatus;
 use crate::error::origin;
 use crate::reports::QueueId;
 use crate::scheduler::Scheduler;
-use crate::scheduler::last_error::WAITS_FOR_STORE;
+use crate::scheduler::last_error::{WAITS_FOR_DEPENDENCY, WAITS_FOR_STORE};
 use crate::scheduler::queue::QueueState;
 use crate::scheduler::stalls::{Activity, Resolved, StallAge};
 use crate::source::AssignmentId;
@@ -52,7 +52,7 @@ impl Scheduler {
         let (resolved, oldest) = self.stalls.finish_round(now);
         self.log_resolved(&resolved);
         let store_down = self.breaker.is_store_unavailable() || is_completion_overdue;
-        self.status().update(store_down, oldest);
+        self.status().update(store_down, self.outages.unavailable(), oldest);
     }
 
     pub(crate) fn status(&self) -> &DriverStatus {
@@ -101,6 +101,9 @@ impl Scheduler {
         }
         let free = self.in_flight < self.config.max_in_flight;
         let (paused, store_unavailable) = (self.control.is_paused(), self.breaker.is_open());
+        let record = self.record(id);
+        let route = self.router.route_of(&record);
+        let dependency_unavailable = self.outages.concern(route);
         let queue = self.queue(id);
         match &queue.state {
             QueueState::Running(_) if queue.is_recording() => {
@@ -108,12 +111,13 @@ impl Scheduler {
             }
             QueueState::Running(_) => Some("its handler"),
             QueueState::NotReady { .. } => Some("its service to be ready"),
-            QueueState::Waiting(_) => {
+            QueueState::Waiting(_) | QueueState::WaitingForDependency => {
                 queue.attempts.last_error.as_ref().map(|last_error| last_error.waits_for)
             }
             QueueState::Paused => Some("its partition or topic to be resumed"),
             _ if paused => Some("the consumer to be resumed"),
             _ if store_unavailable => Some(WAITS_FOR_STORE),
+            _ if dependency_unavailable => Some(WAITS_FOR_DEPENDENCY),
             // The record waits because the in-flight limit is reached.
             _ if !free => None,
             _ => Some("its service to be ready"),

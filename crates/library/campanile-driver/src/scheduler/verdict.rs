@@ -33,6 +33,8 @@ pub(crate) enum Verdict {
     Wait { after: Option<Duration>, settled: Option<SettledFuture> },
     /// The store is unavailable. No record is dispatched until it answers.
     StoreUnavailable,
+    /// A dependency of the handler is unavailable. The record waits until it is available again.
+    Unavailable { dependency: Option<&'static str> },
     /// No further attempt is made. The consumer's policy decides what happens to the record.
     GiveUp { giving_up: GiveUpLock, reason: String, help: &'static str },
     /// The record is skipped on purpose, regardless of the policy.
@@ -110,6 +112,7 @@ fn failed_verdict(failed: &AttemptFailed) -> Verdict {
             help: "the handler's error is classified as `Stop`",
         },
         Disposition::Release => Verdict::Wait { after: failed.retry_after, settled: None },
+        Disposition::Unavailable { dependency } => Verdict::Unavailable { dependency },
         _ => Verdict::Retry { after: failed.retry_after },
     }
 }
@@ -134,6 +137,7 @@ fn other_verdict(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Ve
             help: "the service's error is classified as `Stop`",
         },
         Some(Disposition::Release) => Verdict::Wait { after: None, settled: None },
+        Some(Disposition::Unavailable { dependency }) => Verdict::Unavailable { dependency },
         Some(Disposition::Retry { after }) => Verdict::Retry { after },
         _ => Verdict::Retry { after: None },
     }
@@ -148,6 +152,17 @@ fn untried_verdict(error: &(dyn Error + 'static)) -> Verdict {
              and keyed, then restart"
         ),
     }
+}
+
+/// Checks whether the handler has got further than what it depends on: it has decided that the record is not to be
+/// tried again. Any other error may be that of a dependency.
+pub(crate) fn has_passed(error: &BoxError, verdict: &Verdict) -> bool {
+    let is_decision = matches!(verdict, Verdict::GiveUp { .. } | Verdict::Skip { .. });
+    let has_run = match IdempotencyError::find(&**error) {
+        Some(own) => matches!(own, IdempotencyError::AttemptFailed(_)),
+        None => true,
+    };
+    is_decision && has_run
 }
 
 /// Checks whether the store answered before this error occurred.

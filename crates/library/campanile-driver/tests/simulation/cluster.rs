@@ -31,15 +31,18 @@ pub(crate) enum Bug {
     IgnoresOrder,
     /// More records are in flight than allowed.
     ExceedsLimit,
+    /// The driver does not know that a dependency is unavailable.
+    HidesOutage,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::CommitsTooMuch,
         Self::Loses,
         Self::ReleasesEarly,
         Self::IgnoresOrder,
         Self::ExceedsLimit,
+        Self::HidesOutage,
     ];
 }
 

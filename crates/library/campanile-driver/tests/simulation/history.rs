@@ -25,6 +25,8 @@ pub(crate) struct History {
     owned: BTreeSet<i32>,
     /// When a partition went to another member without notice. The consumer can know it after that instant.
     overtaken: BTreeMap<i32, Instant>,
+    /// The calls of the dependency that is down, if one is.
+    calls: Option<CallsWhileDown>,
     /// Whether records are processed in order within a partition, not only within a key.
     by_partition: bool,
     max_in_flight: usize,
@@ -35,6 +37,17 @@ pub(crate) struct History {
     pub(crate) overtakes: u64,
     pub(crate) resets: u64,
     pub(crate) seeks: u64,
+    pub(crate) outages: u64,
+}
+
+/// The calls of a dependency while it is down.
+struct CallsWhileDown {
+    since: Instant,
+    count: u64,
+    /// The records that have called it.
+    records: BTreeSet<RecordId>,
+    /// The number of times that a partition came or went, or that the consumer was started, since.
+    interruptions: u64,
 }
 
 impl History {
@@ -48,6 +61,7 @@ impl History {
             processed: BTreeSet::new(),
             owned: BTreeSet::new(),
             overtaken: BTreeMap::new(),
+            calls: None,
             by_partition,
             max_in_flight,
             violation: None,
@@ -56,6 +70,7 @@ impl History {
             overtakes: 0,
             resets: 0,
             seeks: 0,
+            outages: 0,
         }
     }
 
@@ -74,8 +89,45 @@ impl History {
         self.start.elapsed().hash(&mut self.hasher);
     }
 
+    /// Notes that the dependency of the handlers goes down.
+    pub(crate) fn dependency_down(&mut self) {
+        self.log_event("down", ());
+        self.outages += 1;
+        let (since, records) = (Instant::now(), BTreeSet::new());
+        self.calls = Some(CallsWhileDown { since, count: 0, records, interruptions: 0 });
+    }
+
+    /// Notes that the dependency is back.
+    pub(crate) fn dependency_up(&mut self) {
+        self.log_event("up", ());
+        self.calls = None;
+    }
+
+    /// Notes that a handler calls the dependency. Returns whether it is down, and checks that it is then called
+    /// by what is in flight when it goes down, and by probes. A dependency with a name is called once by each
+    /// record in addition.
+    pub(crate) fn calls_dependency(&mut self, record_id: RecordId, is_named: bool) -> bool {
+        /// The shortest pause between two probes.
+        const PAUSE: u128 = 100;
+        let Some(calls) = &mut self.calls else { return false };
+        calls.count += 1;
+        calls.records.insert(record_id);
+        let probes = 2 * (1 + calls.since.elapsed().as_millis() / PAUSE) as u64;
+        let in_flight = self.max_in_flight as u64 * (1 + calls.interruptions);
+        let named = if is_named { calls.records.len() as u64 } else { 0 };
+        let (count, limit) = (calls.count, in_flight + probes + named);
+        self.check(count <= limit, || format!("{count} calls while a dependency is down"));
+        true
+    }
+
+    /// Notes that the consumer is started, or that its records change.
+    pub(crate) fn interrupted(&mut self) {
+        self.calls.iter_mut().for_each(|calls| calls.interruptions += 1);
+    }
+
     pub(crate) fn assigned(&mut self, partition: i32) {
         self.log_event("assigned", partition);
+        self.interrupted();
         self.owned.insert(partition);
         self.delivered.retain(|(of, _), _| *of != partition);
         self.unanswered.retain(|(of, _), _| *of != partition);
@@ -84,12 +136,14 @@ impl History {
     /// Notes that the partition's position was moved backwards.
     pub(crate) fn reset(&mut self, partition: i32) {
         self.log_event("reset", partition);
+        self.interrupted();
         self.resets += 1;
     }
 
     /// Notes that the partition was moved to another position by a seek.
     pub(crate) fn sought(&mut self, partition: i32) {
         self.log_event("sought", partition);
+        self.interrupted();
         self.seeks += 1;
         let busy = self.running.keys().find(|(of, _)| *of == partition);
         assert!(busy.is_none(), "{busy:?} is running although its partition was sought");
@@ -109,6 +163,7 @@ impl History {
     /// did not know of the change in advance.
     pub(crate) fn released(&mut self, partition: i32, lost: bool) {
         self.log_event("given up", partition);
+        self.interrupted();
         self.revokes += 1;
         self.owned.remove(&partition);
         let busy = self.running.keys().find(|(of, _)| *of == partition);

@@ -8,6 +8,7 @@
 
 mod cluster;
 mod conformance;
+mod dependency;
 mod history;
 mod outage;
 mod process;
@@ -28,7 +29,7 @@ const BUG_SEEDS: u64 = 1_000;
 #[test]
 fn every_seed_upholds_the_guarantees() {
     let (mut records, mut attempts, mut revokes, mut resets, mut seeks_made) = (0, 0, 0, 0, 0);
-    let mut overtakes = 0;
+    let (mut overtakes, mut outages) = (0, 0);
     let simulated = simulate_seeds(
         SEEDS,
         |seed| simulate(seed, None),
@@ -37,6 +38,7 @@ fn every_seed_upholds_the_guarantees() {
             attempts += history.attempts;
             revokes += history.revokes;
             overtakes += history.overtakes;
+            outages += history.outages;
             resets += history.resets;
             seeks_made += history.seeks;
         },
@@ -50,6 +52,7 @@ fn every_seed_upholds_the_guarantees() {
     assert!(attempts > records && revokes > count && resets > count / 10);
     assert!(seeks_made > count / 2, "{seeks_made} seeks");
     assert!(overtakes > count / 10, "{overtakes} overtaken revokes");
+    assert!(outages > count, "{outages} outages of the dependency");
 }
 
 #[test]

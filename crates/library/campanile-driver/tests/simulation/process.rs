@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::panic::resume_unwind;
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{BoxError, Clock, DecodeLayer, Record, Request, key};
+use campanile_core::{BoxError, Clock, DecodeLayer, Record, Request, error, key};
 use campanile_driver::source::Amount;
 use campanile_driver::{Driver, DriverConfig, ProcessingOrder, Router, SeekTo, SourceContext};
 use campanile_idempotency::{
@@ -37,7 +37,7 @@ pub(crate) fn simulate(seed: u64, bug: Option<Bug>) -> History {
 }
 
 async fn run(seed: u64, bug: Option<Bug>) -> History {
-    let by_partition = seed.is_multiple_of(2);
+    let by_partition = is_by_partition(seed);
     let cluster = Cluster::new(seed, bug, History::new(by_partition, MAX_IN_FLIGHT));
     let start = Instant::now();
     let epoch = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
@@ -48,6 +48,7 @@ async fn run(seed: u64, bug: Option<Bug>) -> History {
     let faults = async {
         let mut rebalances = std::pin::pin!(cluster.rebalance());
         let mut outages = std::pin::pin!(outages(&cluster, &store));
+        let mut dependency = std::pin::pin!(dependency_outages(&cluster));
         let mut fault_period = std::pin::pin!(sleep(FAULT_PERIOD));
         loop {
             tokio::select! {
@@ -55,6 +56,7 @@ async fn run(seed: u64, bug: Option<Bug>) -> History {
                 () = &mut rebalances => return,
                 () = &mut fault_period, if !cluster.are_faults_stopped() => cluster.stop_faults(),
                 never = &mut outages => match never {},
+                never = &mut dependency => match never {},
             }
         }
     };
@@ -63,7 +65,7 @@ async fn run(seed: u64, bug: Option<Bug>) -> History {
         loop {
             let (keeper, task) = LockKeeper::pair(store.clone(), clock.clone());
             let keeping = tokio::spawn(task);
-            let served = serve(&cluster, keeper, by_partition, bug);
+            let served = serve(&cluster, keeper, seed, bug);
             let is_done =
                 matches!(select(std::pin::pin!(served), &mut faults).await, Either::Right(_));
             keeping.abort();
@@ -75,6 +77,10 @@ async fn run(seed: u64, bug: Option<Bug>) -> History {
     assert!(ended.await.is_ok(), "not all records are processed and committed");
     let mut state = cluster.state();
     std::mem::replace(&mut state.history, History::new(by_partition, MAX_IN_FLIGHT))
+}
+
+fn is_by_partition(seed: u64) -> bool {
+    seed.is_multiple_of(2)
 }
 
 /// Makes the store unavailable at random.
@@ -95,6 +101,23 @@ async fn outages(cluster: &Cluster, store: &FaultyStore<MemoryStore>) -> Infalli
     }
 }
 
+/// Takes what handlers depend on away at random.
+async fn dependency_outages(cluster: &Cluster) -> Infallible {
+    loop {
+        let (up, down) = {
+            let random = &mut cluster.state().random;
+            (random.u64(500..4_000), random.u64(1..3_000))
+        };
+        sleep(Duration::from_millis(up)).await;
+        if cluster.state().faults_stopped {
+            return std::future::pending().await;
+        }
+        cluster.state().history.dependency_down();
+        sleep(Duration::from_millis(down)).await;
+        cluster.state().history.dependency_up();
+    }
+}
+
 /// Makes the store answer some calls with a delay.
 fn delay_answers(cluster: &Cluster, store: &FaultyStore<MemoryStore>) {
     let seed = cluster.state().random.u64(..);
@@ -103,7 +126,9 @@ fn delay_answers(cluster: &Cluster, store: &FaultyStore<MemoryStore>) {
 }
 
 /// Serves until a shutdown at a random time.
-async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool, bug: Option<Bug>) {
+async fn serve(cluster: &Cluster, keeper: LockKeeper, seed: u64, bug: Option<Bug>) {
+    let (by_partition, is_named) = (is_by_partition(seed), seed.is_multiple_of(3));
+    cluster.state().history.interrupted();
     let backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1)).expect("valid");
     let config = IdempotencyConfig::new("orders").with_max_attempts(60_000).with_backoff(backoff);
     let layer = IdempotencyLayer::new(&keeper, config, key::coordinates()).expect("valid");
@@ -111,7 +136,7 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool, bug: O
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |request: Request| {
             let key = request.record().key().map(|key| String::from_utf8_lossy(key).into_owned());
-            handle(handled.clone(), record_id(request.record()), key.unwrap_or_default())
+            handle(handled.clone(), record_id(request.record()), key.unwrap_or_default(), bug, is_named)
         },
     );
     let answered = cluster.clone();
@@ -180,8 +205,14 @@ fn driver_config(by_partition: bool, bug: Option<Bug>) -> DriverConfig {
     }
 }
 
-/// A handler that takes a random time, and fails or panics at random.
-async fn handle(cluster: Cluster, record_id: RecordId, key: String) -> Result<(), BoxError> {
+/// A handler that takes a random time, and fails or panics at random, or because the dependency is down.
+async fn handle(
+    cluster: Cluster,
+    record_id: RecordId,
+    key: String,
+    bug: Option<Bug>,
+    is_named: bool,
+) -> Result<(), BoxError> {
     let (millis, outcome) = {
         let mut state = cluster.state();
         state.history.handler_started(record_id, &key);
@@ -194,6 +225,14 @@ async fn handle(cluster: Cluster, record_id: RecordId, key: String) -> Result<()
     };
     let mut end_guard = EndGuard { cluster, record_id, processed: false };
     sleep(Duration::from_millis(millis)).await;
+    if end_guard.cluster.state().history.calls_dependency(record_id, is_named) {
+        let unavailable = error::unavailable("timed out");
+        return Err(match bug {
+            Some(Bug::HidesOutage) => "timed out".into(),
+            _ if is_named => unavailable.of("billing").into(),
+            _ => unavailable.into(),
+        });
+    }
     match outcome {
         0..20 => return Err("refused".into()),
         // `resume_unwind` skips the panic hook, which would print a backtrace for each panic.

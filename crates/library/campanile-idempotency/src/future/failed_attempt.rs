@@ -38,6 +38,11 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
         return ResponseState::refused(IdempotencyError::LockLost(lost.clone()));
     }
     let record = running.record().cloned();
+    let is_denied = record.as_ref().is_some_and(|record| record.attempt().is_unavailable_denied());
+    let disposition = match disposition {
+        Disposition::Unavailable { .. } if is_denied => Disposition::Retry { after: None },
+        disposition => disposition,
+    };
     let held = running.finish();
     let attempt = held.lock_handle().attempt();
     let backoff = policies.backoff.delay(attempt);
@@ -65,6 +70,10 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
             let ran = held.control().has_run_step() || !has_no_effect(&*source);
             let settlement = Settlement::Release { ran };
             settle_with_error(held, settlement, source, Disposition::Release, Some(backoff))
+        }
+        Disposition::Unavailable { .. } => {
+            let settlement = Settlement::Release { ran: false };
+            settle_with_error(held, settlement, source, disposition, Some(backoff))
         }
         // The failure is not the record's fault, so repeated restarts must not use up its attempts.
         Disposition::Stop => {

@@ -80,6 +80,23 @@ async fn overload_counts_no_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn unavailable_dependency_counts_no_attempt() {
+    let harness = Harness::new();
+    let layer = harness.layer_with(|config| config.with_max_attempts(2));
+    let service =
+        failing_service(&layer, || error::unavailable("connection refused").of("stripe").into());
+    for _ in 0..40 {
+        let result = service.run("p-1").await;
+        let failure = failed(&result);
+        let unavailable = Disposition::Unavailable { dependency: Some("stripe") };
+        assert_eq!((failure.disposition, failure.attempt), (unavailable, 1));
+        assert!(failure.retry_after.is_some());
+        let entry = harness.entry("p-1").unwrap();
+        assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn classified_release_is_uncounted_eight_times() {
     #[derive(Debug)]
     struct Maintenance;

@@ -10,6 +10,7 @@ mod blocking;
 mod captured_log;
 mod damage;
 mod dead_letter;
+mod dependency;
 mod duplicates;
 mod every_record;
 mod give_up;
