@@ -51,6 +51,7 @@ async fn faults_show_in_every_panel_and_alert() {
     faults.lock_taken_over().await;
     faults.stalled_partition().await;
     faults.redis_outage().await;
+    faults.dependency_outage().await;
     faults.unsafe_store().await;
     faults.lost_data().await;
     faults.policies().await;

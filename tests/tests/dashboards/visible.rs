@@ -75,6 +75,7 @@ pub(crate) const SHOWN: &[(&str, &[&str])] = &[
         &["fault-unprotected-processing"],
     ),
     ("campanile_consumer_store_unavailable", &["store-unavailable"]),
+    ("campanile_consumer_dependencies_unavailable", &["dependency-unavailable"]),
     (
         r#"campanile_store_errors_total{error_type="timeout"}"#,
         &["redis-hang", "redis-dropped-connections", "fault-lost-reply", "fault-mismatched-reply"],

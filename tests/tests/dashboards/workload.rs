@@ -3,10 +3,11 @@
 use std::future::pending;
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use campanile::consumer::{Serve, Summary};
-use campanile::error::permanent;
+use campanile::error::{permanent, unavailable};
 use campanile::prelude::*;
 use campanile::{Backoff, ConsumerError, Handle, KeyExtractor, Request};
 use campanile_test::Message;
@@ -29,6 +30,8 @@ pub(crate) enum Does {
     Hold,
     /// Never ends.
     Hang,
+    /// Fails while the dependency is down.
+    Depend,
 }
 
 #[derive(Clone, serde::Deserialize, serde::Serialize)]
@@ -64,11 +67,22 @@ impl Job {
 pub(crate) struct Gate {
     held: Arc<Semaphore>,
     released: Arc<Semaphore>,
+    /// Whether what handlers depend on is available.
+    is_available: Arc<AtomicBool>,
 }
 
 impl Gate {
     pub(crate) fn new() -> Self {
-        Self { held: Arc::new(Semaphore::new(0)), released: Arc::new(Semaphore::new(0)) }
+        Self {
+            held: Arc::new(Semaphore::new(0)),
+            released: Arc::new(Semaphore::new(0)),
+            is_available: Arc::default(),
+        }
+    }
+
+    /// Makes what handlers depend on available.
+    pub(crate) fn restore_dependency(&self) {
+        self.is_available.store(true, Ordering::Relaxed);
     }
 
     async fn hold(&self) {
@@ -145,7 +159,10 @@ async fn work(gate: Gate, request: Request<Job>) -> Result<(), BoxError> {
             Ok(())
         }
         Does::Hang => pending().await,
-        Does::Succeed | Does::FailOnce | Does::PanicOnce => Ok(()),
+        Does::Depend if !gate.is_available.load(Ordering::Relaxed) => {
+            Err(unavailable("connection refused").into())
+        }
+        Does::Succeed | Does::FailOnce | Does::PanicOnce | Does::Depend => Ok(()),
     }
 }
 

@@ -49,6 +49,15 @@ impl Faults {
         self.wait_for_zero("campanile_consumer_store_unavailable").await;
     }
 
+    /// A dependency of the handlers that is unavailable.
+    pub(crate) async fn dependency_outage(&self) {
+        let rise = self.rise(&["campanile_consumer_dependencies_unavailable"]);
+        self.produce("payments", 0, &Job::new("depends", Does::Depend));
+        self.wait_for(rise).await;
+        self.gate.restore_dependency();
+        self.wait_for_zero("campanile_consumer_dependencies_unavailable").await;
+    }
+
     /// An entry that cannot be read, and a replica that is missing.
     pub(crate) async fn unsafe_store(&self) {
         let rise = self.rise(&[

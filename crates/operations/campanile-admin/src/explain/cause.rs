@@ -257,9 +257,10 @@ impl Cause {
                  stopped.",
             ),
             Self::Released => (
-                "The last attempt was interrupted by a shutdown, a rebalance or an outage, and does \
-                 not count. The next delivery runs the handler.",
-                "If this lasts, check that the consumer runs.",
+                "The last attempt was interrupted by a shutdown, a rebalance or an outage of the store, \
+                 or a dependency of the handler was unavailable. It does not count. The next delivery \
+                 runs the handler.",
+                "If this lasts, check that the consumer runs, and what its status lists as unavailable.",
             ),
             Self::Reopened => (
                 "An operator has reopened the key. The next delivery runs the handler.",
