@@ -1,12 +1,13 @@
 //! A consumer process for tests that kill it: charges each record, whose payload is the id of a payment,
-//! by a `POST` to a payment provider. Arguments: brokers, group, topic, Redis URL, address of the provider, and
-//! `derived` or `token`: what is sent as `Idempotency-Key`, a derived key or the fencing token.
+//! by a `POST` to a payment provider. Arguments: brokers, group, topic, Redis URL, address of the provider,
+//! `derived` or `token` (what is sent as `Idempotency-Key`, a derived key or the fencing token), the order
+//! (`partition`, `key` or `none`), the maximum number of attempts, and the TTL of a lock in seconds.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use campanile::prelude::*;
-use campanile::{Consumer, IdempotencyConfig, ProcessingOrder, Request, handler};
+use campanile::{Consumer, IdempotencyConfig, ProcessingOrder, Request, error, handler};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tower::ServiceBuilder;
@@ -20,15 +21,13 @@ struct Provider {
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Result<[String; 6], _> = arguments.try_into();
-    let [brokers, group, topic, redis, provider, key] =
-        arguments.map_err(|given| format!("expected six arguments, got {given:?}"))?;
+    let arguments: Result<[String; 9], _> = arguments.try_into();
+    let [brokers, group, topic, redis, provider, key, order, attempts, ttl] =
+        arguments.map_err(|given| format!("expected nine arguments, got {given:?}"))?;
     let provider = Provider { address: provider.parse()?, has_derived_keys: key == "derived" };
     let config = IdempotencyConfig::new("charges")
-        // Expires soon after this process is killed.
-        .with_lock_ttl(Duration::from_secs(2))
-        // Enough for a key that the kills hit again and again.
-        .with_max_attempts(1_000);
+        .with_lock_ttl(Duration::from_secs(ttl.parse()?))
+        .with_max_attempts(attempts.parse()?);
     let by_payload = key::from_fn(|request: &Request| request.record().payload().cloned());
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::raw())
@@ -37,7 +36,12 @@ async fn main() -> Result<(), BoxError> {
     let consumer = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
     Consumer::new(consumer)?
         .subscribe([topic])
-        .with_order(ProcessingOrder::none())
+        .with_order(match &*order {
+            "partition" => ProcessingOrder::by_partition(),
+            "key" => ProcessingOrder::by_key(),
+            "none" => ProcessingOrder::none(),
+            _ => return Err(format!("unknown order {order}").into()),
+        })
         // Some of many payments are at each point of their charge when the process is killed.
         .with_max_in_flight(32)
         .serve(service)
@@ -61,13 +65,20 @@ async fn charge(provider: Provider, request: Request) -> Result<(), BoxError> {
          idempotency-key: {key}\r\ncontent-length: {}\r\n\r\n{payment}",
         payment.len()
     );
-    let mut connection = TcpStream::connect(address).await?;
-    connection.write_all(post.as_bytes()).await?;
-    let mut response = String::new();
-    connection.read_to_string(&mut response).await?;
+    let response = send(address, &post).await.map_err(error::unavailable)?;
     if response.starts_with("HTTP/1.1 201") {
         Ok(())
+    } else if response.starts_with("HTTP/1.1 503") {
+        Err(error::unavailable(response).into())
     } else {
         Err(format!("the provider answered {response:?}").into())
     }
+}
+
+async fn send(address: SocketAddr, request: &str) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect(address).await?;
+    connection.write_all(request.as_bytes()).await?;
+    let mut response = String::new();
+    connection.read_to_string(&mut response).await?;
+    Ok(response)
 }

@@ -1,13 +1,15 @@
 //! Processes are killed after their call to a payment provider and before they have recorded it. The
-//! provider recognizes the `Idempotency-Key` of a call.
+//! provider recognizes the `Idempotency-Key` of a call. In another test, it is away for a while.
 //!
-//! The test prints one line. `CAMPANILE_CHARGE_PAYMENTS` and `_KILLS` make it longer.
+//! Each test prints one line for a run. `CAMPANILE_CHARGE_PAYMENTS` and `_KILLS` make the first longer,
+//! `CAMPANILE_CHARGE_OUTAGE_PAYMENTS`, `_SECONDS` and `_KILLS` the other.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 #[path = "../support/group.rs"]
 mod group;
 #[path = "../support/length.rs"]
 mod length;
+mod outage;
 mod provider;
 
 use std::process::Command;
@@ -76,7 +78,9 @@ fn charge(kafka: &KafkaServer, key: &str, plan: &Plan) -> Payments {
         let group = format!("{key}-{number}");
         let mut command = Command::new(env!("CARGO_BIN_EXE_charger"));
         command.args([&*kafka.bootstrap(), &group, TOPIC, &redis.url()]);
-        command.args([&*provider.address().to_string(), key]);
+        command.args([&*provider.address().to_string(), key, "none"]);
+        // Enough attempts for a key that the kills hit again and again; and locks that expire soon after.
+        command.args(["1000", "2"]);
         let log = folder.path().join(format!("log-{number}"));
         (Process::spawn(&command, log).unwrap(), group)
     };

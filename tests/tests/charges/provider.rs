@@ -32,6 +32,8 @@ struct Ledger {
     keys: HashSet<String>,
     payments: Payments,
     mode: Mode,
+    /// The calls that were answered with 503.
+    refused: usize,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -43,6 +45,8 @@ enum Mode {
     HoldAfter(usize),
     /// Charges nothing, and never responds.
     Held,
+    /// Answers each call with 503.
+    Away,
 }
 
 impl Provider {
@@ -71,6 +75,16 @@ impl Provider {
         self.ledger().mode == Mode::Held
     }
 
+    /// Answers all calls with 503 from now on.
+    pub(crate) fn go_away(&self) {
+        self.ledger().mode = Mode::Away;
+    }
+
+    /// The calls that were answered with 503.
+    pub(crate) fn refused(&self) -> usize {
+        self.ledger().refused
+    }
+
     /// Responds to all calls from now on.
     pub(crate) fn respond(&self) {
         self.ledger().mode = Mode::Respond;
@@ -86,26 +100,31 @@ impl Provider {
 }
 
 impl Ledger {
-    /// Charges a payment, unless the key is known. Returns whether to respond.
-    fn charge(&mut self, key: String, payment: String) -> bool {
-        if self.mode == Mode::Held {
-            return false;
+    /// Charges a payment, unless the key is known. Returns the response, if there is one.
+    fn charge(&mut self, key: String, payment: String) -> Option<StatusCode> {
+        match self.mode {
+            Mode::Held => return None,
+            Mode::Away => {
+                self.refused += 1;
+                return Some(StatusCode::SERVICE_UNAVAILABLE);
+            }
+            Mode::Respond | Mode::HoldAfter(_) => {}
         }
         let payment = self.payments.entry(payment).or_default();
         payment.calls += 1;
         if !self.keys.insert(key) {
-            return true;
+            return Some(StatusCode::CREATED);
         }
         payment.charges += 1;
         if payment.charges > 1 {
-            return true;
+            return Some(StatusCode::CREATED);
         }
         self.mode = match self.mode {
             Mode::HoldAfter(0) => Mode::Held,
             Mode::HoldAfter(payments) => Mode::HoldAfter(payments - 1),
             mode => mode,
         };
-        self.mode != Mode::Held
+        (self.mode != Mode::Held).then_some(StatusCode::CREATED)
     }
 }
 
@@ -115,9 +134,10 @@ async fn charge(
     payment: String,
 ) -> StatusCode {
     let key = headers["idempotency-key"].to_str().unwrap().to_owned();
-    if !ledger.lock().unwrap().charge(key, payment) {
+    let response = ledger.lock().unwrap().charge(key, payment);
+    match response {
+        Some(status) => status,
         // Until the caller is killed.
-        std::future::pending::<()>().await;
+        None => std::future::pending().await,
     }
-    StatusCode::CREATED
 }
