@@ -41,7 +41,7 @@ struct Payment {
 
 /// The handler: charges a payment.
 async fn charge(log: EventLog<Payment>, request: Request<Payment>) -> Result<(), BoxError> {
-    let attempt = request.lock_handle().map_or(0, LockHandle::attempt);
+    let attempt = request.lock().map_or(0, LockHandle::attempt);
     let payment = request.into_body();
     // The terminal sometimes does not answer, and one card never works.
     if payment.cents % 10 == 7 && attempt == 1 || payment.cents == 13 {

@@ -50,7 +50,7 @@ fn stack(
 /// The handler: charges a payment.
 async fn charge(log: EventLog<Event>, request: Request<Payment>) -> Result<(), BoxError> {
     let Payment { id, cents } = request.body().clone();
-    let attempt = request.lock_handle().map_or(0, LockHandle::attempt);
+    let attempt = request.lock().map_or(0, LockHandle::attempt);
     log.push(Event::Begun(id.clone(), attempt));
     // Some payments fail on their first attempt.
     if cents % 50 == 7 && attempt == 1 {

@@ -32,7 +32,7 @@ pub(crate) enum Keys {
 
 /// Charges a payment at the provider.
 pub(crate) async fn charge(app: App, request: Request<Payment>) -> Result<(), BoxError> {
-    let lock = request.lock_handle().ok_or("the request has no lock")?;
+    let lock = request.lock()?;
     let process = request.extensions().get::<Process>().ok_or("the request has no process")?;
     let payment = request.body();
     let kill = app.faults.of_attempt(&payment.id, lock.attempt());

@@ -27,7 +27,7 @@ struct App {
 }
 
 async fn charge(app: App, request: Request<Payment>) -> Result<(), BoxError> {
-    let lock = request.lock_handle().ok_or("the request has no lock")?;
+    let lock = request.lock()?;
     // the same in each attempt, so that the provider recognizes a repeated call
     let key = if app.has_keys { lock.derive("charge")? } else { format!("{}", lock.token()) };
     app.world.charge(key, request.body().cents).await;

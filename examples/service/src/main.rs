@@ -43,7 +43,7 @@ struct Payment {
 /// The handler: books a payment.
 async fn book(ledger: Ledger, request: Request<Payment>) -> Result<(), BoxError> {
     let Payment { id, account, cents } = request.body();
-    let lock = request.lock_handle().ok_or("the request has no lock")?;
+    let lock = request.lock()?;
     ledger.book(id, account, *cents, lock.token()).await
 }
 

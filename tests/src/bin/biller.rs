@@ -107,7 +107,7 @@ async fn bill(request: Request, invoices: String, slow: Duration) -> Result<Outp
     if let Some(name) = record.headers().get_str(TOPIC_HEADER) {
         invoice = invoice.header(TOPIC_HEADER, name.to_owned());
     }
-    if let Some(lock) = request.lock_handle() {
+    if let Ok(lock) = request.lock() {
         invoice = invoice.header("token", lock.token().to_string());
     }
     Ok(Outputs::of(record).with(invoice))

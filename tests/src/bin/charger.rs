@@ -52,7 +52,7 @@ async fn main() -> Result<(), BoxError> {
 
 async fn charge(provider: Provider, request: Request) -> Result<(), BoxError> {
     let Provider { address, has_derived_keys } = provider;
-    let lock = request.lock_handle().ok_or("the request has no lock")?;
+    let lock = request.lock()?;
     let payment = lock.key().to_text();
     let key = if has_derived_keys {
         lock.derive("charge")?

@@ -112,7 +112,7 @@ async fn charge(
     runs: Arc<File>,
     exhausted: Arc<AtomicBool>,
 ) -> Result<(), BoxError> {
-    let (id, lock) = (&request.body().id, request.lock_handle().ok_or("the request has no lock")?);
+    let (id, lock) = (&request.body().id, request.lock()?);
     // A single write to an append-only file, which survives the death of the process.
     (&*runs).write_all(format!("{id} {} {}\n", lock.token(), lock.attempt()).as_bytes())?;
     match (&**id, point) {

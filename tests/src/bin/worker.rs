@@ -98,7 +98,7 @@ async fn main() -> Result<(), BoxError> {
 }
 
 async fn charge(request: Request<Payment>, history: HistoryRecorder) -> Result<(), BoxError> {
-    let (lock, payment) = (request.lock_handle().ok_or("the request has no lock")?, request.body());
+    let (lock, payment) = (request.lock()?, request.body());
     if lock.attempt() <= payment.failures {
         return Err("card declined".into());
     }

@@ -143,10 +143,10 @@ pub(crate) async fn run_job(
 }
 
 async fn work(gate: Gate, request: Request<Job>) -> Result<(), BoxError> {
-    let is_first = request.lock_handle().is_none_or(|lock| lock.attempt() == 1);
+    let is_first = request.lock().ok().is_none_or(|lock| lock.attempt() == 1);
     match request.body().does {
         Does::FailOnce if is_first => {
-            if let Some(lock) = request.lock_handle() {
+            if let Ok(lock) = request.lock() {
                 lock.step("reserve", async || Ok::<_, BoxError>(1)).await?;
             }
             Err("busy".into())

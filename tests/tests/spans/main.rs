@@ -74,7 +74,7 @@ async fn record_and_step_spans_have_otel_fields_and_no_content() {
         .layer(IdempotencyLayer::new(MemoryStore::new(), config, key::header("id")).unwrap())
         .service_fn(async |request: Request<_>| {
             tracing::info!("at work");
-            match request.lock_handle().map(LockHandle::attempt) {
+            match request.lock().ok().map(LockHandle::attempt) {
                 Some(1) => Err(BoxError::from("declined")),
                 _ => Ok(()),
             }

@@ -39,7 +39,7 @@ struct Flaky {
 impl Flaky {
     async fn handle(self, request: Request<super::Payment>) -> Result<(), BoxError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.attempts.fetch_max(request.lock_handle().unwrap().attempt(), Ordering::Relaxed);
+        self.attempts.fetch_max(request.lock().unwrap().attempt(), Ordering::Relaxed);
         let is_first = self.seen.lock().unwrap().insert(request.body().id.clone());
         if is_first { Err("the first call fails".into()) } else { Ok(()) }
     }

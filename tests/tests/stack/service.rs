@@ -44,7 +44,7 @@ impl Service<Request<Payment>> for Terminal {
         assert!(std::mem::take(&mut self.ready), "called without having been ready");
         let charged = self.charged.clone();
         Box::pin(async move {
-            request.lock_handle().unwrap().check()?;
+            request.lock().unwrap().check()?;
             Ok(charged.fetch_add(1, Ordering::Relaxed) + 1)
         })
     }

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use http::Extensions;
 
+use crate::error::NoLock;
 use crate::{Interrupt, LockHandle, Request};
 
 /// A request that can hold the lock that the idempotency layer acquires for it.
@@ -23,6 +24,14 @@ pub trait CarryLock {
     /// Returns the lock, if one was set.
     fn lock_handle(&self) -> Option<&LockHandle>;
 
+    /// Returns the lock, for handlers that need one.
+    ///
+    /// # Errors
+    /// Fails if none was set.
+    fn lock(&self) -> Result<&LockHandle, NoLock> {
+        self.lock_handle().ok_or(NoLock)
+    }
+
     /// The driver marks a drop as an interruption, and not as a failure, through this handle.
     #[doc(hidden)]
     fn interrupt(&self) -> Option<Interrupt> {
@@ -36,7 +45,7 @@ impl<B> CarryLock for Request<B> {
     }
 
     fn lock_handle(&self) -> Option<&LockHandle> {
-        Request::lock_handle(self)
+        Request::lock(self).ok()
     }
 
     fn interrupt(&self) -> Option<Interrupt> {
@@ -125,9 +134,9 @@ mod tests {
     use crate::lock::tests::new_lock;
 
     fn check<R: CarryLock>(mut request: R) {
-        assert!(request.lock_handle().is_none());
+        assert!(request.lock().is_err());
         request.set_lock(new_lock());
-        assert_eq!(request.lock_handle().map(LockHandle::token), Some(new_lock().token()));
+        assert_eq!(request.lock().ok().map(LockHandle::token), Some(new_lock().token()));
     }
 
     #[test]

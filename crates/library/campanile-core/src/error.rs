@@ -138,6 +138,22 @@ impl fmt::Display for LockLost {
 
 impl Error for LockLost {}
 
+/// A request that has no lock; see [`Request::lock`](crate::Request::lock).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoLock;
+
+impl fmt::Display for NoLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the request has no lock: its handler is not inside an `IdempotencyLayer`, or a policy of the layer \
+             (for requests without a key, or while the store is unavailable) let it through without one",
+        )
+    }
+}
+
+impl Error for NoLock {}
+
 macro_rules! marker {
     ($(#[$doc:meta])* $name:ident, $text:literal) => {
         $(#[$doc])*

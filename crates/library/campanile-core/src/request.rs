@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::Extensions;
 
+use crate::error::NoLock;
 use crate::{LockHandle, Record};
 
 /// A record with its decoded body, its lock once acquired, and extensions.
@@ -12,7 +13,7 @@ use crate::{LockHandle, Record};
 ///
 /// let request = Request::new(Record::builder("t", 0, 1).build(), "body").map(str::len);
 /// assert_eq!(*request.body(), 4);
-/// assert!(request.lock_handle().is_none());
+/// assert!(request.lock().is_err());
 /// ```
 #[derive(Clone, Debug)]
 pub struct Request<B = Option<Bytes>> {
@@ -60,9 +61,10 @@ impl<B> Request<B> {
     /// Returns the lock under which the request is processed, with its token, its attempt, and
     /// whether it is still held.
     ///
-    /// `None` outside the idempotency layer, and if a policy let the record through without a lock.
-    pub fn lock_handle(&self) -> Option<&LockHandle> {
-        self.parts.lock.as_ref()
+    /// # Errors
+    /// Fails outside the idempotency layer, and if a policy let the record through without a lock.
+    pub fn lock(&self) -> Result<&LockHandle, NoLock> {
+        self.parts.lock.as_ref().ok_or(NoLock)
     }
 
     /// Sets the lock. Called by the idempotency layer.

@@ -55,7 +55,7 @@ fn stack(
         let (effects, started) = (effects.clone(), started.clone());
         async move {
             match request.body().split('-').next() {
-                Some("fail") if request.lock_handle().is_some_and(|lock| lock.attempt() == 1) => {
+                Some("fail") if request.lock().is_ok_and(|lock| lock.attempt() == 1) => {
                     Err("declined".into())
                 }
                 Some("panic") => panic!("injected panic"),

@@ -90,7 +90,7 @@ impl LockHandle {
     ///
     /// # async fn post(_key: &str) -> Result<(), BoxError> { Ok(()) }
     /// async fn charge(request: Request<String>) -> Result<(), BoxError> {
-    ///     let lock = request.lock_handle().ok_or("the request has no lock")?;
+    ///     let lock = request.lock()?;
     ///     let key = lock.derive("charge")?;
     ///     lock.check()?;
     ///     post(&key).await

@@ -62,7 +62,7 @@ async fn serve(
                 if is_down {
                     calls.unaffected.fetch_add(1, Ordering::Relaxed);
                 }
-                let attempt = request.lock_handle().expect("the layer locks").attempt();
+                let attempt = request.lock().expect("the layer locks").attempt();
                 calls.attempt.fetch_max(attempt, Ordering::Relaxed);
                 calls.done.fetch_add(1, Ordering::Relaxed);
                 let record = request.record();

@@ -342,7 +342,7 @@ async fn wrong_number_of_answers_fails_all_requests() {
     for fault in [Fault::FewerAnswers, Fault::MoreAnswers] {
         let harness = Harness::new();
         let service = harness.layer().layer(service_fn(async |request: Request<()>| {
-            let lock = request.lock_handle().unwrap();
+            let lock = request.lock().unwrap();
             Ok::<_, BoxError>((lock.key().clone(), lock.token()))
         }));
         harness.store.inject_next(Fault::HangReply);
@@ -373,7 +373,7 @@ async fn wrong_number_of_answers_fails_all_requests() {
 async fn granted_token_exceeds_all_tokens_seen_before() {
     let harness = Harness::new();
     let service = harness.layer().layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock_handle().unwrap().token())
+        Ok::<_, BoxError>(request.lock().unwrap().token())
     }));
     let mut largest = FencingToken::ZERO;
     for number in 0..20 {
@@ -420,7 +420,7 @@ async fn absurd_token_does_not_raise_tokens_of_other_keys() {
         harness.memory.apply(command).await.unwrap();
     }
     let service = harness.layer().layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock_handle().unwrap().token())
+        Ok::<_, BoxError>(request.lock().unwrap().token())
     }));
     let token = |outcome: Outcome<FencingToken>| outcome.into_reply().unwrap();
     assert!(token(service.run("absurd").await.unwrap()) > absurd);

@@ -40,7 +40,7 @@ async fn handler_blocking_its_runtime_keeps_its_lock() {
     let seen = memory.clone();
     let layer = layer_of(&keeper, config().with_lock_ttl(RENEWED_TTL));
     let service = layer.layer(service_fn(move |request: Request<()>| {
-        let lock = request.lock_handle().unwrap().clone();
+        let lock = request.lock().unwrap().clone();
         for _ in 0..5 {
             thread::sleep(RENEWED_TTL / 4);
             assert!(lock.check().is_ok());

@@ -96,7 +96,7 @@ async fn one_waiter_of_failed_holder_retries() {
         .layer(harness.layer())
         .service_fn(async |request: Request<()>| {
             sleep(HANDLER_TIME).await;
-            match request.lock_handle().unwrap().attempt() {
+            match request.lock().unwrap().attempt() {
                 1 => Err::<(), BoxError>("busy".into()),
                 _ => Ok(()),
             }

@@ -110,7 +110,7 @@ async fn key_of_crashing_processes_runs_out_of_attempts() {
             harness.mock_service(harness.layer_with(|config| config.with_max_attempts(3)));
         let _call = service.start(request("p-1"));
         let (request, _respond) = handle.next_request().await.unwrap();
-        assert_eq!(request.lock_handle().unwrap().attempt(), attempt);
+        assert_eq!(request.lock().unwrap().attempt(), attempt);
         harness.crash().await;
         sleep(TTL).await; // the lock outlives the process by at most its TTL
     }

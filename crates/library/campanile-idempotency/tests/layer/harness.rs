@@ -222,7 +222,7 @@ pub(crate) fn exhausted<T: Debug>(result: &CallResult<T>) -> &Exhausted {
 }
 
 pub(crate) fn lock(request: &Request<()>) -> LockHandle {
-    request.lock_handle().unwrap().clone()
+    request.lock().unwrap().clone()
 }
 
 /// Runs all tasks until they are idle.

@@ -38,7 +38,7 @@ async fn request_is_processed_once_and_duplicate_is_answered() {
 async fn handler_sees_its_lock() {
     let harness = Harness::new();
     let service = harness.layer().layer(service_fn(async |request: Request<()>| {
-        let lock = request.lock_handle().unwrap();
+        let lock = request.lock().unwrap();
         assert_eq!(lock.key().as_bytes(), b"p-1");
         assert!(lock.check().is_ok());
         Ok::<_, BoxError>((lock.token(), lock.attempt()))
@@ -196,7 +196,7 @@ async fn request_without_key_passes_unguarded_by_policy() {
     let harness = Harness::new();
     let layer = harness.layer().on_missing_key(OnMissingKey::PassThrough);
     let service = layer.layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock_handle().is_none())
+        Ok::<_, BoxError>(request.lock().is_err())
     }));
     for _ in 0..2 {
         let outcome = service.run("").await.unwrap();
@@ -212,7 +212,7 @@ async fn request_without_store_runs_unguarded_if_predicate_allows() {
         key.as_bytes() == b"harmless" && error.kind() == StoreErrorKind::Unavailable
     });
     let service = layer.layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock_handle().is_none())
+        Ok::<_, BoxError>(request.lock().is_err())
     }));
     harness.store.inject_always(Fault::Refuse);
     let open = service.run("harmless").await.unwrap();

@@ -93,7 +93,7 @@ async fn http_request_carries_its_lock() {
         .layer(IdempotencyLayer::new(&harness.keeper, "http", by_header).unwrap())
         .service_fn(async |request: http::Request<()>| {
             let lock = request.extensions().get::<LockHandle>().unwrap();
-            assert_eq!(request.lock_handle().unwrap().token(), lock.token());
+            assert_eq!(request.lock().unwrap().token(), lock.token());
             Ok::<_, BoxError>(http::Response::new(lock.attempt()))
         });
     let post = || {
@@ -184,7 +184,7 @@ async fn anyhow_error_is_found_if_reallocated_outside_handler() {
         .layer(harness.layer())
         .map_err(|error: anyhow::Error| error.reallocate_into_boxed_dyn_error_without_backtrace())
         .service_fn(async |request: Request<()>| {
-            let error = match request.lock_handle().unwrap().key().as_bytes() {
+            let error = match request.lock().unwrap().key().as_bytes() {
                 b"bare" => anyhow::Error::new(Declined),
                 _ => anyhow::Error::new(Declined).context("charging"),
             };

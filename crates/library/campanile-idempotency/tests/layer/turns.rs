@@ -56,7 +56,7 @@ async fn time_before_the_turn_is_not_taken_from_max_hold() {
     record.attempt().begin_turn();
     let (request, _respond) = handle.next_request().await.unwrap();
     let began = Instant::now();
-    let lost = request.lock_handle().unwrap().lost().await;
+    let lost = request.lock().unwrap().lost().await;
     assert_eq!(lost.cause, LostCause::MaxHold);
     let held = began.elapsed();
     assert!((max_hold..max_hold + Duration::from_millis(2)).contains(&held), "{held:?}");
@@ -74,7 +74,7 @@ async fn lock_held_for_max_hold_ahead_of_its_turn_is_acquired_again() {
     sleep(HOUR).await;
     record.attempt().begin_turn();
     let (request, respond) = handle.next_request().await.unwrap();
-    assert_eq!(request.lock_handle().unwrap().attempt(), 1);
+    assert_eq!(request.lock().unwrap().attempt(), 1);
     respond.send_response("done");
     assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
     harness.assert_settled().await;

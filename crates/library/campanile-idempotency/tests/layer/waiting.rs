@@ -150,7 +150,7 @@ async fn waiters_woken_early_keep_their_remaining_time() {
     let service =
         waiting_layer(&harness).layer(service_fn(move |request: Request<()>| async move {
             sleep(hold_time).await;
-            match request.lock_handle().unwrap().attempt() {
+            match request.lock().unwrap().attempt() {
                 1 => Err::<(), BoxError>(overloaded()),
                 _ => unreachable!("an overloaded attempt is not counted"),
             }
@@ -233,7 +233,7 @@ async fn outer_retry_retries_at_the_reported_time() {
     let _held = held.next_request().await.unwrap();
     other_process.crash().await;
     let handler = service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock_handle().unwrap().attempt())
+        Ok::<_, BoxError>(request.lock().unwrap().attempt())
     });
     let service = ServiceBuilder::new()
         .retry(WaitForLock::new(MAX_WAIT))
@@ -253,7 +253,7 @@ async fn outer_retry_waits_for_backoff_of_other_request() {
     let fail = failing_service(&harness.layer(), move || error::retry_after("busy", later).into());
     assert!(matches!(layer_error(&fail.run("p-1").await), IdempotencyError::AttemptFailed(_)));
     let handler = service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock_handle().unwrap().attempt())
+        Ok::<_, BoxError>(request.lock().unwrap().attempt())
     });
     let service = ServiceBuilder::new()
         .retry(WaitForLock::new(MAX_WAIT))
@@ -277,7 +277,7 @@ async fn outer_retry_does_not_retry_handler_errors() {
         let handler = service_fn(move |result: Request<()>| {
             let inner = inner.clone();
             async move {
-                match result.lock_handle().unwrap().key().as_bytes() {
+                match result.lock().unwrap().key().as_bytes() {
                     b"p-1" => Err::<&str, BoxError>("gateway busy".into()),
                     _ => inner.start(request("account-7")).await?.map(|_| "done"),
                 }
@@ -316,7 +316,7 @@ async fn outer_retry_gives_up_at_its_limit() {
 async fn outer_retry_waits_for_failures_if_enabled() {
     let harness = Harness::new();
     let handler =
-        service_fn(async |request: Request<()>| match request.lock_handle().unwrap().attempt() {
+        service_fn(async |request: Request<()>| match request.lock().unwrap().attempt() {
             3 => Ok("done"),
             _ => Err::<_, BoxError>("gateway busy".into()),
         });

@@ -69,7 +69,7 @@ impl Setup {
         let handler = tower::service_fn(move |request: Request| {
             let (runs, may_end) = (runs.clone(), may_end.clone());
             async move {
-                let same = request.lock_handle().unwrap().key().as_bytes() == b"same";
+                let same = request.lock().unwrap().key().as_bytes() == b"same";
                 if same {
                     runs.fetch_add(1, Ordering::SeqCst);
                     may_end.acquire().await?.forget();

@@ -255,7 +255,7 @@ fn attempts(
     let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id)).unwrap();
     ServiceBuilder::new().layer(DecodeLayer::json()).layer(layer).service_fn(
         move |request: Request<Order>| {
-            seen.lock().unwrap().push(request.lock_handle().unwrap().attempt());
+            seen.lock().unwrap().push(request.lock().unwrap().attempt());
             async move {
                 if hangs {
                     std::future::pending::<()>().await;

@@ -101,7 +101,7 @@ async fn shutdown_now_releases_locks_and_restores_attempts() {
             move |request: Request| {
                 log.push(request.record());
                 attempts.fetch_max(
-                    request.lock_handle().map_or(0, LockHandle::attempt),
+                    request.lock().map_or(0, LockHandle::attempt),
                     Ordering::SeqCst,
                 );
                 async move {

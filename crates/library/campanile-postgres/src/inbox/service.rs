@@ -61,7 +61,7 @@ where
         // The service that was polled ready must handle the request.
         let not_ready = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, not_ready);
-        let run = Run::new(self.inbox.clone(), self.layer.clone(), request.lock_handle().cloned());
+        let run = Run::new(self.inbox.clone(), self.layer.clone(), request.lock().ok().cloned());
         Box::pin(run.process(ready, request))
     }
 }

@@ -132,7 +132,7 @@ pub(crate) async fn book(request: Request<()>) -> Result<(), BoxError> {
 }
 
 pub(crate) async fn insert(request: &Request<()>) -> Result<(), BoxError> {
-    let id = request.lock_handle().unwrap().key().to_string();
+    let id = request.lock().unwrap().key().to_string();
     Transaction::from_request(request)?
         .execute("INSERT INTO ledger VALUES ($1, 100)", &[&id])
         .await?;

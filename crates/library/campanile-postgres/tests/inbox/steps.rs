@@ -28,7 +28,7 @@ async fn run(
             let set = format!("SET TRANSACTION ISOLATION LEVEL {isolation}");
             transaction.batch_execute(&set).await?;
             insert(&request).await?;
-            let lock = request.lock_handle().unwrap();
+            let lock = request.lock().unwrap();
             let charge = async || Ok::<_, BoxError>(steps.fetch_add(1, Ordering::Relaxed));
             assert_eq!(lock.step("charge", charge).await?, 0, "the result of the first run");
             if call < 2 {

@@ -63,7 +63,7 @@ fn service(
     let config = IdempotencyConfig::new("orders").with_backoff(backoff);
     let layer = IdempotencyLayer::new(keeper, config, key::field(|order: &Order| &order.id));
     let handler = service_fn(async |request: Request<Order>| {
-        let attempt = request.lock_handle().unwrap().attempt();
+        let attempt = request.lock().unwrap().attempt();
         match request.body().does {
             Does::FailForever => Err(BoxError::from(permanent("card expired"))),
             Does::FailOnce if attempt == 1 => Err("busy".into()),

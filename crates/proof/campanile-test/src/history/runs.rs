@@ -76,7 +76,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let record = place(request.record());
-        let run = self.recorder.begin_run_of(record, request.lock_handle());
+        let run = self.recorder.begin_run_of(record, request.lock().ok());
         request.extensions_mut().insert(run.id());
         let future = self.inner.call(request);
         Box::pin(async move {

@@ -116,7 +116,7 @@ impl Script {
         let env = environment.clone();
         let process = stack.process;
         let service = stack.service(move |request: Request| {
-            let lock = request.lock_handle().unwrap().clone();
+            let lock = request.lock().unwrap().clone();
             let work = env.handlers.start(process, &lock);
             let env = env.clone();
             async move {
@@ -245,7 +245,7 @@ impl Stack {
     ) -> Result<Outcome<u64>, BoxError> {
         let (handlers, process) = (environment.handlers.clone(), self.process);
         let service = self.service(move |request: Request| {
-            let lock = request.lock_handle().unwrap().clone();
+            let lock = request.lock().unwrap().clone();
             let work = handlers.start(process, &lock);
             async move {
                 drop(work);

@@ -33,7 +33,7 @@
 //!
 //! /// The handler: the provider deduplicates by the derived key.
 //! async fn charge(provider: Provider, request: Request<String>) -> Result<(), BoxError> {
-//!     let lock = request.lock_handle().ok_or("no lock")?;
+//!     let lock = request.lock()?;
 //!     provider.charge(lock.derive("charge")?).await;
 //!     Ok(())
 //! }

@@ -92,7 +92,7 @@ fn spawned_charge_outlives_its_handler() {
 #[test]
 fn spawned_charge_is_lost_with_its_process() {
     async fn charge(shop: Shop, request: Request<String>) -> Result<(), BoxError> {
-        let key = request.lock_handle().unwrap().derive("charge")?;
+        let key = request.lock().unwrap().derive("charge")?;
         tokio::spawn(async move { shop.charge(request.body(), Some(key)).await });
         Ok(())
     }
@@ -148,7 +148,7 @@ fn effect_without_await_is_repeated_after_an_outage() {
 /// with this error.
 fn torture_fail_open(error: &'static str) -> Result<Report, Failure> {
     async fn charge(shop: Shop, request: Request<String>) -> Result<(), BoxError> {
-        let key = request.lock_handle().map(|lock| lock.derive("charge")).transpose()?;
+        let key = request.lock().ok().map(|lock| lock.derive("charge")).transpose()?;
         shop.charge(request.body(), key).await;
         Ok(())
     }
@@ -183,7 +183,7 @@ fn run_without_lock_has_no_derived_key() {
 #[test]
 fn read_before_write_races_with_the_next_owner() {
     async fn append(shop: Shop, request: Request<String>) -> Result<(), BoxError> {
-        let lock = request.lock_handle().unwrap();
+        let lock = request.lock().unwrap();
         if !shop.has_entry(request.body()).await {
             lock.check()?;
             shop.append(request.body()).await;

@@ -18,7 +18,7 @@ fn assert_passed(result: Result<Report, Failure>, awaits: usize) {
 #[test]
 fn charge_with_derived_key_is_made_once() {
     async fn charge(shop: Shop, request: Request<String>) -> Result<(), BoxError> {
-        let key = request.lock_handle().unwrap().derive("charge")?;
+        let key = request.lock().unwrap().derive("charge")?;
         shop.charge(request.body(), Some(key)).await;
         shop.upsert(request.body(), None).await;
         Ok(())
@@ -56,7 +56,7 @@ fn mail_in_the_same_commit_is_sent_once() {
 #[test]
 fn spawned_charge_with_lock_and_key_is_made_once() {
     async fn charge(shop: Shop, request: Request<String>) -> Result<(), BoxError> {
-        let (lock, payment) = (request.lock_handle().unwrap().clone(), request.body().clone());
+        let (lock, payment) = (request.lock().unwrap().clone(), request.body().clone());
         let charge = {
             let shop = shop.clone();
             tokio::spawn(async move {

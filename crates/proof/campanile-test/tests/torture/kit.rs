@@ -75,7 +75,7 @@ fn bug_at_any_await_is_found() {
 fn torture_with_two_faults(seed: u64) -> Result<Report, Failure> {
     async fn append(shop: Shop, request: Request<String>) -> Result<(), BoxError> {
         point("started").await;
-        let attempt = request.lock_handle().unwrap().attempt();
+        let attempt = request.lock().unwrap().attempt();
         if attempt > 2 || shop.effects().entries.is_empty() {
             shop.effects().entries.push(request.body().clone());
         }
@@ -107,7 +107,7 @@ fn two_faults_are_shrunk_to_the_simplest() {
 fn bug_behind_the_length_of_the_first_attempt_is_found() {
     async fn recover(shop: Shop, request: Request<String>) -> Result<(), BoxError> {
         let id = request.body().clone();
-        let attempt = request.lock_handle().unwrap().attempt();
+        let attempt = request.lock().unwrap().attempt();
         point("started").await;
         if shop.effects().rows.contains_key(&id) {
             return Ok(());

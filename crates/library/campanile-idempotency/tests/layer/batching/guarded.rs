@@ -17,7 +17,7 @@ type Requests = Vec<Request<()>>;
 
 fn ids(batch: &Requests) -> Vec<String> {
     let id = |request: &Request<()>| {
-        let bytes = request.lock_handle().unwrap().key().as_bytes().to_vec();
+        let bytes = request.lock().unwrap().key().as_bytes().to_vec();
         String::from_utf8(bytes).unwrap()
     };
     batch.iter().map(id).collect()
@@ -96,7 +96,7 @@ async fn batch_that_fails_with_a_large_step_gives_up_only_its_record() {
     let harness = Harness::new();
     let handler = service_fn(async |batch: Requests| {
         for request in &batch {
-            let lock = request.lock_handle().unwrap();
+            let lock = request.lock().unwrap();
             let size = if lock.key().as_bytes() == b"big" { MAX_STEPS_BYTES } else { 1 };
             lock.step("charge", async || Ok::<_, BoxError>("x".repeat(size))).await?;
         }
@@ -161,7 +161,7 @@ async fn record_with_lost_lock_leaves_batch_and_others_complete() {
     let (gate, checks) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
     let seen = checks.clone();
     let handler = gated(&gate, move |batch: Requests| {
-        let check = |request: &Request<()>| request.lock_handle().unwrap().check().is_ok();
+        let check = |request: &Request<()>| request.lock().unwrap().check().is_ok();
         *seen.lock().unwrap() = batch.iter().map(check).collect();
         Ok(batch.iter().map(|_| Ok(())).collect())
     });

@@ -141,7 +141,7 @@ fn attempts(
     let (broken, permits, seen) = (broken.clone(), permits.clone(), seen.clone());
     ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |request: Request| {
-            let attempt = request.lock_handle().unwrap().attempt();
+            let attempt = request.lock().unwrap().attempt();
             seen.lock().unwrap().push(attempt);
             let (broken, permits) = (broken.clone(), permits.clone());
             async move {

@@ -266,7 +266,7 @@ async fn failure_after_a_lost_lock_is_not_published_under_it() {
         move |r: Request| {
             count.fetch_add(1, Ordering::SeqCst);
             async move {
-                r.lock_handle().unwrap().lost().await;
+                r.lock().unwrap().lost().await;
                 Err::<(), _>(BoxError::from("gateway is busy"))
             }
         },

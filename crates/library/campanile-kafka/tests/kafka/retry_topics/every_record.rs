@@ -64,7 +64,7 @@ async fn each_event_succeeds_once_despite_failures_and_drops() {
     let counts = successes.clone();
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |r: Request| {
-            let (lock, counts) = (r.lock_handle().unwrap().clone(), counts.clone());
+            let (lock, counts) = (r.lock().unwrap().clone(), counts.clone());
             async move {
                 let key = lock.key().to_string();
                 match draw(seed, (&key, lock.attempt())) % 3 {

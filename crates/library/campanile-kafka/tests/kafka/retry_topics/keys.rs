@@ -38,7 +38,7 @@ fn service(
     .unwrap();
     let attempts = attempts.clone();
     let handler = service_fn(move |request: Request<bytes::Bytes>| {
-        let lock = request.lock_handle().unwrap();
+        let lock = request.lock().unwrap();
         let (topic, key) = (request.record().topic().to_owned(), lock.key().to_string());
         attempts.lock().unwrap().push((topic, lock.attempt(), key));
         let fails: u32 = std::str::from_utf8(request.body()).unwrap().parse().unwrap();
