@@ -39,7 +39,7 @@ async fn main() -> Result<(), BoxError> {
         .with_order(match &*order {
             "partition" => ProcessingOrder::by_partition(),
             "key" => ProcessingOrder::by_key(),
-            "none" => ProcessingOrder::none(),
+            "none" => ProcessingOrder::unordered(),
             _ => return Err(format!("unknown order {order}").into()),
         })
         // Some of many payments are at each point of their charge when the process is killed.

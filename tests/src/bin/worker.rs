@@ -169,7 +169,7 @@ impl Options {
             match (name, value) {
                 ("order", "partition") => options.order = ProcessingOrder::by_partition(),
                 ("order", "key") => options.order = ProcessingOrder::by_key(),
-                ("order", "none") => options.order = ProcessingOrder::none(),
+                ("order", "none") => options.order = ProcessingOrder::unordered(),
                 ("lock_ms", _) => options.lock = Duration::from_millis(value.parse()?),
                 ("drain_ms", _) => options.drain = Duration::from_millis(value.parse()?),
                 ("release", "0.1") => options.is_0_1 = true,

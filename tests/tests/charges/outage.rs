@@ -66,8 +66,9 @@ fn run(kafka: &KafkaServer, order: &str, plan: &Plan) {
         (Process::spawn(&command, folder.path().join(format!("log-{number}"))).unwrap(), group)
     };
     let wait_for = |process: &Process, what: &str, condition: &dyn Fn() -> bool| {
-        eventually(TIMEOUT, || condition().then_some(()))
-            .unwrap_or_else(|| panic!("{order}, {kills} kills: {what}: {}", process.log().unwrap()));
+        eventually(TIMEOUT, || condition().then_some(())).unwrap_or_else(|| {
+            panic!("{order}, {kills} kills: {what}: {}", process.log().unwrap())
+        });
     };
 
     let (mut process, mut group) = start(0);

@@ -31,12 +31,12 @@ use crate::error::panic_text;
 /// [`by_key`](Self::by_key) and [`by`](Self::by) hash each record's key once, and keep a few
 /// hundred bytes for each key that has records in memory. The
 /// [budget](crate::DriverConfig::budget) bounds these by its number of records; nothing is kept
-/// for other keys. [`none`](Self::none) keeps as much for each record,
+/// for other keys. [`unordered`](Self::unordered) keeps as much for each record,
 /// [`by_partition`](Self::by_partition) for each partition.
 ///
 /// # How far ahead records are processed
 /// A partition's offset is committed up to its oldest unfinished record. With
-/// [`by_key`](Self::by_key), [`by`](Self::by) and [`none`](Self::none), other records are processed
+/// [`by_key`](Self::by_key), [`by`](Self::by) and [`unordered`](Self::unordered), other records are processed
 /// behind one that takes long or waits: as many as the [budget](crate::DriverConfig::budget) has
 /// records, counted from that one. Then its partition waits for it. At most that many records are
 /// read again after a crash, and answered as duplicates.
@@ -105,7 +105,7 @@ impl ProcessingOrder {
     }
 
     /// Processes all records concurrently.
-    pub fn none() -> Self {
+    pub fn unordered() -> Self {
         Self(Kind::None)
     }
 
@@ -144,7 +144,7 @@ impl fmt::Debug for ProcessingOrder {
             Kind::Partition => "ProcessingOrder::by_partition",
             Kind::Key(_) => "ProcessingOrder::by_key",
             Kind::By(_) => "ProcessingOrder::by",
-            Kind::None => "ProcessingOrder::none",
+            Kind::None => "ProcessingOrder::unordered",
         })
     }
 }
@@ -194,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn none_orders_nothing_and_by_partition_orders_all() {
-        assert_eq!(order_key(&ProcessingOrder::none(), &record(Some("k"), "a")), None);
+    fn unordered_orders_nothing_and_by_partition_orders_all() {
+        assert_eq!(order_key(&ProcessingOrder::unordered(), &record(Some("k"), "a")), None);
         assert_eq!(
             order_key(&ProcessingOrder::default(), &record(Some("k"), "a")),
             Some(SHARED_KEY)

@@ -95,7 +95,7 @@ async fn serve(
 }
 
 fn orders() -> [ProcessingOrder; 3] {
-    [ProcessingOrder::by_partition(), ProcessingOrder::by_key(), ProcessingOrder::none()]
+    [ProcessingOrder::by_partition(), ProcessingOrder::by_key(), ProcessingOrder::unordered()]
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,7 +116,7 @@ async fn outage_of_a_dependency_counts_no_attempt_and_ends_with_it() {
 async fn named_dependency_holds_up_only_the_records_that_need_it() {
     let is_even = |request: &Request| request.record().offset() % 2 == 0;
     let stripe = || error::unavailable("timed out").of("stripe").into();
-    let (calls, after) = serve(ProcessingOrder::none(), is_even, stripe).await;
+    let (calls, after) = serve(ProcessingOrder::unordered(), is_even, stripe).await;
     println!("{calls:?}, {after:?}");
     assert_eq!(calls.unaffected.load(Ordering::Relaxed), 3 * RECORDS as u32 / 2);
     assert_eq!(calls.attempt.load(Ordering::Relaxed), 1);

@@ -136,7 +136,13 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, seed: u64, bug: Option<Bug
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |request: Request| {
             let key = request.record().key().map(|key| String::from_utf8_lossy(key).into_owned());
-            handle(handled.clone(), record_id(request.record()), key.unwrap_or_default(), bug, is_named)
+            handle(
+                handled.clone(),
+                record_id(request.record()),
+                key.unwrap_or_default(),
+                bug,
+                is_named,
+            )
         },
     );
     let answered = cluster.clone();
@@ -191,7 +197,7 @@ fn record_id(record: &Record) -> RecordId {
 
 fn driver_config(by_partition: bool, bug: Option<Bug>) -> DriverConfig {
     let order = match bug {
-        Some(Bug::IgnoresOrder) => ProcessingOrder::none(),
+        Some(Bug::IgnoresOrder) => ProcessingOrder::unordered(),
         _ if by_partition => ProcessingOrder::by_partition(),
         _ => ProcessingOrder::by_key(),
     };

@@ -195,9 +195,8 @@ async fn given_up_key_is_answered_as_given_up() {
 async fn request_without_key_passes_unguarded_by_policy() {
     let harness = Harness::new();
     let layer = harness.layer().on_missing_key(OnMissingKey::PassThrough);
-    let service = layer.layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock().is_err())
-    }));
+    let service = layer
+        .layer(service_fn(async |request: Request<()>| Ok::<_, BoxError>(request.lock().is_err())));
     for _ in 0..2 {
         let outcome = service.run("").await.unwrap();
         assert_eq!(outcome, Outcome::WithoutLock(true, WithoutLock::MissingKey));
@@ -211,9 +210,8 @@ async fn request_without_store_runs_unguarded_if_predicate_allows() {
     let layer = harness.layer().with_fail_open_risking_duplicates(|key, error| {
         key.as_bytes() == b"harmless" && error.kind() == StoreErrorKind::Unavailable
     });
-    let service = layer.layer(service_fn(async |request: Request<()>| {
-        Ok::<_, BoxError>(request.lock().is_err())
-    }));
+    let service = layer
+        .layer(service_fn(async |request: Request<()>| Ok::<_, BoxError>(request.lock().is_err())));
     harness.store.inject_always(Fault::Refuse);
     let open = service.run("harmless").await.unwrap();
     assert_eq!(open, Outcome::WithoutLock(true, WithoutLock::StoreUnavailable));

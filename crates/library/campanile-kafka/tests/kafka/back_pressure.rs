@@ -139,7 +139,7 @@ async fn pending_outputs_never_exceed_the_budget() {
         }
     });
     let consumer = consumer(kafka.consumer_config("g"), "orders")
-        .with_order(ProcessingOrder::none())
+        .with_order(ProcessingOrder::unordered())
         .with_max_in_flight(AT_ONCE)
         .with_budget(100_000, BUDGET * OUTPUT);
     let serving = start(consumer.serve_transactional(service, Transactions::new("orders-0")));

@@ -14,7 +14,7 @@ use crate::support::{Log, committed, consumer, mock, serve, until, until_committ
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unavailable_dependency_defers_and_gives_up_no_record() {
     let orders =
-        [ProcessingOrder::by_partition(), ProcessingOrder::by_key(), ProcessingOrder::none()];
+        [ProcessingOrder::by_partition(), ProcessingOrder::by_key(), ProcessingOrder::unordered()];
     for order in orders {
         let kafka = mock("orders", 4, 20);
         for topic in ["orders.soon", "orders.dead"] {

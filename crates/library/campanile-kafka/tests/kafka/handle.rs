@@ -100,10 +100,7 @@ async fn shutdown_now_releases_locks_and_restores_attempts() {
         ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
             move |request: Request| {
                 log.push(request.record());
-                attempts.fetch_max(
-                    request.lock().map_or(0, LockHandle::attempt),
-                    Ordering::SeqCst,
-                );
+                attempts.fetch_max(request.lock().map_or(0, LockHandle::attempt), Ordering::SeqCst);
                 async move {
                     if hangs {
                         std::future::pending::<()>().await;

@@ -113,7 +113,9 @@ fn concurrently(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_one_partition_are_processed_concurrently() {
-    for order in [ProcessingOrder::by_key(), ProcessingOrder::by(key_of), ProcessingOrder::none()] {
+    for order in
+        [ProcessingOrder::by_key(), ProcessingOrder::by(key_of), ProcessingOrder::unordered()]
+    {
         let kafka = keyed(["a", "b", "c", "d"]);
         let log = Log::default();
         let serving = serve(ordered(&kafka.consumer_config("g"), order), concurrently(4, &log));
@@ -126,7 +128,7 @@ async fn keys_of_one_partition_are_processed_concurrently() {
 async fn unordered_records_of_a_key_are_processed_concurrently() {
     let kafka = keyed(["a"; 8]);
     let log = Log::default();
-    let consumer = ordered(&kafka.consumer_config("g"), ProcessingOrder::none());
+    let consumer = ordered(&kafka.consumer_config("g"), ProcessingOrder::unordered());
     let serving = serve(consumer, concurrently(8, &log));
     log.reaches(8).await;
     serving.stop().await.unwrap();
@@ -136,7 +138,7 @@ async fn unordered_records_of_a_key_are_processed_concurrently() {
 async fn stalled_key_lets_others_run_ahead_up_to_the_budget() {
     const MAX_AHEAD: usize = 50;
     let keys = (0..200).map(|n| ["slow", "a", "b", "c"][if n == 0 { 0 } else { n % 3 + 1 }]);
-    for order in [ProcessingOrder::by_key(), ProcessingOrder::none()] {
+    for order in [ProcessingOrder::by_key(), ProcessingOrder::unordered()] {
         let kafka = keyed(keys.clone());
         let config = kafka.consumer_config("g");
         let (log, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
@@ -169,7 +171,7 @@ async fn stalled_key_lets_others_run_ahead_up_to_the_budget() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_partition_uses_half_of_the_in_flight_limit() {
-    for order in [ProcessingOrder::by_key(), ProcessingOrder::none()] {
+    for order in [ProcessingOrder::by_key(), ProcessingOrder::unordered()] {
         let kafka = mock("orders", 2, 0);
         let message = |n: i32| Message::to("orders").partition(n % 2).key(format!("k{n}"));
         let messages = (0..200).map(|n| message(n).payload("p"));
@@ -267,8 +269,8 @@ async fn unavailable_store_shard_blocks_only_its_keys() {
     for (first, pause, order) in [
         (24, short, ProcessingOrder::by_key()),
         (0, long, ProcessingOrder::by_key()),
-        (24, short, ProcessingOrder::none()),
-        (0, long, ProcessingOrder::none()),
+        (24, short, ProcessingOrder::unordered()),
+        (0, long, ProcessingOrder::unordered()),
     ] {
         let keys: Vec<String> = (0..120).map(|n| format!("k{n}")).collect();
         let kafka = keyed(keys.iter().map(String::as_str));

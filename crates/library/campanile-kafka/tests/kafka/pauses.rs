@@ -37,7 +37,7 @@ async fn until_partition(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_partition_waits_while_others_are_processed() {
-    for order in [ProcessingOrder::by_partition(), ProcessingOrder::none()] {
+    for order in [ProcessingOrder::by_partition(), ProcessingOrder::unordered()] {
         let kafka = mock("orders", 2, 10);
         let config = kafka.consumer_config("g");
         let log = Log::default();

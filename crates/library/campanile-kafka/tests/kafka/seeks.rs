@@ -27,7 +27,7 @@ use crate::support::{
 /// Creates a consumer that has one record of each of two partitions in flight. The others wait in the
 /// driver, which drops them when it begins to drain.
 fn one_at_a_time(config: &ClientConfig, topic: &str) -> Consumer {
-    consumer(config.clone(), topic).with_order(ProcessingOrder::none()).with_max_in_flight(2)
+    consumer(config.clone(), topic).with_order(ProcessingOrder::unordered()).with_max_in_flight(2)
 }
 
 fn sorted(mut offsets: Vec<i64>) -> Vec<i64> {
@@ -41,7 +41,7 @@ async fn seek(handle: &Handle, partition: i32, to: SeekTo) -> Result<i64, SeekEr
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backward_seek_delivers_again_and_layer_answers_duplicates() {
-    for order in [ProcessingOrder::by_partition(), ProcessingOrder::none()] {
+    for order in [ProcessingOrder::by_partition(), ProcessingOrder::unordered()] {
         let kafka = mock("orders", 2, 10);
         let config = kafka.consumer_config("g");
         let (runs, duplicates) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

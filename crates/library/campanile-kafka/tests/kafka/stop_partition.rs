@@ -89,7 +89,7 @@ async fn stopped_partition_finishes_records_in_flight_only() {
             Ok(())
         }
     });
-    let consumer = stopping(&config).with_order(ProcessingOrder::none()).with_max_in_flight(3);
+    let consumer = stopping(&config).with_order(ProcessingOrder::unordered()).with_max_in_flight(3);
     let serving = serve(consumer, service);
     let handle = serving.handle();
     until_stopped(&handle, 0, 1).await;
@@ -120,7 +120,7 @@ async fn stopped_partition_leaves_the_in_flight_limit_to_others() {
             Ok(())
         }
     });
-    let consumer = stopping(&config).with_order(ProcessingOrder::none()).with_max_in_flight(4);
+    let consumer = stopping(&config).with_order(ProcessingOrder::unordered()).with_max_in_flight(4);
     let serving = serve(consumer, service);
     until_stopped(&serving.handle(), 0, 0).await;
     until("the other partition has the freed place", || log.of(1).len() == 3).await;
@@ -146,7 +146,7 @@ async fn stopped_partition_is_reported_at_the_lowest_offset() {
             Err::<(), _>(BoxError::from(error::permanent("no")))
         }
     });
-    let serving = serve(stopping(&config).with_order(ProcessingOrder::none()), service);
+    let serving = serve(stopping(&config).with_order(ProcessingOrder::unordered()), service);
     let handle = serving.handle();
     until_stopped(&handle, 0, 1).await;
     opened.add_permits(1);
@@ -213,7 +213,7 @@ async fn outputs_of_stopped_partition_hold_up_no_other_partition() {
     });
     let serving = start(
         stopping(&config)
-            .with_order(ProcessingOrder::none())
+            .with_order(ProcessingOrder::unordered())
             .with_budget(20_000, 1 << 20)
             .serve_transactional(service, Transactions::new("t")),
     );

@@ -177,7 +177,7 @@ async fn outputs_wait_until_earlier_records_are_finished() {
             Ok::<_, BoxError>(invoice(&record))
         }
     });
-    let billing = billing(&config).with_order(ProcessingOrder::none());
+    let billing = billing(&config).with_order(ProcessingOrder::unordered());
     let serving = start(billing.serve_transactional(service, transactions()));
     log.reaches(ALL - 1).await;
     // Once the last record of the other partition is sent, a transaction has begun after all of
@@ -234,7 +234,7 @@ async fn dropped_handler_sends_nothing_until_the_next_run() {
             Ok::<_, BoxError>(invoice(&record))
         }
     });
-    let billing = || billing(&config).with_order(ProcessingOrder::none());
+    let billing = || billing(&config).with_order(ProcessingOrder::unordered());
     let dropped = start(billing().serve_transactional(hangs_at_the_first, transactions()));
     log.reaches(ALL).await;
     dropped.drop().await;

@@ -132,7 +132,7 @@ impl OrderKind {
         match self {
             Self::ByPartition => ProcessingOrder::by_partition(),
             Self::ByKey => ProcessingOrder::by_key(),
-            Self::None => ProcessingOrder::none(),
+            Self::None => ProcessingOrder::unordered(),
         }
     }
 }
