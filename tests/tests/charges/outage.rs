@@ -2,8 +2,9 @@
 
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use campanile::lock::Clock;
 use campanile_test::{KafkaServer, Message, Process, RedisServer, eventually};
 use tempfile::TempDir;
 
@@ -75,7 +76,8 @@ fn run(kafka: &KafkaServer, order: &str, plan: &Plan) {
     let charged = || provider.payments().len();
     wait_for(&process, "some are charged", &|| charged() > payments / 10);
     provider.go_away();
-    let left = Instant::now();
+    let clock = Clock::boot();
+    let left = clock.now();
     for number in 1..=kills {
         let before = provider.refused();
         wait_for(&process, "the provider is called", &|| provider.refused() > before);
@@ -83,12 +85,12 @@ fn run(kafka: &KafkaServer, order: &str, plan: &Plan) {
         (process, group) = start(number);
     }
     wait_for(&process, "the provider is called", &|| provider.refused() > 0);
-    thread::sleep(away.saturating_sub(left.elapsed()));
-    let (left, waiting) = (left.elapsed(), payments - charged());
+    thread::sleep(away.saturating_sub(clock.now() - left));
+    let (left, waiting) = (clock.now() - left, payments - charged());
     provider.respond();
-    let back = Instant::now();
+    let back = clock.now();
     wait_for(&process, "all are charged", &|| charged() == payments);
-    let took = back.elapsed();
+    let took = clock.now() - back;
     wait_until_committed(&kafka.consumer_config(&group), &topic, PARTITIONS, TIMEOUT);
     let status = process.terminate().unwrap();
     assert!(status.success(), "{status}: {}", process.log().unwrap());

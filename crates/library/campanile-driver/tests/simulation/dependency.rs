@@ -46,7 +46,7 @@ async fn serve(
     let (keeper, task) = LockKeeper::pair(store, Clock::from_fn(move || start.elapsed()));
     let keeping = tokio::spawn(task);
     let config = IdempotencyConfig::new("orders").with_max_attempts(1_000);
-    let layer = IdempotencyLayer::new(&keeper, config, key::coordinates()).unwrap();
+    let layer = IdempotencyLayer::new(&keeper, config, key::coordinates()).expect("valid");
     let calls = Arc::new(Calls::default());
     let (handled, recorded) = (cluster.clone(), calls.clone());
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(

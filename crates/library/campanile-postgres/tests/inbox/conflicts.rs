@@ -57,6 +57,21 @@ async fn other_database_error_is_a_handler_failure() {
 }
 
 #[tokio::test]
+async fn unavailable_dependency_rolls_back_and_counts_no_attempt() {
+    let fixture = Fixture::new().await;
+    let handler = service_fn(async |request: Request<()>| {
+        insert(&request).await?;
+        Err::<(), BoxError>(error::unavailable("connection refused").into())
+    });
+    let error = fixture.run(handler, "b-1").await.unwrap_err();
+    let Some(IdempotencyError::AttemptFailed(failed)) = IdempotencyError::find(&*error) else {
+        panic!("{error:?}");
+    };
+    assert_eq!(failed.disposition, Disposition::Unavailable { dependency: None });
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("0|0", "R|0"));
+}
+
+#[tokio::test]
 async fn persistent_conflict_is_given_up_and_releases_attempt() {
     let fixture = Fixture::new().await.with(|inbox| inbox.with_max_reruns(2));
     let (result, runs) = run_raising(&fixture, "40001", u32::MAX).await;

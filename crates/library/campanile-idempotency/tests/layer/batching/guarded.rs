@@ -112,6 +112,22 @@ async fn batch_that_fails_with_a_large_step_gives_up_only_its_record() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn batch_without_its_dependency_counts_no_attempt() {
+    let harness = Harness::new();
+    let handler = service_fn(async |_: Requests| {
+        Results::<()>::Err(error::unavailable("connection refused").of("postgres").into())
+    });
+    let service = harness.layer().layer(batches().layer(handler));
+    for call in ["p-1", "p-2"].map(|id| service.start(request(id))) {
+        let unavailable = Disposition::Unavailable { dependency: Some("postgres") };
+        assert_eq!(failed(&call.await.unwrap()).disposition, unavailable);
+    }
+    for id in ["p-1", "p-2"] {
+        assert_eq!(harness.entry(id).unwrap().attempt(), 0, "{id}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn failed_batch_is_failed_attempt_of_each_record() {
     type Handle = fn(Requests) -> Results<()>;
     let handles: [Handle; 3] =
