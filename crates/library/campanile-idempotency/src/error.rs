@@ -128,6 +128,8 @@ pub struct AttemptFailed {
     pub key: IdempotencyKey,
     /// The number of the attempt, starting at 1.
     pub attempt: u32,
+    /// The maximum number of attempts.
+    pub max_attempts: u32,
     /// The disposition of the error. Also [`Disposition::DeadLetter`] for a last attempt.
     pub disposition: Disposition,
     /// When the next attempt is due, if there is one.
@@ -150,7 +152,7 @@ impl AttemptFailed {
 
 impl fmt::Display for AttemptFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "attempt {} failed", self.attempt)
+        write!(f, "attempt {} of {} failed", self.attempt, self.max_attempts)
     }
 }
 
@@ -300,6 +302,7 @@ mod tests {
         IdempotencyError::AttemptFailed(AttemptFailed {
             key: key(),
             attempt: 2,
+            max_attempts: 8,
             disposition: Disposition::Retry { after: None },
             retry_after,
             source: "no funds".into(),
@@ -332,7 +335,7 @@ mod tests {
             (Mismatch { key: key() }, "the key was already used for a different payload", None),
             (exhausted(None), "no attempts left after 3", None),
             (exhausted(Some("b".into())), "no attempts left after 3; last error: b", None),
-            (failed(None), "attempt 2 failed", Some("no funds")),
+            (failed(None), "attempt 2 of 8 failed", Some("no funds")),
             (lost(), lost_text, Some(lost_source)),
             (store, "failed to access the key's entry", Some("the store did not answer in time")),
             (ShuttingDown, "the lock keeper is shutting down", None),

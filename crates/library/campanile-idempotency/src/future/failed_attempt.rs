@@ -46,7 +46,8 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
     let held = running.finish();
     let attempt = held.lock_handle().attempt();
     let backoff = policies.backoff.delay(attempt);
-    let no_attempt_left = attempt >= layer.settings.max_attempts.into();
+    let max_attempts = layer.settings.max_attempts.into();
+    let no_attempt_left = attempt >= max_attempts;
     if let (Disposition::DeadLetter, Some(step)) = (disposition, repeated_step) {
         tracing::warn!(
             record = coordinates(record.as_ref()),
@@ -62,23 +63,23 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
             let delay = after.unwrap_or(backoff).min(MAX_BACKOFF);
             let retry = Disposition::Retry { after };
             let settlement = Settlement::Fail { delay, last: false, error };
-            settle_with_error(held, settlement, source, retry, Some(delay))
+            settle_with_error(held, settlement, source, retry, max_attempts, Some(delay))
         }
         Disposition::Release => {
             // The effect of a step stays, even if that of the handler was rolled back. The key was
             // therefore tried, and its payload may not change.
             let ran = held.control().has_run_step() || !has_no_effect(&*source);
             let settlement = Settlement::Release { ran };
-            settle_with_error(held, settlement, source, Disposition::Release, Some(backoff))
+            settle_with_error(held, settlement, source, disposition, max_attempts, Some(backoff))
         }
         Disposition::Unavailable { .. } => {
             let settlement = Settlement::Release { ran: false };
-            settle_with_error(held, settlement, source, disposition, Some(backoff))
+            settle_with_error(held, settlement, source, disposition, max_attempts, Some(backoff))
         }
         // The failure is not the record's fault, so repeated restarts must not use up its attempts.
         Disposition::Stop => {
             let settlement = Settlement::Release { ran: true };
-            settle_with_error(held, settlement, source, Disposition::Stop, None)
+            settle_with_error(held, settlement, source, disposition, max_attempts, None)
         }
         Disposition::Skip => give_up(held, record.as_ref(), error),
         disposition => match policies.exhausted {
@@ -87,7 +88,7 @@ pub(super) fn handle_failure<S: Service<R>, R, C>(
                 // Out of attempts is not a permanent failure: the key can be tried again if the maximum is
                 // raised.
                 let last = disposition == Disposition::DeadLetter;
-                return_lock(held, backoff, last, error, source)
+                return_lock(held, max_attempts, backoff, last, error, source)
             }
         },
     }
@@ -99,9 +100,11 @@ fn settle_with_error<S: Service<R>, R>(
     settlement: Settlement,
     source: BoxError,
     disposition: Disposition,
+    max_attempts: u32,
     retry_after: Option<Duration>,
 ) -> ResponseState<S, R> {
-    let failed = failed_error(&held.lock_handle().clone(), disposition, retry_after, source, None);
+    let lock = held.lock_handle().clone();
+    let failed = failed_error(&lock, disposition, max_attempts, retry_after, source, None);
     ResponseState::settle(held, settlement, AfterSettle::Error(failed))
 }
 
@@ -130,6 +133,7 @@ fn give_up<S: Service<R>, R>(
 /// Puts the lock into the error, so that the caller can publish the dead letter under it.
 fn return_lock<S: Service<R>, R>(
     mut held: HeldLock,
+    max_attempts: u32,
     delay: Duration,
     last: bool,
     error: Box<str>,
@@ -138,12 +142,14 @@ fn return_lock<S: Service<R>, R>(
     held.set_drop_failure(delay, last, error);
     held.control().end_steps();
     let lock = held.lock_handle().clone();
-    ResponseState::refused(failed_error(&lock, Disposition::DeadLetter, None, source, Some(held)))
+    let dead = Disposition::DeadLetter;
+    ResponseState::refused(failed_error(&lock, dead, max_attempts, None, source, Some(held)))
 }
 
 fn failed_error(
     lock: &LockHandle,
     disposition: Disposition,
+    max_attempts: u32,
     retry_after: Option<Duration>,
     source: BoxError,
     held: Option<HeldLock>,
@@ -151,6 +157,7 @@ fn failed_error(
     IdempotencyError::AttemptFailed(AttemptFailed {
         key: lock.key().clone(),
         attempt: lock.attempt(),
+        max_attempts,
         disposition,
         retry_after,
         source,

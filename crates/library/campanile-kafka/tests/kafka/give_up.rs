@@ -135,7 +135,7 @@ async fn default_policy_stops_until_more_attempts_are_allowed() {
 async fn stop_at_a_permanent_error_leaves_the_other_attempts() {
     let kafka = kafka(&[PERMANENT]);
     let (keeper, outcomes) = (keeper(), Outcomes::default());
-    for attempt in ["attempt 1 failed", "attempt 2 failed"] {
+    for attempt in ["attempt 1 of 3 failed", "attempt 2 of 3 failed"] {
         let consumer = consumer(kafka.consumer_config("g"), "orders");
         let error = serve(consumer, service(&keeper, 3, &outcomes)).ended().await.unwrap_err();
         let text = text(&error);

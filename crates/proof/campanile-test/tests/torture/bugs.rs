@@ -40,7 +40,7 @@ fn insert_of_existing_row_fails_every_attempt() {
     assert_story(
         torture_handler(book, |effects| effects.check_rows()),
         "dropped at await 2 of attempt 1 (inserted), then delivered again 7 times, then given up: \
-         attempt 8 failed: duplicate key p-1",
+         attempt 8 of 8 failed: duplicate key p-1",
     );
 }
 

@@ -72,13 +72,13 @@ where
 #[test]
 fn handler_that_never_completes_fails_without_a_fault() {
     let (story, runs) = torture_without_completion(|| async { Err("no database".into()) });
-    let reason = "p-1 was given up: attempt 8 failed: no database";
+    let reason = "p-1 was given up: attempt 8 of 8 failed: no database";
     assert_eq!(story, format!("without a fault; delivered again 7 times: {reason}"));
     assert_eq!(runs, 8);
 
     let (story, runs) =
         torture_without_completion(|| async { resume_unwind(Box::new("no database")) });
-    let reason = "p-1 was given up: attempt 8 failed: the handler panicked: no database";
+    let reason = "p-1 was given up: attempt 8 of 8 failed: the handler panicked: no database";
     assert_eq!(story, format!("without a fault; delivered again 7 times: {reason}"));
     assert_eq!(runs, 8);
 }

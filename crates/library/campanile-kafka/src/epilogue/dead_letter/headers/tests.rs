@@ -104,7 +104,7 @@ async fn own_headers_have_key_token_attempts_and_give_up() {
     let failed = runner.run(key, async |_| Err::<(), _>("card declined")).await.unwrap_err();
     let headers = own_headers(&failed);
     assert_eq!(headers.class, "campanile.AttemptFailed");
-    assert_eq!(headers.message, "attempt 1 failed: card declined");
+    assert_eq!(headers.message, "attempt 1 of 1 failed: card declined");
     assert_eq!(
         (headers.key, headers.attempts, headers.give_ups),
         (key.to_vec(), "1".into(), "0".into())
