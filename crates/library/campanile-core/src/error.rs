@@ -33,12 +33,26 @@ pub fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<
 pub fn sources<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    const MAX_SOURCES: usize = 256;
+    chain(error).filter(|error| !error.is::<Mark>()).take(MAX_SOURCES)
+}
+
+/// Like [`sources`], with the [`Mark`]s.
+#[doc(hidden)]
+pub fn marked_sources<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    chain(error).take(MAX_SOURCES)
+}
+
+const MAX_SOURCES: usize = 256;
+
+fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     // The caller is often a task that serves many records, and a panic concerns only one of them.
-    let source = |error: &'a (dyn Error + 'static)| {
-        catch_unwind(AssertUnwindSafe(|| error.source())).unwrap_or(None)
+    let source = |error: &'a (dyn Error + 'static)| match error.downcast_ref::<Mark>() {
+        Some(mark) => Some(&*mark.error as &(dyn Error + 'static)),
+        None => catch_unwind(AssertUnwindSafe(|| error.source())).unwrap_or(None),
     };
-    std::iter::successors(Some(error), move |&error| source(error)).take(MAX_SOURCES)
+    std::iter::successors(Some(error), move |&error| source(error))
 }
 
 /// Extracts the message of a panic, if the payload is a string.
@@ -154,107 +168,111 @@ impl fmt::Display for NoLock {
 
 impl Error for NoLock {}
 
-macro_rules! marker {
-    ($(#[$doc:meta])* $name:ident, $text:literal) => {
+/// What a marker says about an error.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marker {
+    Permanent,
+    Skip,
+    Stop,
+    NotRun,
+    Undone,
+    RetryAfter(Duration),
+    Unavailable(Option<&'static str>),
+}
+
+/// The source of each marked error, which stands for the error that was marked.
+///
+/// Error types that hide an error, such as `anyhow::Error` and variants with `#[error(transparent)]`, pass its
+/// source on. So the marker is found there.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Mark {
+    marker: Marker,
+    error: BoxError,
+}
+
+impl Mark {
+    fn new(marker: Marker, error: impl Into<BoxError>) -> Self {
+        Self { marker, error: error.into() }
+    }
+
+    /// Finds the marker of this error, if it is a mark.
+    pub fn marker_of(error: &(dyn Error + 'static)) -> Option<Marker> {
+        error.downcast_ref().map(|mark: &Self| mark.marker)
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl Error for Mark {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl fmt::Display for Marker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Permanent => f.write_str("permanent error"),
+            Self::Skip => f.write_str("skipped by the handler"),
+            Self::Stop => f.write_str("stopped by the handler"),
+            Self::NotRun => f.write_str("the handler did not run"),
+            Self::Undone => f.write_str("the handler's effect was rolled back"),
+            Self::RetryAfter(after) => write!(f, "retry after {after:?}"),
+            Self::Unavailable(Some(dependency)) => write!(f, "`{dependency}` is unavailable"),
+            Self::Unavailable(None) => f.write_str("a dependency is unavailable"),
+        }
+    }
+}
+
+macro_rules! marked {
+    ($($(#[$doc:meta])* $name:ident,)*) => {$(
         $(#[$doc])*
         #[derive(Debug)]
-        pub struct $name(BoxError);
+        pub struct $name(Mark);
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str($text)
+                self.0.marker.fmt(f)
             }
         }
 
         impl Error for $name {
             fn source(&self) -> Option<&(dyn Error + 'static)> {
-                Some(&*self.0)
+                Some(&self.0)
             }
         }
-    };
+    )*};
 }
 
-marker!(
+marked! {
     /// Marks an error that no further attempt can fix; see [`permanent`].
-    Permanent, "permanent error"
-);
-marker!(
+    Permanent,
     /// Marks an error after which the record is deliberately given up; see [`skip`].
-    Skip, "skipped by the handler"
-);
-marker!(
+    Skip,
     /// Marks an error after which the consumer stops; see [`stop`].
-    Stop, "stopped by the handler"
-);
-
-marker!(
+    Stop,
     /// Returned by inner layers that did not call the handler: the attempt is not counted.
-    NotRun, "the handler did not run"
-);
-marker!(
+    NotRun,
     /// Returned by inner layers that rolled back the handler's effect for reasons of their own: the
     /// attempt is not counted.
-    Undone, "the handler's effect was rolled back"
-);
-
-/// Marks an error with the delay after which a retry is worthwhile; see [`retry_after`].
-#[derive(Debug)]
-pub struct RetryAfter {
-    source: BoxError,
-    after: Duration,
-}
-
-impl RetryAfter {
-    /// Returns how long to wait before the next attempt.
-    pub fn after(&self) -> Duration {
-        self.after
-    }
-}
-
-impl fmt::Display for RetryAfter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "retry after {:?}", self.after)
-    }
-}
-
-impl Error for RetryAfter {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.source)
-    }
-}
-
-/// Marks an error that says that a dependency of the handler is unavailable; see [`unavailable`].
-#[derive(Debug)]
-pub struct Unavailable {
-    source: BoxError,
-    dependency: Option<&'static str>,
+    Undone,
+    /// Marks an error with the delay after which a retry is worthwhile; see [`retry_after`].
+    RetryAfter,
+    /// Marks an error that says that a dependency of the handler is unavailable; see [`unavailable`].
+    Unavailable,
 }
 
 impl Unavailable {
     /// Names the dependency. Then only records that have failed for it wait.
     #[must_use]
     pub fn of(self, dependency: &'static str) -> Self {
-        Self { dependency: Some(dependency), ..self }
-    }
-
-    /// Returns the name of the dependency, if it has one.
-    pub fn dependency(&self) -> Option<&'static str> {
-        self.dependency
-    }
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.dependency {
-            Some(dependency) => write!(f, "`{dependency}` is unavailable"),
-            None => f.write_str("a dependency is unavailable"),
-        }
-    }
-}
-
-impl Error for Unavailable {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.source)
+        Self(Mark { marker: Marker::Unavailable(Some(dependency)), ..self.0 })
     }
 }
 
@@ -274,18 +292,18 @@ impl Error for Unavailable {
 /// }
 /// ```
 pub fn permanent(error: impl Into<BoxError>) -> Permanent {
-    Permanent(error.into())
+    Permanent(Mark::new(Marker::Permanent, error))
 }
 
 /// Marks an error of an inner layer that did not call the handler. The attempt is not counted.
 pub fn not_run(error: impl Into<BoxError>) -> NotRun {
-    NotRun(error.into())
+    NotRun(Mark::new(Marker::NotRun, error))
 }
 
 /// Marks an error of an inner layer that rolled back the handler's effect. The attempt is not
 /// counted.
 pub fn undone(error: impl Into<BoxError>) -> Undone {
-    Undone(error.into())
+    Undone(Mark::new(Marker::Undone, error))
 }
 
 /// Marks an error with the delay before the next attempt, which replaces the backoff.
@@ -293,7 +311,7 @@ pub fn undone(error: impl Into<BoxError>) -> Undone {
 /// For failures whose end is known, such as a rate limit:
 /// `Err(error::retry_after("rate limited", Duration::from_secs(30)).into())`.
 pub fn retry_after(error: impl Into<BoxError>, after: Duration) -> RetryAfter {
-    RetryAfter { source: error.into(), after }
+    RetryAfter(Mark::new(Marker::RetryAfter(after), error))
 }
 
 /// Marks an error that says nothing about the record: what the handler depends on is unavailable, such as a
@@ -321,7 +339,7 @@ pub fn retry_after(error: impl Into<BoxError>, after: Duration) -> RetryAfter {
 /// }
 /// ```
 pub fn unavailable(error: impl Into<BoxError>) -> Unavailable {
-    Unavailable { source: error.into(), dependency: None }
+    Unavailable(Mark::new(Marker::Unavailable(None), error))
 }
 
 /// Marks an error after which the record is given up without a dead letter: its entry becomes
@@ -330,7 +348,7 @@ pub fn unavailable(error: impl Into<BoxError>) -> Unavailable {
 /// For records that need no processing and no operator, such as an order that was canceled:
 /// `Err(error::skip("the order was canceled").into())`.
 pub fn skip(error: impl Into<BoxError>) -> Skip {
-    Skip(error.into())
+    Skip(Mark::new(Marker::Skip, error))
 }
 
 /// Marks an error after which the consumer stops and leaves this record uncommitted. Up to 8 times
@@ -339,5 +357,5 @@ pub fn skip(error: impl Into<BoxError>) -> Skip {
 /// For failures that every other record would hit as well, such as a database that is unavailable:
 /// `Err(error::stop(database_error).into())`.
 pub fn stop(error: impl Into<BoxError>) -> Stop {
-    Stop(error.into())
+    Stop(Mark::new(Marker::Stop, error))
 }

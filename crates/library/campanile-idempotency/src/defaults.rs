@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use campanile_core::error::{NotRun, Permanent, RetryAfter, Skip, Stop, Unavailable, Undone};
+use campanile_core::error::{Mark, Marker, NotRun, Undone};
 use campanile_core::{Classify, DecodeError, Disposition, StepError, error};
 use tower::load_shed::error::Overloaded;
 
@@ -31,25 +31,21 @@ impl Classify for Defaults {
 pub(crate) fn classify(error: &(dyn Error + 'static), repeats_step: bool) -> Disposition {
     let mut undecoded = false;
     // The outermost marker wins, because it was added last.
-    for error in error::sources(error) {
-        if error.is::<Permanent>() || error.is::<ReplyTooLarge>() {
-            return Disposition::DeadLetter;
-        } else if error.is::<DecodeError>() {
-            // The sources may contain a marker of the decoder, for example for an unavailable
-            // schema registry.
-            undecoded = true;
-        } else if error.is::<Skip>() {
-            return Disposition::Skip;
-        } else if error.is::<Stop>() {
-            return Disposition::Stop;
-        } else if has_no_effect(error) && !repeats_step {
-            return Disposition::Release;
-        } else if let Some(marker) = error.downcast_ref::<Unavailable>()
-            && !repeats_step
-        {
-            return Disposition::Unavailable { dependency: marker.dependency() };
-        } else if let Some(marker) = error.downcast_ref::<RetryAfter>() {
-            return Disposition::Retry { after: Some(marker.after()) };
+    for error in error::marked_sources(error) {
+        // The sources may contain a marker of the decoder, for example for an unavailable schema registry.
+        undecoded |= error.is::<DecodeError>();
+        match Mark::marker_of(error) {
+            Some(Marker::Permanent) => return Disposition::DeadLetter,
+            Some(Marker::Skip) => return Disposition::Skip,
+            Some(Marker::Stop) => return Disposition::Stop,
+            Some(Marker::NotRun | Marker::Undone) if !repeats_step => return Disposition::Release,
+            Some(Marker::Unavailable(dependency)) if !repeats_step => {
+                return Disposition::Unavailable { dependency };
+            }
+            Some(Marker::RetryAfter(after)) => return Disposition::Retry { after: Some(after) },
+            _ if error.is::<ReplyTooLarge>() => return Disposition::DeadLetter,
+            _ if error.is::<Overloaded>() && !repeats_step => return Disposition::Release,
+            _ => {}
         }
     }
     match undecoded || repeats_step {

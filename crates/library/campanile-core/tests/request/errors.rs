@@ -64,20 +64,20 @@ fn errors_display_the_reason() {
 }
 
 #[test]
-fn marked_error_keeps_its_source_and_its_delay() {
-    let second = Duration::from_secs(1);
-    let marked: [BoxError; 6] = [
+fn marked_error_keeps_its_source() {
+    let marked: [BoxError; 7] = [
         error::permanent("x").into(),
         error::skip("x").into(),
         error::stop("x").into(),
         error::not_run("x").into(),
         error::undone("x").into(),
-        error::retry_after("x", second).into(),
+        error::retry_after("x", Duration::from_secs(1)).into(),
+        error::unavailable("x").into(),
     ];
     for marked in marked {
         assert_eq!(marked.source().map(ToString::to_string).as_deref(), Some("x"), "{marked}");
+        assert_eq!(error::sources(&*marked).count(), 2, "{marked}");
     }
-    assert_eq!(error::retry_after("x", second).after(), second);
 }
 
 /// A payload of a panic that panics when it is dropped.

@@ -196,6 +196,46 @@ async fn anyhow_error_is_found_if_reallocated_outside_handler() {
     }
 }
 
+/// An error type that hides what it contains, as `#[error(transparent)]` does.
+#[derive(Debug)]
+struct Transparent(error::Permanent);
+
+impl fmt::Display for Transparent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Transparent {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn marker_and_error_that_another_type_hides_are_seen() {
+    fn permanent() -> error::Permanent {
+        error::permanent(Declined)
+    }
+    let errors: [fn() -> BoxError; 5] = [
+        || permanent().into(),
+        || Transparent(permanent()).into(),
+        || anyhow::Error::new(permanent()).into(),
+        || anyhow::Error::new(permanent()).context("charging").into(),
+        || anyhow::Error::new(Transparent(permanent())).into(),
+    ];
+    for error in errors {
+        let harness = Harness::new();
+        let service = ServiceBuilder::new()
+            .layer(harness.layer())
+            .service_fn(move |_: Request<()>| async move { Err::<(), _>(error()) });
+        let result = service.run("p-1").await;
+        let failed = failed(&result);
+        assert_eq!(failed.disposition, Disposition::DeadLetter, "{:?}", error());
+        assert!(error::find::<Declined>(&*failed.source).is_some(), "{:?}", error());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn marker_around_anyhow_error_is_respected() {
     let harness = Harness::new();

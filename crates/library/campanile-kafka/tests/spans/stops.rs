@@ -50,7 +50,10 @@ async fn record_that_stops_the_consumer_is_logged_once() {
     let logged = log.lines("ERROR", "");
     let [line] = &logged[..] else { panic!("{}", log.text()) };
     contains(line, &["consumer stopped at a record", "record=orders/0@1", "attempts=1"]);
-    contains(line, &[r#"namespace="billing.orders""#, r#"error="attempt 1 of 8 failed: permanent"#]);
+    contains(
+        line,
+        &[r#"namespace="billing.orders""#, r#"error="attempt 1 of 8 failed: permanent"#],
+    );
     contains(line, &["card expired"]);
     contains(line, &WAYS_OUT);
     let text = format!("{stopped:?}");
