@@ -163,7 +163,9 @@ impl Faults {
 
     pub(crate) async fn duplicates(&self) {
         let rise = self.rise(&[
-            r#"campanile_duplicates_total{campanile_duplicate_cause="entry"}"#,
+            r#"campanile_duplicates_total{campanile_duplicate_cause="repeat"}"#,
+            r#"campanile_duplicates_total{campanile_duplicate_cause="redelivery"}"#,
+            r#"campanile_duplicates_total{campanile_duplicate_cause="unknown"}"#,
             r#"campanile_requests_total{campanile_request_outcome="locked"}"#,
             r#"campanile_duplicates_total{campanile_duplicate_cause="other_process"}"#,
         ]);
@@ -180,7 +182,17 @@ impl Faults {
         run_job(here.clone(), job.clone()).await.unwrap_err();
         self.gate.release(1);
         running.await.unwrap().unwrap();
-        assert!(run_job(here, job).await.unwrap().is_duplicate());
+        assert!(run_job(here.clone(), job).await.unwrap().is_duplicate());
+        let again = Job::new("elsewhere", Does::Succeed).request();
+        assert!(run_job(here, again).await.unwrap().is_duplicate());
+        let keeper = self.keeper().await;
+        let without = config("direct").with_completed_details(false);
+        let layer = IdempotencyLayer::new(&keeper, without, job_key()).unwrap();
+        for is_duplicate in [false, true] {
+            let job = Job::new("plain", Does::Succeed).request();
+            let outcome = run_job(service(layer.clone(), &self.gate), job).await.unwrap();
+            assert_eq!(outcome.is_duplicate(), is_duplicate);
+        }
         self.wait_for(rise).await;
 
         let rise = self.rise(&[

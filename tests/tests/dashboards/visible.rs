@@ -48,8 +48,12 @@ pub(crate) const SHOWN: &[(&str, &[&str])] = &[
         &["no-attempt-left", "fault-poison-record"],
     ),
     (
-        r#"campanile_duplicates_total{campanile_duplicate_cause="entry"}"#,
-        &["settled-key", "fault-offset-reset", "fault-producer-repeats", "fault-redrive-completed"],
+        r#"campanile_duplicates_total{campanile_duplicate_cause="redelivery"}"#,
+        &["settled-key", "fault-offset-reset"],
+    ),
+    (
+        r#"campanile_duplicates_total{campanile_duplicate_cause="repeat"}"#,
+        &["fault-producer-repeats", "fault-redrive-completed"],
     ),
     (
         r#"campanile_duplicates_total{campanile_duplicate_cause="local_run"}"#,

@@ -106,7 +106,7 @@ pub(crate) type TestService = BoxCloneService<Request<Job>, Outcome<()>, BoxErro
 /// The settings of a layer, with a short backoff.
 pub(crate) fn config(namespace: &str) -> IdempotencyConfig {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(10)).unwrap();
-    IdempotencyConfig::new(namespace).with_backoff(backoff)
+    IdempotencyConfig::new(namespace).with_backoff(backoff).with_completed_details(true)
 }
 
 /// The extractor of a job's key. A job without an id has none, and the id `?` is invalid.

@@ -70,8 +70,12 @@ attribute! {
 attribute! {
     /// Where the answer to a duplicate comes from.
     DuplicateCause("campanile.duplicate.cause") {
-        /// The key was COMPLETED when the request arrived.
-        Entry = "entry",
+        /// The same record has completed the key: it is delivered again.
+        Redelivery = "redelivery",
+        /// Another record has completed the key: a producer has repeated it, or has used its key again.
+        Repeat = "repeat",
+        /// The key was COMPLETED when the request arrived, and by which record is not known.
+        Unknown = "unknown",
         /// The request has waited for another one in this process.
         LocalRun = "local_run",
         /// The request has waited for the lock of another process.
@@ -224,6 +228,8 @@ attribute! {
         BackingOff = "backing_off",
         /// The record does not decode.
         Decode = "decode",
+        /// A dependency of the handler is unavailable.
+        DependencyUnavailable = "dependency_unavailable",
         /// No attempt is left.
         Exhausted = "exhausted",
         /// The key's extractor failed.
@@ -232,8 +238,6 @@ attribute! {
         LockLost = "lock_lost",
         /// Another owner holds the lock.
         Locked = "locked",
-        /// A dependency of the handler is unavailable.
-        DependencyUnavailable = "dependency_unavailable",
         /// The key was used for another payload.
         Mismatch = "mismatch",
         /// The record has no key.

@@ -84,7 +84,7 @@ instruments! {
     ATTEMPTS: Counter, "campanile.attempts", "{attempt}", [open(NAMESPACE)],
         "Runs of a handler under a lock, counted when they begin.";
     DUPLICATES: Counter, "campanile.duplicates", "{request}", [open(NAMESPACE), DuplicateCause::ATTRIBUTE],
-        "Requests that were answered as duplicates: from the entry, after a run in this process, or after one in another process.";
+        "Requests that were answered as duplicates.";
     UNGUARDED_RUNS: Counter, "campanile.unguarded.runs", "{run}",
         [open(NAMESPACE), UnguardedCause::ATTRIBUTE],
         "Runs of a handler without a lock, counted when they begin.";

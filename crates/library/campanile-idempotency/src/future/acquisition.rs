@@ -1,12 +1,12 @@
 //! Handling of the answer to an acquire.
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use campanile_core::telemetry::DuplicateCause;
 use campanile_core::trace::tracer;
 use campanile_core::{
-    BoxableError, CarryLock, Details, Duplicate, GivenUp, Outcome, Record, WithoutLock,
+    BoxableError, CarryLock, Details, Duplicate, GivenUp, Outcome, Record, Timestamp, WithoutLock,
 };
 use tokio::time::{Instant, timeout};
 use tower_service::Service;
@@ -52,7 +52,10 @@ where
                 waited_elsewhere |= interrupt.record().attempt().has_waited_elsewhere();
             }
             let cause = match cause {
-                DuplicateCause::Entry if waited_elsewhere => DuplicateCause::OtherProcess,
+                DuplicateCause::Unknown if waited_elsewhere => DuplicateCause::OtherProcess,
+                DuplicateCause::Unknown => {
+                    cause_of_completed(record, details.as_ref(), completed_at)
+                }
                 cause => cause,
             };
             layer.settings.metrics.duplicates.of(cause).increment(1);
@@ -192,6 +195,25 @@ where
         wait_at_most(settled, at_most).await;
         Some(start.elapsed())
     })
+}
+
+/// Compares a record whose key is COMPLETED with the record that has completed it.
+fn cause_of_completed(
+    record: Option<&Record>,
+    details: Option<&Details>,
+    completed_at: SystemTime,
+) -> DuplicateCause {
+    let Some(record) = record else { return DuplicateCause::Unknown };
+    match (details.and_then(Details::coordinates), record.timestamp()) {
+        (Some(at), _) if at == *record.coordinates() => DuplicateCause::Redelivery,
+        (Some(_), _) => DuplicateCause::Repeat,
+        (None, Some(Timestamp::CreateTime(written) | Timestamp::LogAppendTime(written)))
+            if written > completed_at =>
+        {
+            DuplicateCause::Repeat
+        }
+        _ => DuplicateCause::Unknown,
+    }
 }
 
 /// Releases a lock that was lost before its record's turn came, and then acquires it again. Until the

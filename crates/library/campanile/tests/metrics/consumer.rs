@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use campanile::consumer::{ConsumerStage, Serve, Summary};
 use campanile::dead_letter::FloodLimit;
-use campanile::error::permanent;
+use campanile::error::{permanent, unavailable};
 use campanile::publish::PublisherConfig;
 use campanile::{
     Backoff, BoxError, Consumer, DeadLetter, DecodeLayer, Handle, IdempotencyConfig,
@@ -52,6 +52,7 @@ enum Does {
     Succeed,
     FailOnce,
     FailForever,
+    NeedProvider,
 }
 
 /// Creates a handler that does what the order says, under the layer.
@@ -66,6 +67,7 @@ fn service(
         let attempt = request.lock().unwrap().attempt();
         match request.body().does {
             Does::FailForever => Err(BoxError::from(permanent("card expired"))),
+            Does::NeedProvider => Err(unavailable("connection refused").into()),
             Does::FailOnce if attempt == 1 => Err("busy".into()),
             Does::FailOnce | Does::Succeed => Ok(()),
         }
@@ -305,6 +307,24 @@ async fn ended_consumer_reports_no_unavailable_store() {
     scrape.reaches("campanile_consumer_store_unavailable", &[group], 1.0).await;
     stop(serving).await;
     scrape.assert("campanile_consumer_store_unavailable", &[group], 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unavailable_dependency_shows_until_the_end() {
+    let kafka = cluster(&["orders"]);
+    produce(&kafka, "orders", r#"{"id":"a","does":"need_provider"}"#);
+    let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
+    let serving = start(consumer(&kafka, "dependency", "orders").serve(service(&keeper)));
+    let (scrape, group) = (scrape(), (GROUP, "dependency"));
+    scrape.reaches("campanile_consumer_dependencies_unavailable", &[group], 1.0).await;
+    let retries = [group, ("error_type", "dependency_unavailable")];
+    assert!(scrape.value("campanile_consumer_retries_total", &retries) >= 1.0);
+    let unavailable = serving.0.status().unavailable;
+    let [it] = &unavailable[..] else { panic!("{unavailable:?}") };
+    assert!(it.dependency.is_none() && it.error.contains("connection refused"), "{it:?}");
+    assert_eq!(serving.0.health().ready, Ok(()));
+    stop(serving).await;
+    scrape.assert("campanile_consumer_dependencies_unavailable", &[group], 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use campanile::error::permanent;
 use campanile::policy::{OnExhausted, OnLocked, OnMissingKey};
+use campanile::record::Timestamp;
 use campanile::store::{Answer, Command, Reply, Store, StoreError};
 use campanile::{
     Backoff, BoxError, IdempotencyConfig, IdempotencyError, IdempotencyKey, IdempotencyLayer,
@@ -209,11 +210,39 @@ async fn duplicates_are_counted_by_cause() {
     assert!(running.await.unwrap().is_ok() && local.unwrap().is_duplicate());
     assert!(remote.unwrap().is_duplicate() && call(&there, "a", "ok").await.is_ok());
     let scrape = &process.scrape;
-    for cause in ["entry", "local_run", "other_process"] {
+    for cause in ["unknown", "local_run", "other_process"] {
         scrape.assert("campanile_duplicates_total", &[("campanile_duplicate_cause", cause)], 1.0);
     }
     let waits = scrape.value("campanile_lock_wait_duration_seconds_count", &[]);
     assert!(waits >= 2.0, "{waits}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_of_a_completed_key_are_counted_by_record() {
+    let process = Process::new();
+    let config = IdempotencyConfig::new("payments").with_completed_details(true);
+    let layer = || IdempotencyLayer::new(&process.keeper, config, key::header("id")).unwrap();
+    let detailed = service(metrics::with_local_recorder(&*process.recorder, layer));
+    let plain = service(process.layer());
+    let record = |offset, id| Record::builder("payments", 0, offset).header("id", id);
+    let later = Timestamp::CreateTime(UNIX_EPOCH + HOUR * 24 * 365 * 200);
+    for (service, record, cause) in [
+        (&detailed, record(0, "a"), None),
+        (&detailed, record(0, "a"), Some("redelivery")),
+        (&detailed, record(1, "a"), Some("repeat")),
+        (&plain, record(0, "b"), None),
+        (&plain, record(0, "b"), Some("unknown")),
+        (&plain, record(1, "b").timestamp(later), Some("repeat")),
+    ] {
+        let value = |cause| {
+            let labels = [("campanile_duplicate_cause", cause)];
+            process.scrape.value("campanile_duplicates_total", &labels)
+        };
+        let before = cause.map(value);
+        let answer = service.clone().oneshot(Request::new(record.build(), ())).await.unwrap();
+        assert_eq!(answer.is_duplicate(), cause.is_some());
+        assert_eq!(cause.map(value), before.map(|before| before + 1.0), "{cause:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -105,7 +105,7 @@ impl KeeperState {
                 Acquisition::BackingOff { retry_after: remaining, attempts: attempt.into() }
             }
             Ok(Reply::Duplicate { reply, attempt, completed_at, details }) => {
-                let (attempts, cause) = (attempt.into(), DuplicateCause::Entry);
+                let (attempts, cause) = (attempt.into(), DuplicateCause::Unknown);
                 let age = now.and_then(|now| now.duration_since(completed_at).ok());
                 let age = age.unwrap_or_default();
                 Acquisition::Duplicate { reply, attempts, completed_at, details, cause, age }
