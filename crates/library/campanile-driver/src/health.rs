@@ -33,7 +33,8 @@ pub struct Health {
     ///
     /// A paused consumer stays ready, so that a request to resume it still reaches it through a
     /// Kubernetes Service: see [`Handle::paused`](crate::Handle::paused). So does a consumer with
-    /// [stopped partitions](crate::epilogue::GiveUpAction::StopPartition). A store that was
+    /// [stopped partitions](crate::epilogue::GiveUpAction::StopPartition), and one whose records wait for an
+    /// [unavailable dependency](crate::Status::unavailable), which no restart brings back. A store that was
     /// unavailable is disregarded after some seconds in which no record has used it, because the
     /// consumer is paused or has no records that need the store.
     pub ready: Result<(), Unhealthy>,
