@@ -317,12 +317,15 @@ pub fn retry_after(error: impl Into<BoxError>, after: Duration) -> RetryAfter {
 /// Marks an error that says nothing about the record: what the handler depends on is unavailable, such as a
 /// payment provider or a database. No attempt is counted, however long it takes, and the lock is released.
 ///
-/// The driver then starts no further records of the same service, except one at a time to find out whether the
-/// dependency is back, at most 4 s apart. With the first success, all continue. If only some records need the
-/// dependency, [name it](Unavailable::of): then only records that have failed for it wait.
+/// The record waits. Once a second record has failed, the driver starts no further records of the same service,
+/// except one at a time to find out whether the dependency is back, at most 4 s apart. With the first success, all
+/// continue. If only some records need the dependency, [name it](Unavailable::of): then only records that have
+/// failed for it wait.
 ///
-/// A record that goes on failing while others succeed, 8 times, or for 24 hours, fails as with any other error
-/// from then on.
+/// The error may be that of the record after all. If the record fails like that 8 times while others succeed, and
+/// for 10 minutes, its attempts count from then on; for a dependency with a name only after 24 hours, because others
+/// may not need it. A restart begins both anew. So mark only what says nothing about the record: a refused
+/// connection, or a 503, but not each 500; and a rate limit with [`retry_after`].
 ///
 /// ```
 /// use campanile_core::{BoxError, error};
@@ -333,7 +336,9 @@ pub fn retry_after(error: impl Into<BoxError>, after: Duration) -> RetryAfter {
 ///     let response = post(cents).await.map_err(|error| error::unavailable(error).of("stripe"))?;
 ///     match response.status {
 ///         200..300 => Ok(()),
-///         status @ 500.. => Err(error::unavailable(format!("status {status}")).of("stripe").into()),
+///         status @ 502..=504 => {
+///             Err(error::unavailable(format!("status {status}")).of("stripe").into())
+///         }
 ///         status => Err(error::permanent(format!("status {status}")).into()),
 ///     }
 /// }

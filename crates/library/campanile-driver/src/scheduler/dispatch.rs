@@ -38,6 +38,7 @@ impl Scheduler {
                     next_limited = partition.limited.pop_front();
                 } else if let Some(delay) = first.remaining_delay(partition.delay()) {
                     queue.state = QueueState::Waiting(self.timers.start(id, delay, None));
+                    self.outages.on_inconclusive(id);
                     next_limited = partition.limited.pop_front();
                 } else if partition.reaches_max_ahead(first.delivery, max_ahead) {
                     partition.park_ahead(id, first.delivery);

@@ -185,10 +185,7 @@ impl Scheduler {
         let mut any = false;
         loop {
             let Self { outages, queues, run_queue, .. } = self;
-            let is_waiting = |id| {
-                let queue = queues.get_mut(id);
-                queue.is_some_and(|queue| matches!(queue.state, QueueState::WaitingForDependency))
-            };
+            let is_waiting = |id| queues.is_waiting_for_dependency(id);
             let next = outages.poll_next(cx, is_waiting, |route| run_queue.has_parked(route));
             match next {
                 Poll::Ready(Next::Witness(id)) => {

@@ -1,9 +1,9 @@
 //! Outages of what handlers depend on, as they report them with [`error::unavailable`](campanile_core::error::unavailable).
 //!
 //! A record that has failed for an outage waits for its end: it is a witness of the outage. If the error names no
-//! dependency, the other records of the route wait as well. One record at a time is tried, with growing pauses: a
-//! witness and another record in turn. The outage ends when a witness gets further, or, if it has no name, when
-//! several other records do.
+//! dependency, the other records of the route wait as well, once a second record has failed. One record at a time is
+//! tried, with growing pauses: a witness and another record in turn. The outage ends when a witness gets further, or
+//! when several other records do.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,17 +18,22 @@ use crate::status::UnavailableDependency;
 
 /// The longest pauses after the first failed probe, and between later ones.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const MAX_PAUSE: Duration = Duration::from_secs(4);
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(4);
 
-/// After this many other records in a row that have got further, an outage without a name is over.
+/// After this many other records that have got further, and none that has failed for the first time, the fault is
+/// with the witnesses of an outage without a name.
 const ENDED_BY_OTHERS: u32 = 8;
 
 /// How long to wait for another record than a witness. There is one, unless its partition is revoked or paused.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The maximum number of outages that a record may outlive: each time, others have got further, and it has failed
-/// again. From then on, its attempts count as failed.
+/// A probe that takes longer makes room for another one: its handler may hang, or have more to do.
+const PROBE_TIMEOUT: Duration = MAX_PAUSE;
+
+/// How often a record may fail after others have got further. From then on, its attempts count as failed, but not
+/// before [`MIN_WAIT`]: a dependency that admits some calls and not others is no fault of the record.
 const MAX_OUTLIVED: u32 = 8;
+const MIN_WAIT: Duration = Duration::from_secs(10 * 60);
 
 /// How long a record may wait for outages, also if no other record shows that they are over. From then on, its
 /// attempts count as failed.
@@ -38,7 +43,7 @@ const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutageId(u64);
 
-/// The outages that a record has seen.
+/// What a record has seen of outages, in this process.
 #[derive(Debug)]
 pub(crate) struct Witness {
     /// The outage that it waits for.
@@ -48,14 +53,19 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    /// Notes that the outage has ended while this record waited for it.
+    fn new(outage: OutageId) -> Self {
+        Self { outage, since: Instant::now(), outlived: 0 }
+    }
+
+    /// Notes that others have got further, and that this record has not.
     pub(crate) fn outlive(&mut self) {
         self.outlived += 1;
     }
 
     /// Checks whether the record's errors say nothing about a dependency any more.
     pub(crate) fn is_denied(&self) -> bool {
-        self.outlived >= MAX_OUTLIVED || self.since.elapsed() >= MAX_WAIT
+        let waited = self.since.elapsed();
+        (self.outlived >= MAX_OUTLIVED && waited >= MIN_WAIT) || waited >= MAX_WAIT
     }
 }
 
@@ -73,22 +83,26 @@ struct Outage {
     since: Instant,
     /// The text of the last error.
     error: Arc<str>,
-    /// The waiting records that have failed for it. Some may have been removed.
+    /// The waiting records that have failed for it. Some may have been removed meanwhile.
     witnesses: VecDeque<QueueId>,
     /// The number of probes that have failed for it, including the record that began it.
     failures: u32,
     probe: Probe,
+    /// When the next probe is due, whatever has become of the last one.
+    timer: Pin<Box<Sleep>>,
     /// Whether the next probe is another record than a witness.
     is_others_turn: bool,
-    /// The number of other records in a row that have got further.
+    /// The number of other records that have got further since one has failed for the first time.
     passed: u32,
+    /// Whether more than one record has failed for it.
+    is_shared: bool,
 }
 
 enum Probe {
-    /// The next probe is due when this timer fires.
-    After(Pin<Box<Sleep>>),
-    /// The next record that is not a witness is the probe, unless none comes until this timer fires.
-    Other(Pin<Box<Sleep>>),
+    /// There is none until the timer fires.
+    After,
+    /// The next record that is not a witness is the probe.
+    Other,
     /// The first record of this queue is the probe.
     Record(QueueId),
 }
@@ -101,10 +115,12 @@ pub(crate) enum Next {
     Route(usize),
 }
 
-/// Records that may be started, because an outage is over.
+/// The witnesses of an outage that is over. The other records of the route may be started.
 pub(crate) struct Ended {
     pub(crate) route: usize,
     pub(crate) witnesses: VecDeque<QueueId>,
+    /// Whether others have got further, and no witness. Then the witnesses wait once more.
+    pub(crate) by_others: bool,
 }
 
 impl Outages {
@@ -112,8 +128,8 @@ impl Outages {
     pub(crate) fn allow(&self, id: QueueId, route: usize) -> bool {
         self.all.iter().filter(|outage| outage.route == route).all(|outage| match outage.probe {
             Probe::Record(probe) if probe == id => true,
-            Probe::Other(_) => true,
-            _ => outage.dependency.is_some(),
+            Probe::Other => true,
+            _ => !outage.holds_up(),
         })
     }
 
@@ -129,27 +145,33 @@ impl Outages {
         waits
     }
 
-    /// Checks whether records of this route are started one at a time.
+    /// Checks whether records of this route wait for an outage, and are started one at a time.
     pub(crate) fn concern(&self, route: usize) -> bool {
-        self.all.iter().any(|outage| outage.route == route)
+        self.all.iter().any(|outage| outage.route == route && outage.holds_up())
     }
 
-    /// Lists what is unavailable.
-    pub(crate) fn unavailable(&self) -> Vec<UnavailableDependency> {
-        let of = |outage: &Outage| UnavailableDependency {
-            dependency: outage.dependency,
-            elapsed: outage.since.elapsed(),
-            waiting: outage.witnesses.len(),
-            error: outage.error.clone(),
+    /// Lists what is unavailable, and forgets the witnesses that do not wait any more.
+    pub(crate) fn unavailable(
+        &mut self,
+        mut is_waiting: impl FnMut(QueueId) -> bool,
+    ) -> Vec<UnavailableDependency> {
+        let of = |outage: &mut Outage| {
+            outage.witnesses.retain(|id| is_waiting(*id));
+            UnavailableDependency {
+                dependency: outage.dependency,
+                elapsed: outage.since.elapsed(),
+                waiting: outage.witnesses.len(),
+                error: outage.error.clone(),
+            }
         };
-        self.all.iter().map(of).collect()
+        self.all.iter_mut().map(of).collect()
     }
 
     /// Notes that a record is started.
     pub(crate) fn on_start(&mut self, id: QueueId, route: usize) {
         for outage in self.all.iter_mut().filter(|outage| outage.route == route) {
-            if let Probe::Other(_) = outage.probe {
-                outage.probe = Probe::Record(id);
+            if let Probe::Other = outage.probe {
+                outage.start_probe(Probe::Record(id), PROBE_TIMEOUT);
             }
         }
     }
@@ -164,32 +186,47 @@ impl Outages {
         error: &str,
     ) -> Box<Witness> {
         let same = |outage: &Outage| (outage.route, outage.dependency) == (route, dependency);
-        // The record may have been the probe of another outage.
-        let others = self.all.iter_mut().filter(|outage| !same(outage) && outage.is_probe(id));
-        others.for_each(|outage| outage.probe_after(Duration::ZERO));
-        let index = self.all.iter().position(same).unwrap_or_else(|| {
+        // The record may have been the probe of another outage, whose pauses it has seen.
+        let mut failures = 0;
+        for outage in self.all.iter_mut().filter(|outage| !same(outage) && outage.is_probe(id)) {
+            failures = failures.max(outage.failures);
+            outage.probe_after(Duration::ZERO);
+        }
+        let known = self.all.iter().position(same);
+        let index = known.unwrap_or_else(|| {
             tracing::warn!(
                 dependency,
                 error,
                 "a dependency of the handlers is unavailable; records that need it wait"
             );
             self.next += 1;
-            self.all.push(Outage::new(OutageId(self.next), route, dependency, id));
+            let outage = Outage::new(OutageId(self.next), route, dependency, id);
+            self.all.push(Outage { failures, ..outage });
             self.all.len() - 1
         });
         let outage = &mut self.all[index];
         outage.error = error.into();
         outage.witnesses.push_back(id);
+        let mut witness = match before {
+            Some(mut witness) if witness.outage == outage.id => {
+                if outage.passed >= ENDED_BY_OTHERS {
+                    outage.passed = 0;
+                    witness.outlive();
+                }
+                witness
+            }
+            before => {
+                outage.is_shared |= known.is_some();
+                outage.passed = 0;
+                before.unwrap_or_else(|| Box::new(Witness::new(outage.id)))
+            }
+        };
+        witness.outage = outage.id;
         if outage.is_probe(id) {
             outage.failures = outage.failures.saturating_add(1);
-            outage.passed = 0;
             outage.probe_after(pause(outage.failures));
         }
-        let outage = outage.id;
-        match before {
-            Some(witness) => Box::new(Witness { outage, ..*witness }),
-            None => Box::new(Witness { outage, since: Instant::now(), outlived: 0 }),
-        }
+        witness
     }
 
     /// Notes that the handler of a record has got further than the dependency. Returns the outages that are over.
@@ -206,13 +243,15 @@ impl Outages {
             if witness.is_some_and(|witness| witness.outage == outage.id) {
                 return true;
             }
-            if !outage.is_probe(id) {
-                return false;
+            if outage.is_probe(id) {
+                outage.passed += 1;
+                outage.failures = 0;
+                outage.probe_after(Duration::ZERO);
+            } else if outage.dependency.is_none() && !outage.is_shared {
+                // Those that need another dependency say nothing about this one.
+                outage.passed = outage.passed.saturating_add(1);
             }
-            outage.passed += 1;
-            outage.is_others_turn = true;
-            outage.probe_after(Duration::ZERO);
-            outage.passed >= ENDED_BY_OTHERS
+            outage.holds_up() && outage.passed >= ENDED_BY_OTHERS
         };
         let ended = self.all.extract_if(.., is_over);
         ended.map(Outage::end).collect()
@@ -235,25 +274,26 @@ impl Outages {
     ) -> Poll<Next> {
         let mut next = None;
         self.all.retain_mut(|outage| {
-            let (Probe::After(timer) | Probe::Other(timer)) = &mut outage.probe else {
-                return true;
-            };
-            if next.is_some() || timer.as_mut().poll(cx).is_pending() {
+            if next.is_some() || outage.timer.as_mut().poll(cx).is_pending() {
                 return true;
             }
             let is_others_turn = outage.is_others_turn && has_parked(outage.route);
-            outage.is_others_turn = !outage.is_others_turn && outage.dependency.is_none();
+            outage.is_others_turn = !outage.is_others_turn && outage.holds_up();
             if is_others_turn {
-                outage.probe = Probe::Other(Box::pin(sleep(OTHERS_TIMEOUT)));
+                outage.start_probe(Probe::Other, OTHERS_TIMEOUT);
                 next = Some(Next::Route(outage.route));
                 return true;
             }
             while let Some(id) = outage.witnesses.pop_front() {
                 if is_waiting(id) {
-                    outage.probe = Probe::Record(id);
+                    outage.start_probe(Probe::Record(id), PROBE_TIMEOUT);
                     next = Some(Next::Witness(id));
                     return true;
                 }
+            }
+            if let Probe::Record(id) = outage.probe {
+                outage.start_probe(Probe::Record(id), PROBE_TIMEOUT);
+                return true;
             }
             // They were revoked.
             tracing::info!(
@@ -278,9 +318,16 @@ impl Outage {
             witnesses: VecDeque::new(),
             failures: 0,
             probe: Probe::Record(first),
+            timer: Box::pin(sleep(Duration::ZERO)),
             is_others_turn: false,
             passed: 0,
+            is_shared: false,
         }
+    }
+
+    /// Checks whether records that have not failed for it wait as well.
+    fn holds_up(&self) -> bool {
+        self.dependency.is_none() && self.is_shared
     }
 
     fn is_probe(&self, id: QueueId) -> bool {
@@ -288,7 +335,12 @@ impl Outage {
     }
 
     fn probe_after(&mut self, pause: Duration) {
-        self.probe = Probe::After(Box::pin(sleep(pause)));
+        self.start_probe(Probe::After, pause);
+    }
+
+    fn start_probe(&mut self, probe: Probe, timeout: Duration) {
+        self.probe = probe;
+        self.timer = Box::pin(sleep(timeout));
     }
 
     fn end(self) -> Ended {
@@ -297,7 +349,8 @@ impl Outage {
             after = ?self.since.elapsed(),
             "the dependency of the handlers is available again"
         );
-        Ended { route: self.route, witnesses: self.witnesses }
+        let by_others = self.passed >= ENDED_BY_OTHERS;
+        Ended { route: self.route, witnesses: self.witnesses, by_others }
     }
 }
 

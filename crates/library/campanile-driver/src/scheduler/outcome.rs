@@ -9,7 +9,7 @@ use crate::error::{ConsumerError, chain, error_type, origin};
 use crate::reports::{QueueId, RunOutcome};
 use crate::scheduler::Scheduler;
 use crate::scheduler::last_error::{WAITS_FOR_DEPENDENCY, WAITS_FOR_STORE, waits_for};
-use crate::scheduler::outage::Ended;
+use crate::scheduler::outage::{Ended, MAX_PAUSE};
 use crate::scheduler::queue::QueueState;
 use crate::scheduler::verdict::{Verdict, has_passed, store_answered, verdict_for};
 use crate::source::Item;
@@ -190,13 +190,18 @@ impl Scheduler {
         let record = self.record(id);
         let route = self.router.route_of(&record);
         let witness = self.queues.get_mut(id).and_then(|queue| queue.attempts.witness.as_deref());
-        for Ended { route, witnesses } in self.outages.on_passed(id, route, witness) {
+        for Ended { route, witnesses, by_others } in self.outages.on_passed(id, route, witness) {
             for id in witnesses {
                 if let Some(queue) = self.queues.get_mut(id)
                     && let QueueState::WaitingForDependency = queue.state
                 {
-                    queue.attempts.witness.iter_mut().for_each(|witness| witness.outlive());
-                    self.enqueue(id);
+                    match (by_others, &mut queue.attempts.witness) {
+                        (true, Some(witness)) => {
+                            witness.outlive();
+                            self.schedule_retry(id, Some(MAX_PAUSE), None);
+                        }
+                        _ => self.enqueue(id),
+                    }
                 }
             }
             self.run_queue.unpark(route);

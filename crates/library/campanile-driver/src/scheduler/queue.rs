@@ -172,6 +172,12 @@ impl Queues {
         QueueId { index, generation }
     }
 
+    /// Checks whether the first record of a queue waits for a dependency.
+    pub(crate) fn is_waiting_for_dependency(&mut self, id: QueueId) -> bool {
+        let queue = self.get_mut(id);
+        queue.is_some_and(|queue| matches!(queue.state, QueueState::WaitingForDependency))
+    }
+
     pub(crate) fn get_mut(&mut self, id: QueueId) -> Option<&mut Queue> {
         self.slab.get_mut(id.index).filter(|queue| queue.generation == id.generation)
     }

@@ -52,7 +52,9 @@ impl Scheduler {
         let (resolved, oldest) = self.stalls.finish_round(now);
         self.log_resolved(&resolved);
         let store_down = self.breaker.is_store_unavailable() || is_completion_overdue;
-        self.status().update(store_down, self.outages.unavailable(), oldest);
+        let Self { outages, queues, .. } = self;
+        let unavailable = outages.unavailable(|id| queues.is_waiting_for_dependency(id));
+        self.status().update(store_down, unavailable, oldest);
     }
 
     pub(crate) fn status(&self) -> &DriverStatus {

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Classify, Disposition};
+use campanile_core::{BoxError, Classify, DecodeError, Disposition, error};
 use campanile_idempotency::{
     AttemptFailed, Defaults, IdempotencyError, SettledFuture, StoreErrorKind,
 };
@@ -155,12 +155,12 @@ fn untried_verdict(error: &(dyn Error + 'static)) -> Verdict {
 }
 
 /// Checks whether the handler has got further than what it depends on: it has decided that the record is not to be
-/// tried again. Any other error may be that of a dependency.
+/// tried again. Any other error may be that of a dependency, and a record that does not decode reaches no handler.
 pub(crate) fn has_passed(error: &BoxError, verdict: &Verdict) -> bool {
     let is_decision = matches!(verdict, Verdict::GiveUp { .. } | Verdict::Skip { .. });
     let has_run = match IdempotencyError::find(&**error) {
         Some(own) => matches!(own, IdempotencyError::AttemptFailed(_)),
-        None => true,
+        None => error::find::<DecodeError>(&**error).is_none(),
     };
     is_decision && has_run
 }

@@ -52,7 +52,7 @@ fn every_seed_upholds_the_guarantees() {
     assert!(attempts > records && revokes > count && resets > count / 10);
     assert!(seeks_made > count / 2, "{seeks_made} seeks");
     assert!(overtakes > count / 20, "{overtakes} overtaken revokes");
-    assert!(outages > count, "{outages} outages of the dependency");
+    assert!(outages > count / 3, "{outages} outages of the dependency");
 }
 
 #[test]
