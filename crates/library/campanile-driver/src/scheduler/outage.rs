@@ -126,11 +126,15 @@ pub(crate) struct Ended {
 impl Outages {
     /// Checks whether this record may be started now, as far as outages are concerned.
     pub(crate) fn allow(&self, id: QueueId, route: usize) -> bool {
-        self.all.iter().filter(|outage| outage.route == route).all(|outage| match outage.probe {
-            Probe::Record(probe) if probe == id => true,
-            Probe::Other => true,
-            _ => !outage.holds_up(),
+        let mut of_route = self.all.iter().filter(|outage| outage.route == route);
+        of_route.all(|outage| {
+            !outage.holds_up() || outage.is_probe(id) || matches!(outage.probe, Probe::Other)
         })
+    }
+
+    /// Checks whether there is no outage, as nearly always.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
     /// Lets a witness wait, unless the outage is over or the record is its probe. Returns whether it waits.
@@ -138,7 +142,7 @@ impl Outages {
         let Some(outage) = self.all.iter_mut().find(|outage| outage.id == of) else {
             return false;
         };
-        let waits = !matches!(outage.probe, Probe::Record(probe) if probe == id);
+        let waits = !outage.is_probe(id);
         if waits {
             outage.witnesses.push_back(id);
         }

@@ -113,7 +113,12 @@ impl Scheduler {
         let record = self.record(id);
         let (at, origin) = (record.coordinates(), origin(&record));
         let text = || chain(&*error);
-        let verdict = verdict_for(&error, &self.config.classifiers);
+        let verdict = match verdict_for(&error, &self.config.classifiers) {
+            Verdict::Unavailable { .. } if record.attempt().is_unavailable_denied() => {
+                Verdict::Retry { after: None }
+            }
+            verdict => verdict,
+        };
         if !matches!(verdict, Verdict::StoreUnavailable) {
             match store_answered(&error) {
                 true => self.on_store_answer(id),
@@ -124,10 +129,6 @@ impl Scheduler {
             self.on_attempt_ended(id, has_passed(&error, &verdict));
         }
         match verdict {
-            Verdict::Unavailable { .. } if record.attempt().is_unavailable_denied() => {
-                self.outages.on_inconclusive(id);
-                self.retry(id, None, &text(), error_type(&*error));
-            }
             Verdict::Unavailable { dependency } => {
                 self.count_inconclusive(id, error_type(&*error));
                 self.queue(id).record_failure(text(), WAITS_FOR_DEPENDENCY);
@@ -184,6 +185,9 @@ impl Scheduler {
 
     /// Notes whether the handler of a record has got further than what it depends on.
     fn on_attempt_ended(&mut self, id: QueueId, passed: bool) {
+        if self.outages.is_empty() {
+            return;
+        }
         if !passed {
             return self.outages.on_inconclusive(id);
         }
@@ -192,16 +196,15 @@ impl Scheduler {
         let witness = self.queues.get_mut(id).and_then(|queue| queue.attempts.witness.as_deref());
         for Ended { route, witnesses, by_others } in self.outages.on_passed(id, route, witness) {
             for id in witnesses {
-                if let Some(queue) = self.queues.get_mut(id)
-                    && let QueueState::WaitingForDependency = queue.state
-                {
-                    match (by_others, &mut queue.attempts.witness) {
-                        (true, Some(witness)) => {
-                            witness.outlive();
-                            self.schedule_retry(id, Some(MAX_PAUSE), None);
-                        }
-                        _ => self.enqueue(id),
+                if !self.queues.is_waiting_for_dependency(id) {
+                    continue;
+                }
+                match &mut self.queue(id).attempts.witness {
+                    Some(witness) if by_others => {
+                        witness.outlive();
+                        self.schedule_retry(id, Some(MAX_PAUSE), None);
                     }
+                    _ => self.enqueue(id),
                 }
             }
             self.run_queue.unpark(route);
