@@ -1,6 +1,7 @@
 //! A process that serves the simulated topic, and is stopped and restarted at random.
 
 use std::convert::Infallible;
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::time::{Duration, SystemTime};
 
@@ -85,36 +86,40 @@ fn is_by_partition(seed: u64) -> bool {
 
 /// Makes the store unavailable at random.
 async fn outages(cluster: &Cluster, store: &FaultyStore<MemoryStore>) -> Infallible {
-    loop {
-        let (up, down) = {
-            let random = &mut cluster.state().random;
-            (random.u64(200..6_000), random.u64(1..1_500))
-        };
-        sleep(Duration::from_millis(up)).await;
-        if cluster.state().faults_stopped {
-            return std::future::pending().await;
-        }
-        store.inject_always(Fault::Refuse);
-        sleep(Duration::from_millis(down)).await;
+    let end = || {
         store.heal();
         delay_answers(cluster, store);
-    }
+    };
+    alternate(cluster, 200..6_000, 1..1_500, || store.inject_always(Fault::Refuse), end).await
 }
 
 /// Takes what handlers depend on away at random.
 async fn dependency_outages(cluster: &Cluster) -> Infallible {
+    let begin = || cluster.state().history.dependency_down();
+    let end = || cluster.state().history.dependency_up();
+    alternate(cluster, 500..4_000, 1..3_000, begin, end).await
+}
+
+/// Begins and ends a fault at random, after times in milliseconds.
+async fn alternate(
+    cluster: &Cluster,
+    up: Range<u64>,
+    down: Range<u64>,
+    begin: impl Fn(),
+    end: impl Fn(),
+) -> Infallible {
     loop {
         let (up, down) = {
             let random = &mut cluster.state().random;
-            (random.u64(500..4_000), random.u64(1..3_000))
+            (random.u64(up.clone()), random.u64(down.clone()))
         };
         sleep(Duration::from_millis(up)).await;
         if cluster.state().faults_stopped {
             return std::future::pending().await;
         }
-        cluster.state().history.dependency_down();
+        begin();
         sleep(Duration::from_millis(down)).await;
-        cluster.state().history.dependency_up();
+        end();
     }
 }
 
